@@ -1,0 +1,1 @@
+"""Technologies behind ports that more than one service needs."""

@@ -1,0 +1,240 @@
+"""
+Topic and broker settings under Kafka's names: type, default, bounds, and what a change does.
+
+The controller checks every change against this table; brokers read effective values from it. Adding a setting
+here is all it takes for REST, CLI and ``DescribeConfigs`` to know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from headrace_common.core.errors import InvalidConfig
+
+LONG_MAX: Final = 2**63 - 1
+INT_MAX: Final = 2**31 - 1
+WEEK_MS: Final = 7 * 24 * 3600 * 1000
+
+
+class Type(Enum):
+    """How a value is written."""
+
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    BOOLEAN = "boolean"
+    STRING = "string"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting; bounds are inclusive."""
+
+    name: str
+    type: Type
+    default: str
+    doc: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    dynamic: bool = True
+    """False: fixed when the process starts."""
+
+    def check(self, value: str) -> str:
+        """
+        Return ``value`` as it is stored.
+
+        Raises:
+            InvalidConfig: with what would be allowed.
+        """
+        text = value.strip()
+        match self.type:
+            case Type.INT | Type.LONG | Type.DOUBLE:
+                self._check_number(text)
+            case Type.BOOLEAN:
+                text = text.lower()
+                if text not in {"true", "false"}:
+                    raise InvalidConfig(f"{self.name} takes true or false, not {value!r}")
+            case Type.LIST:
+                items = [item.strip() for item in text.split(",") if item.strip()]
+                for item in items:
+                    self._check_choice(item)
+                text = ",".join(dict.fromkeys(items))
+            case Type.STRING:
+                self._check_choice(text)
+        return text
+
+    def _check_number(self, text: str) -> None:
+        try:
+            number = float(text) if self.type is Type.DOUBLE else int(text)
+        except ValueError:
+            raise InvalidConfig(f"{self.name} takes a number ({self.type.value}), not {text[:60]!r}") from None
+        low = self.low if self.low is not None else -LONG_MAX
+        high = self.high if self.high is not None else (INT_MAX if self.type is Type.INT else LONG_MAX)
+        if not low <= number <= high:
+            raise InvalidConfig(f"{self.name} takes {low:g} to {high:g}, not {text[:60]}")
+
+    def _check_choice(self, text: str) -> None:
+        if self.choices and text not in self.choices:
+            raise InvalidConfig(f"{self.name} takes {', '.join(self.choices)}, not {text[:60]!r}")
+
+
+def _table(*settings: Setting) -> Mapping[str, Setting]:
+    return {s.name: s for s in settings}
+
+
+TOPIC_SETTINGS: Final = _table(
+    Setting(
+        "cleanup.policy", Type.LIST, "delete", "What happens to old records: delete.", choices=("delete", "compact")
+    ),
+    Setting(
+        "compression.type", Type.STRING, "producer", "Codec of stored batches; producer: as sent.", choices=_CODECS
+    ),
+    Setting("max.message.bytes", Type.INT, "1048588", "Largest record batch in bytes.", low=0, high=64 << 20),
+    Setting(
+        "message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock, in ms.", low=0
+    ),
+    Setting(
+        "message.timestamp.before.max.ms", Type.LONG, str(LONG_MAX), "How far behind the broker's clock, in ms.", low=0
+    ),
+    Setting(
+        "message.timestamp.type",
+        Type.STRING,
+        "CreateTime",
+        "Whose clock stamps records.",
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    Setting("min.insync.replicas", Type.INT, "1", "Replicas that must hold a record before it is acknowledged.", low=1),
+    Setting("retention.bytes", Type.LONG, "-1", "Bytes a partition keeps; -1: no bound.", low=-1),
+    Setting(
+        "retention.ms", Type.LONG, str(WEEK_MS), "How long a partition keeps records, in ms; -1: for ever.", low=-1
+    ),
+    Setting("segment.bytes", Type.INT, str(1 << 30), "A segment is sealed at this size.", low=1024),
+    Setting("segment.ms", Type.LONG, str(WEEK_MS), "A segment is sealed at this age, in ms.", low=1),
+    Setting(
+        "unclean.leader.election.enable",
+        Type.BOOLEAN,
+        "false",
+        "Whether a replica that may have lost committed records may lead.",
+    ),
+)
+
+BROKER_SETTINGS: Final = _table(
+    Setting("auto.leader.rebalance.enable", Type.BOOLEAN, "true", "Give leadership back to preferred leaders."),
+    Setting(
+        "broker.heartbeat.interval.ms",
+        Type.INT,
+        "2000",
+        "How often a node says it lives, in ms.",
+        low=50,
+        dynamic=False,
+    ),
+    Setting(
+        "broker.session.timeout.ms",
+        Type.INT,
+        "9000",
+        "Silence after which a node is fenced, in ms.",
+        low=200,
+        dynamic=False,
+    ),
+    Setting(
+        "default.replication.factor", Type.INT, "3", "Replicas of a topic created without a number.", low=1, high=32
+    ),
+    Setting("log.retention.check.interval.ms", Type.LONG, "300000", "How often retention looks, in ms.", low=1),
+    Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
+    Setting("num.partitions", Type.INT, "1", "Partitions of a topic created without a number.", low=1, high=100_000),
+    Setting(
+        "producer.id.expiration.ms",
+        Type.INT,
+        "86400000",
+        "Idle time after which a producer is forgotten, in ms.",
+        low=1,
+    ),
+)
+
+# A topic setting that is not set on the topic takes this broker setting when that is set.
+TOPIC_DEFAULT_FROM: Final[Mapping[str, str]] = {"max.message.bytes": "message.max.bytes"}
+
+
+def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """
+    All of a topic's own settings, as they are stored.
+
+    Raises:
+        InvalidConfig: all that is wrong, in one text.
+    """
+    return _checked(TOPIC_SETTINGS, configs, "topic")
+
+
+def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
+    """The same for dynamic broker settings; those fixed at start are refused."""
+    fixed = [n for n in configs if n in BROKER_SETTINGS and not BROKER_SETTINGS[n].dynamic]
+    if fixed:
+        raise InvalidConfig(f"{', '.join(sorted(fixed))}: fixed at start; set it in the broker's configuration")
+    return _checked(BROKER_SETTINGS, configs, "broker")
+
+
+def _checked(table: Mapping[str, Setting], configs: Mapping[str, str], what: str) -> dict[str, str]:
+    good: dict[str, str] = {}
+    wrong: list[str] = []
+    for name, value in configs.items():
+        setting = table.get(name)
+        if setting is None:
+            wrong.append(f"{name[:80]} is not a {what} setting")
+            continue
+        try:
+            good[name] = setting.check(value)
+        except InvalidConfig as error:
+            wrong.append(str(error))
+    if "compact" in good.get("cleanup.policy", ""):
+        wrong.append("cleanup.policy=compact is not available yet; use delete")
+    if good.get("cleanup.policy") == "":
+        wrong.append("cleanup.policy cannot be empty")
+    if wrong:
+        raise InvalidConfig("; ".join(wrong))
+    return good
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The effective settings of one topic, parsed."""
+
+    max_message_bytes: int
+    timestamp_after_max_ms: int
+    timestamp_before_max_ms: int
+    log_append_time: bool
+    min_insync_replicas: int
+    retention_bytes: int
+    """-1: no bound."""
+    retention_ms: int
+    """-1: for ever."""
+    segment_bytes: int
+    segment_ms: int
+
+    @staticmethod
+    def effective(own: Mapping[str, str], cluster: Mapping[str, str]) -> TopicConfig:
+        """From the topic's own settings and the cluster's dynamic defaults; both were checked before."""
+
+        def value(name: str) -> str:
+            if name in own:
+                return own[name]
+            inherited = TOPIC_DEFAULT_FROM.get(name)
+            if inherited is not None and inherited in cluster:
+                return cluster[inherited]
+            return TOPIC_SETTINGS[name].default
+
+        return TopicConfig(
+            max_message_bytes=int(value("max.message.bytes")),
+            timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
+            timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
+            log_append_time=value("message.timestamp.type") == "LogAppendTime",
+            min_insync_replicas=int(value("min.insync.replicas")),
+            retention_bytes=int(value("retention.bytes")),
+            retention_ms=int(value("retention.ms")),
+            segment_bytes=int(value("segment.bytes")),
+            segment_ms=int(value("segment.ms")),
+        )

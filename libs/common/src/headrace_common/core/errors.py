@@ -1,0 +1,431 @@
+"""
+Every failure that crosses a boundary, as one tree.
+
+``HeadraceError`` has a ``code`` (Kafka's name and number, the same as in ``errors.proto``), says whether the same
+request may be ``retriable``, and of what ``kind`` it is, which is what callers decide by::
+
+    HeadraceError
+    ├── Rejected            INVALID     the request is wrong; it will never succeed as it is
+    ├── NotFound            NOT_FOUND   the thing named does not exist (yet)
+    ├── Conflict            CONFLICT    it exists already, or changed meanwhile
+    ├── Moved               MOVED       somebody else answers this now; refresh metadata and ask there
+    ├── Fenced              FENCED      the caller's epoch is old; it must stop, or start again
+    ├── Busy                BUSY        not now: wait and retry the same request
+    ├── UnknownOutcome      UNKNOWN     it may have happened; retry only what is idempotent
+    ├── DataLost            DAMAGED     stored bytes are not what was written
+    └── Internal            INTERNAL    our bug
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error names and numbers; from 1000 on our own. Equal to ``errors.proto``, which a test checks."""
+
+    NONE = 0
+    UNKNOWN_SERVER_ERROR = -1
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    INVALID_RECORD = 87
+    RESOURCE_NOT_FOUND = 91
+    INVALID_UPDATE_VERSION = 95
+    UNKNOWN_TOPIC_ID = 100
+    DUPLICATE_BROKER_REGISTRATION = 101
+    BROKER_ID_NOT_REGISTERED = 102
+    INCONSISTENT_TOPIC_ID = 103
+    INCONSISTENT_CLUSTER_ID = 104
+    DISK_FULL = 1000
+    REPLICA_DAMAGED = 1001
+    METADATA_UNAVAILABLE = 1002
+    OVERLOADED = 1003
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later, unchanged."""
+        return self in RETRIABLE
+
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.DISK_FULL,
+        ErrorCode.METADATA_UNAVAILABLE,
+        ErrorCode.OVERLOADED,
+    }
+)
+
+
+class Kind(Enum):
+    """What a caller should do about a failure; see the module's text."""
+
+    INVALID = "invalid"
+    NOT_FOUND = "not found"
+    CONFLICT = "conflict"
+    MOVED = "moved"
+    FENCED = "fenced"
+    BUSY = "busy"
+    UNKNOWN = "unknown"
+    DAMAGED = "damaged"
+    INTERNAL = "internal"
+
+
+class HeadraceError(Exception):
+    """Anything that Headrace reports. ``str(error)`` is a sentence that says what happened and what to do."""
+
+    kind: ClassVar[Kind] = Kind.INTERNAL
+    code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+
+    def __init__(self, message: str = "", *, code: ErrorCode | None = None, endpoint_hint: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        if code is not None:
+            self.code = code
+        self.endpoint_hint = endpoint_hint
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later, unchanged."""
+        return self.code.retriable
+
+
+class Rejected(HeadraceError):
+    """The request is wrong and will never succeed as it is."""
+
+    kind, code = Kind.INVALID, ErrorCode.INVALID_REQUEST
+
+
+class NotFound(HeadraceError):
+    """The thing named does not exist."""
+
+    kind, code = Kind.NOT_FOUND, ErrorCode.RESOURCE_NOT_FOUND
+
+
+class Conflict(HeadraceError):
+    """It exists already, or changed meanwhile."""
+
+    kind, code = Kind.CONFLICT, ErrorCode.INVALID_UPDATE_VERSION
+
+
+class Moved(HeadraceError):
+    """Somebody else answers this now."""
+
+    kind, code = Kind.MOVED, ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class Fenced(HeadraceError):
+    """The caller's epoch is old."""
+
+    kind, code = Kind.FENCED, ErrorCode.STALE_BROKER_EPOCH
+
+
+class Busy(HeadraceError):
+    """Not now; wait and retry the same request."""
+
+    kind, code = Kind.BUSY, ErrorCode.OVERLOADED
+
+
+class UnknownOutcome(HeadraceError):
+    """It may have happened; only what is idempotent may be retried."""
+
+    kind, code = Kind.UNKNOWN, ErrorCode.REQUEST_TIMED_OUT
+
+
+class DataLost(HeadraceError):
+    """Stored bytes are not what was written."""
+
+    kind, code = Kind.DAMAGED, ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class Internal(HeadraceError):
+    """A bug in Headrace."""
+
+    kind, code = Kind.INTERNAL, ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+# --- the request is wrong -------------------------------------------------------------------------------------
+
+
+class InvalidTopic(Rejected):
+    """No topic can have this name."""
+
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+class InvalidConfig(Rejected):
+    """A setting is unknown or its value is out of bounds."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class InvalidPartitions(Rejected):
+    """The number of partitions is out of bounds."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactor(Rejected):
+    """The number of replicas is out of bounds, or there are too few brokers."""
+
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignment(Rejected):
+    """The placement names brokers that do not exist, or one twice."""
+
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class RecordTooLarge(Rejected):
+    """The record or batch is larger than the topic allows."""
+
+    code = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class OffsetOutOfRange(Rejected):
+    """The offset is below the log start or above the end."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class CorruptBatch(Rejected):
+    """The bytes are not a valid record batch."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnsupportedCompression(Rejected):
+    """The batch is compressed with a codec that is not known."""
+
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class InvalidRecord(Rejected):
+    """The batch is well-formed but may not be written to this topic."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class InvalidTimestamp(Rejected):
+    """A timestamp is further from the broker's clock than the topic allows."""
+
+    code = ErrorCode.INVALID_TIMESTAMP
+
+
+class OutOfOrderSequence(Rejected):
+    """A batch of this producer is missing before this one."""
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class UnsupportedVersion(Rejected):
+    """The format or the operation is not known here."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
+
+
+# --- not found, conflict --------------------------------------------------------------------------------------
+
+
+class UnknownTopicOrPartition(NotFound):
+    """No such topic or partition here."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class UnknownTopicId(NotFound):
+    """No topic has this id; it was deleted, or this node has not heard of it yet."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_ID
+
+
+class TopicAlreadyExists(Conflict):
+    """A topic of this name exists."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+# --- moved, fenced --------------------------------------------------------------------------------------------
+
+
+class NotLeader(Moved):
+    """This broker does not lead the partition."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class LeaderNotAvailable(Busy):
+    """Nobody leads the partition now."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class NotController(Moved):
+    """Another controller is active; ``endpoint_hint`` says which, if known."""
+
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class FencedLeaderEpoch(Fenced):
+    """The caller knows an older leader epoch."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpoch(Moved):
+    """The caller knows a newer leader epoch than this broker."""
+
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class InvalidProducerEpoch(Fenced):
+    """A newer producer with the same id has taken over."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class StaleBrokerEpoch(Fenced):
+    """A newer registration of this node exists."""
+
+    code = ErrorCode.STALE_BROKER_EPOCH
+
+
+class DuplicateRegistration(Fenced):
+    """Another living process has this node id."""
+
+    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+class NotRegistered(Fenced):
+    """The controller does not know this node; it must register."""
+
+    code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+class InconsistentClusterId(Rejected):
+    """The data belongs to another cluster."""
+
+    code = ErrorCode.INCONSISTENT_CLUSTER_ID
+
+
+# --- not now, unknown, damaged --------------------------------------------------------------------------------
+
+
+class Overloaded(Busy):
+    """The server's queue is full."""
+
+    code = ErrorCode.OVERLOADED
+
+
+class DiskFull(Busy):
+    """The broker's disk is below its reserve; appends resume when there is space."""
+
+    code = ErrorCode.DISK_FULL
+
+
+class MetadataUnavailable(Busy):
+    """The metadata store cannot be reached."""
+
+    code = ErrorCode.METADATA_UNAVAILABLE
+
+
+class OffsetNotAvailable(Busy):
+    """The new leader does not know the end of the log yet."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class NetworkFailed(UnknownOutcome):
+    """The connection broke before the answer came."""
+
+    code = ErrorCode.NETWORK_EXCEPTION
+
+
+class RequestTimedOut(UnknownOutcome):
+    """No answer came in time."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class StorageFailed(DataLost):
+    """The disk refused; the broker fences itself and stops."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class ReplicaDamaged(DataLost):
+    """The replica lost records that had been acknowledged."""
+
+    code = ErrorCode.REPLICA_DAMAGED
+
+
+def _all_subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
+    return [root, *(c for sub in root.__subclasses__() for c in _all_subclasses(sub))]
+
+
+_KIND_OF: dict[ErrorCode, type[HeadraceError]] = {}
+for _cls in _all_subclasses(HeadraceError):
+    _KIND_OF[_cls.code] = _cls  # the most specific class of a code comes last
+_KIND_OF[ErrorCode.REQUEST_TIMED_OUT] = RequestTimedOut
+_KIND_OF[ErrorCode.KAFKA_STORAGE_ERROR] = StorageFailed
+_KIND_OF[ErrorCode.UNKNOWN_SERVER_ERROR] = Internal
+_KIND_OF[ErrorCode.OVERLOADED] = Overloaded
+_KIND_OF[ErrorCode.INVALID_REQUEST] = Rejected
+_KIND_OF[ErrorCode.STALE_BROKER_EPOCH] = StaleBrokerEpoch
+
+
+def error_for(code: int, message: str = "", *, endpoint_hint: str | None = None) -> HeadraceError:
+    """The typed error for a code that came over the wire. A code this version does not know becomes ``Internal``."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return Internal(f"error {code}, which this version does not know: {message}")
+    assert known is not ErrorCode.NONE, "NONE is not an error"
+    cls = _KIND_OF.get(known, Internal)
+    return cls(message or known.name, code=known, endpoint_hint=endpoint_hint)

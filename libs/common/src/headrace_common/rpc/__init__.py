@@ -1,0 +1,1 @@
+"""gRPC: channel and server options, typed errors over the wire, conversion between messages and core types."""

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Generates headrace_proto from proto/. With --check: fails if the committed files differ.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=libs/common/src
+[ "${1:-}" = "--check" ] && out=$(mktemp -d) && trap 'rm -rf "$out"' EXIT
+PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m grpc_tools.protoc -Iproto \
+  --python_out="$out" --mypy_out=quiet:"$out" --grpc_python_out="$out" --mypy_grpc_out=quiet:"$out" \
+  proto/headrace_proto/v1/*.proto
+if [ "${1:-}" = "--check" ]; then
+  if ! diff -r -x '__init__.py' -x '__pycache__' -x py.typed "$out/headrace_proto" libs/common/src/headrace_proto; then
+    echo "The generated code differs from proto/. Run 'make proto' and commit the result." >&2
+    exit 1
+  fi
+fi
