@@ -1,0 +1,175 @@
+"""
+What a log consists of on disk, and the writes that change it.
+
+The core decides in these terms; the store turns them into keys and bytes. Their fields are the disk format:
+a change needs a new format number and an upgrade test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+from headrace_common.core.ids import Offset, PartitionId
+
+LogId = NewType("LogId", int)
+"""This broker's number for one partition replica; from 1, never used again. 0 is the broker's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """One batch without its bytes; stays small, so that walks never load a blob."""
+
+    base_offset: Offset
+    last_offset_delta: int
+    size: int
+    """Bytes of the batch."""
+    record_count: int
+    attributes: int
+    leader_epoch: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    segment_base: Offset
+    """First offset of the segment it is in."""
+    segment_bytes: int
+    """Bytes of its segment up to and with this batch."""
+    segment_min_timestamp: int
+    segment_max_timestamp: int
+    """Running minimum and maximum of the segment's timestamps up to and with this batch, in ms."""
+
+    @property
+    def next_offset(self) -> Offset:
+        """One past the batch's last offset."""
+        return Offset(self.base_offset + self.last_offset_delta + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """One segment. While it is open, sizes and timestamps come from the last IndexRow in it."""
+
+    base_offset: Offset
+    created_at_ms: int
+    sealed_at_ms: int | None = None
+    """None: the active segment."""
+    end_offset: Offset | None = None
+    """One past its last offset; None while it is open."""
+    size: int = 0
+    min_timestamp: int = -1
+    max_timestamp: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """From ``start`` on, batches were appended under leader ``epoch``, until the next row's start."""
+
+    epoch: int
+    start: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerBatch:
+    """What is kept of one batch to recognise it when it comes again."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: Offset
+    max_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRow:
+    """What is known of one producer id: its epoch, its last five batches, oldest first, its open transaction."""
+
+    producer_id: int
+    epoch: int
+    batches: tuple[ProducerBatch, ...]
+    last_timestamp_ms: int
+    """When it last wrote; it is forgotten ``producer.id.expiration.ms`` later."""
+    transaction_start: Offset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """What a log is, and where it starts."""
+
+    partition: PartitionId
+    log_start: Offset
+    high_watermark: Offset
+    """A checkpoint: the true one is at or above it."""
+    fencing_token: int = -1
+    """Highest token of a fence record; -1: none."""
+    cleaned_to: Offset = Offset(0)
+    """Everything below was compacted."""
+
+
+# --- writes: imperative, each atomic together with all others of its group -----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutBatch:
+    """Append one batch at the log end."""
+
+    log: LogId
+    row: IndexRow
+    batch: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PutSegment:
+    """Write or replace a segment's row."""
+
+    log: LogId
+    row: SegmentRow
+
+
+@dataclass(frozen=True, slots=True)
+class PutEpoch:
+    """Write an epoch's start."""
+
+    log: LogId
+    row: EpochRow
+
+
+@dataclass(frozen=True, slots=True)
+class PutProducers:
+    """Snapshot of all producers of the log before ``offset``. Replaces none: older snapshots are dropped apart."""
+
+    log: LogId
+    offset: Offset
+    rows: tuple[ProducerRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PutState:
+    """Write or replace the log's state; the first one creates the log."""
+
+    log: LogId
+    row: StateRow
+
+
+@dataclass(frozen=True, slots=True)
+class DropPrefix:
+    """Delete batches, index, aborted rows, sealed segments below ``start``, and producer snapshots but the newest
+    at or below it. Whole batches only: ``start`` is a batch boundary."""
+
+    log: LogId
+    start: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DropSuffix:
+    """Truncate: delete everything from ``end`` on, epochs and producer snapshots included. A batch boundary."""
+
+    log: LogId
+    end: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DropLog:
+    """Delete the whole log; its id is not used again."""
+
+    log: LogId
+
+
+LogWrite = PutBatch | PutSegment | PutEpoch | PutProducers | PutState | DropPrefix | DropSuffix | DropLog

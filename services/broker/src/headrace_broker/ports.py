@@ -1,0 +1,152 @@
+"""
+What the broker's engine needs from the world.
+
+The storage loop is the only caller of everything here that writes; reads may come from any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace_broker.core.rows import EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
+from headrace_common.core.ids import Offset, PartitionId
+
+
+class WriteStalled(Exception):
+    """The store is behind with its own work. Nothing was written; write the same group again a little later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A log recovered with less than it is known to have had."""
+
+    partition: PartitionId
+    recovered_end: Offset
+    evident_end: Offset
+    """What was certainly on disk once."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredLog:
+    """One log as it was found at opening, already cut to its sound prefix."""
+
+    log: LogId
+    state: StateRow
+    log_end: Offset
+    last_row: IndexRow | None
+    """None: the log is empty."""
+    segments: tuple[SegmentRow, ...]
+    """Ascending; the last one is open unless its ``sealed_at_ms`` says otherwise."""
+    epochs: tuple[EpochRow, ...]
+    """Ascending."""
+    producers_at: Offset
+    """The offset of the newest usable producer snapshot; the log start where there is none."""
+    producers: tuple[ProducerRow, ...]
+    """That snapshot; to be brought up to date with ``LogStore.index`` from ``producers_at`` on."""
+    damage: Damage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What opening the data directory found, for status and logs."""
+
+    clean: bool
+    """The last shutdown was clean."""
+    seconds: float
+    logs: int
+    bytes_checked: int
+    cuts: tuple[str, ...]
+    """One sentence for each thing that was cut off, with file or partition and range."""
+    damaged: tuple[Damage, ...]
+
+
+class LogStore(Protocol):
+    """
+    All logs of this broker on one disk.
+
+    Any write or sync that fails, but for ``WriteStalled``, is final: ``StorageFailed``; the broker fences itself,
+    acknowledges nothing more and exits.
+    """
+
+    report: RecoveryReport
+
+    def recovered(self) -> Sequence[RecoveredLog]:
+        """All logs found at opening, strays and damaged ones included. Valid until the first write."""
+        ...
+
+    def new_log_id(self) -> LogId:
+        """A number that no log of this data directory ever had. Durable with the first write that uses it."""
+        ...
+
+    def write(self, writes: Sequence[LogWrite]) -> None:
+        """
+        Apply all of ``writes`` atomically and in order; not synced. Inline: about 30 µs for 16 KiB.
+
+        Readers see the result at once. Durable when a later ``sync`` returns.
+
+        Raises:
+            WriteStalled: nothing was written; retry exactly this group before any other.
+            StorageFailed: final.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Everything whose ``write`` returned before this call is on disk when this returns. One at a time."""
+        ...
+
+    def floor(self, log: LogId, offset: Offset) -> IndexRow | None:
+        """The row of the batch that holds ``offset``, or the last one before it; None: the log has none."""
+        ...
+
+    def index(self, log: LogId, start: Offset, end: Offset) -> Iterator[IndexRow]:
+        """Rows with ``start <= base_offset < end``, ascending. Do not write while the iterator is in use."""
+        ...
+
+    async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
+        """
+        The batches of ``rows``, read in a thread, each compared with its row.
+
+        Raises:
+            StorageFailed: a batch is missing or differs from its row; the text names log and offset.
+        """
+        ...
+
+    def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
+        """
+        The log is on disk up to ``end``, whose last batch has ``epoch``: evidence against silent loss.
+
+        Cheap; written to the evidence file within a second, by a thread.
+        """
+        ...
+
+    async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
+        """Durably lower the evidence to these ends, before a truncation or deletion is written. ``end`` 0: forget."""
+        ...
+
+    def free_bytes(self) -> tuple[int, int]:
+        """Bytes that can still be written to the data disk, and its size."""
+        ...
+
+    async def reclaim(self) -> None:
+        """Give the space of deleted data back to the disk, in the background; returns when the request is made."""
+        ...
+
+    def read_token(self) -> int | None:
+        """The broker epoch that the last clean shutdown left, read once and deleted at opening; None: unclean."""
+        ...
+
+    async def close(self, clean_epoch: int | None) -> None:
+        """Flush everything and close; with ``clean_epoch`` the shutdown is clean and leaves it as the token."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose data a directory holds."""
+
+    cluster_id: str
+    broker_id: int
+    format: int

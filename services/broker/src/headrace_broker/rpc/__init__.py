@@ -1,0 +1,1 @@
+"""gRPC servicers: decode, one engine call, encode."""
