@@ -91,9 +91,7 @@ TOPIC_SETTINGS: Final = _table(
     Setting(
         "cleanup.policy", Type.LIST, "delete", "What happens to old records: delete.", choices=("delete", "compact")
     ),
-    Setting(
-        "compression.type", Type.STRING, "producer", "Codec of stored batches; producer: as sent.", choices=_CODECS
-    ),
+    Setting("compression.type", Type.STRING, "producer", "Batches are stored as sent.", choices=("producer",)),
     Setting("max.message.bytes", Type.INT, "1048588", "Largest record batch in bytes.", low=0, high=64 << 20),
     Setting(
         "message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock, in ms.", low=0

@@ -1,0 +1,1 @@
+"""Pure logic of the clients: no gRPC, no clock, no task. Events in, effects out."""

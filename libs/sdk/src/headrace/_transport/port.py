@@ -1,0 +1,96 @@
+"""
+What producers, consumers and the admin client need from a cluster.
+
+``grpc.py`` speaks to real brokers, ``memory.py`` is a cluster in this process; both pass the same contract suite.
+Messages are the generated ones of ``headrace_proto.v1``: they are built once per batch, never per record. All
+methods run on one event loop. Failures of a whole call are raised as ``HeadraceError``; failures of one partition
+are in the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from headrace_common.core.ids import NodeId
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub
+
+
+class ProduceStream(Protocol):
+    """One ``Produce`` stream to one broker; opened when first used, opened anew after it broke."""
+
+    def send(self, request: pb.ProduceRequest) -> Awaitable[pb.ProduceResponse]:
+        """
+        Queue ``request`` and return its answer to come; the transport sets ``correlation_id``. Requests leave in
+        the order of the calls. With ``acks`` 0 it resolves, empty, once the request has left.
+
+        Raises (from the awaitable):
+            NetworkFailed: the stream broke: the outcome of this request is unknown.
+            RequestTimedOut: no answer in the request's ``timeout_ms`` plus the transport's allowance; unknown too.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the stream; requests in flight fail with ``NetworkFailed``."""
+        ...
+
+
+class FetchStream(Protocol):
+    """One ``Fetch`` stream to one broker; answers come in the order of the requests."""
+
+    def send(self, request: pb.FetchRequest) -> Awaitable[pb.FetchResponse]:
+        """
+        Queue ``request`` and return its answer to come; the next may be sent before it came.
+
+        Raises (from the awaitable):
+            NetworkFailed: the stream broke; nothing is lost, fetch again.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the stream; requests in flight fail with ``NetworkFailed``."""
+        ...
+
+
+class Transport(Protocol):
+    """Connections to all brokers of one cluster, shared by everything of one client."""
+
+    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        """
+        From any broker that answers, trying known brokers and then the bootstrap servers, each once. Brokers that
+        the answer names become known to this transport: the other methods take their ids.
+
+        Raises:
+            NetworkFailed: none answered; the text names each address and what it said.
+        """
+        ...
+
+    def produce_stream(self, broker: NodeId) -> ProduceStream:
+        """The one produce stream of this client to that broker."""
+        ...
+
+    def fetch_stream(self, broker: NodeId) -> FetchStream:
+        """The one fetch stream of this client to that broker."""
+        ...
+
+    async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """Raises: ``HeadraceError`` when the call as a whole failed."""
+        ...
+
+    async def init_producer_id(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+        """From any broker. Raises: ``HeadraceError`` when none could answer."""
+        ...
+
+    async def admin(self) -> AdminAsyncStub:
+        """
+        A stub of the admin service, found through ``metadata``; raw gRPC errors are mapped by the caller.
+
+        Raises:
+            NetworkFailed: no admin service is registered; the text says how to start one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all streams and connections. Idempotent."""
+        ...
