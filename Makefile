@@ -1,0 +1,77 @@
+# One verb for each thing a person does; CI calls the same ones.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+PY := $(BIN)/python
+MEMBERS := libs/common libs/sdk libs/cli services/broker services/controller services/admin
+STAMP := .venv/.headrace-setup
+STAGE = @tools/stage.sh
+PYTEST = $(BIN)/pytest
+
+.PHONY: help setup lock proto proto-check fmt lint types arch unit integration chaos test run up down status bench bench-peer ci clean
+
+help: ## Say what there is
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## Make the environment in .venv from requirements.lock
+
+$(STAMP): requirements.lock requirements-bootstrap.txt $(wildcard libs/*/pyproject.toml services/*/pyproject.toml) tools/setup.sh
+	@tools/setup.sh $(MEMBERS)
+	@touch $(STAMP)
+
+lock: setup ## Resolve dependencies anew into requirements.lock
+	tools/lock.sh --upgrade
+
+proto: setup ## Generate code from proto/
+	tools/proto.sh
+
+proto-check: setup ## Fail if the generated code differs from proto/
+	$(STAGE) proto tools/proto.sh --check
+
+fmt: setup ## Format
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: setup ## Format and lint, checked
+	$(STAGE) format $(BIN)/ruff format --check .
+	$(STAGE) lint $(BIN)/ruff check .
+
+types: setup ## mypy, strict
+	$(STAGE) types $(BIN)/mypy
+
+arch: setup ## The layers (import-linter)
+	$(STAGE) layers $(BIN)/lint-imports --no-cache
+
+unit: setup ## Dialogue tests and properties
+	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos" libs services tests
+
+integration: setup ## Real etcd, RocksDB, gRPC and processes
+	$(STAGE) integration $(PYTEST) -m integration --timeout 300 libs services tests
+
+chaos: setup ## The same under faults
+	$(STAGE) chaos $(PYTEST) -m chaos --timeout 600 libs services tests
+
+test: lint types arch proto-check unit integration chaos ## Everything
+
+run: setup ## A local cluster with real data flowing end to end; ARGS=--fresh starts anew
+	@$(BIN)/headrace demo $(ARGS)
+
+up: setup ## A local cluster; ARGS as for headrace up
+	$(BIN)/headrace up $(ARGS)
+
+down: setup ## Stop it
+	$(BIN)/headrace down $(ARGS)
+
+status: setup ## How it is
+	$(BIN)/headrace status $(ARGS)
+
+bench: setup ## Benchmarks, ratios in one run; ONLY=name runs one, FULL=1 the gigabytes
+	$(PY) -m bench $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full)
+
+bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Java 17 and Maven)
+	$(PY) -m bench --peer $(if $(ONLY),--only $(ONLY))
+
+ci: test ## What CI runs
+
+clean: ## Remove the environment and caches; data directories stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

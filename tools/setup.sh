@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Makes .venv with Python 3.11, installs what requirements.lock names (hashes checked), then the members themselves.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=""
+for candidate in "${HEADRACE_PYTHON:-}" python3.11 python3; do
+  [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
+  if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] < (3, 11))' 2>/dev/null; then python=$candidate; break; fi
+done
+if [ -z "$python" ]; then
+  echo "Python 3.11 or newer is needed and was not found; install it or set HEADRACE_PYTHON to its path." >&2
+  exit 1
+fi
+if [ ! -x .venv/bin/python ]; then
+  "$python" -m venv .venv || { echo "venv failed; on Debian install python3.11-venv." >&2; exit 1; }
+fi
+export VIRTUAL_ENV=$PWD/.venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.txt
+.venv/bin/uv pip sync --quiet --require-hashes requirements.lock
+editable=()
+for member in "$@"; do editable+=(-e "$member"); done
+.venv/bin/uv pip install --quiet --no-deps --no-build-isolation "${editable[@]}"
+if ! command -v cc >/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq && apt-get install -y -qq gcc libc6-dev >/dev/null
+  else
+    echo "A C compiler is needed by the disk-fault tests (make chaos): install gcc." >&2
+  fi
+fi
