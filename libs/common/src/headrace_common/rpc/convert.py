@@ -1,0 +1,296 @@
+"""
+Decides how the cluster image is written in ``cluster.proto`` and read from it.
+
+The controller sends, every node and client reads. Reading checks shapes (lengths of ids, known roles, endpoints) and
+refuses what no controller would send, so that the image itself never has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from headrace_common.core.errors import Rejected
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.image import (
+    ActiveController,
+    ImageDelta,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
+    Topic,
+    TopicDeletion,
+)
+from headrace_proto.v1 import cluster_pb2 as pb
+
+_TO_PROTO_ROLE: Final[Mapping[Role, pb.NodeRole.ValueType]] = {
+    Role.BROKER: pb.BROKER,
+    Role.CONTROLLER: pb.CONTROLLER,
+    Role.COORDINATOR: pb.COORDINATOR,
+    Role.ADMIN: pb.ADMIN,
+}
+_FROM_PROTO_ROLE: Final[Mapping[int, Role]] = {number: role for role, number in _TO_PROTO_ROLE.items()}
+
+_ID_BYTES: Final = 16
+
+
+def role_to_proto(role: Role) -> pb.NodeRole.ValueType:
+    """The role's number on the wire."""
+    return _TO_PROTO_ROLE[role]
+
+
+def role_from_proto(role: int) -> Role:
+    """
+    The role of a number.
+
+    Raises:
+        Rejected: unspecified, or newer than this version.
+    """
+    known = _FROM_PROTO_ROLE.get(role)
+    if known is None:
+        raise Rejected(f"node role {role} is not known here; name broker, controller, coordinator or admin")
+    return known
+
+
+def endpoint_to_proto(endpoint: Endpoint) -> pb.Endpoint:
+    """Host and port."""
+    return pb.Endpoint(host=endpoint.host, port=endpoint.port)
+
+
+def endpoint_from_proto(endpoint: pb.Endpoint) -> Endpoint:
+    """
+    Host and port.
+
+    Raises:
+        Rejected: the host is empty or the port not in 1..65535.
+    """
+    if not endpoint.host or not 1 <= endpoint.port <= 65535:
+        raise Rejected(f"endpoint {endpoint.host[:60]!r}:{endpoint.port} is not a host with a port from 1 to 65535")
+    return Endpoint(endpoint.host, endpoint.port)
+
+
+def node_key_to_proto(key: NodeKey) -> pb.NodeKey:
+    """Role and id."""
+    return pb.NodeKey(role=_TO_PROTO_ROLE[key.role], id=key.id)
+
+
+def node_key_from_proto(key: pb.NodeKey) -> NodeKey:
+    """
+    Role and id.
+
+    Raises:
+        Rejected: the role is not known or the id is negative.
+    """
+    return _node_key(key.role, key.id)
+
+
+def node_to_proto(node: Node) -> pb.Node:
+    """The whole node."""
+    return pb.Node(
+        role=_TO_PROTO_ROLE[node.key.role],
+        id=node.key.id,
+        grpc=endpoint_to_proto(node.grpc),
+        http=None if node.http is None else endpoint_to_proto(node.http),
+        metrics=None if node.metrics is None else endpoint_to_proto(node.metrics),
+        rack=node.rack,
+        incarnation=node.incarnation,
+        epoch=node.epoch,
+        fenced=node.fenced,
+        in_controlled_shutdown=node.in_controlled_shutdown,
+        version=node.version,
+    )
+
+
+def node_from_proto(node: pb.Node) -> Node:
+    """
+    The whole node.
+
+    Raises:
+        Rejected: no gRPC endpoint, an incarnation that is not 16 bytes, an unknown role, a bad endpoint.
+    """
+    if not node.HasField("grpc"):
+        raise Rejected(f"node {node.id} names no gRPC endpoint; it cannot be reached")
+    return Node(
+        key=_node_key(node.role, node.id),
+        grpc=endpoint_from_proto(node.grpc),
+        http=endpoint_from_proto(node.http) if node.HasField("http") else None,
+        metrics=endpoint_from_proto(node.metrics) if node.HasField("metrics") else None,
+        rack=node.rack if node.HasField("rack") else None,
+        incarnation=_sixteen(node.incarnation, "incarnation"),
+        epoch=node.epoch,
+        fenced=node.fenced,
+        in_controlled_shutdown=node.in_controlled_shutdown,
+        version=node.version,
+    )
+
+
+def topic_to_proto(topic: Topic) -> pb.Topic:
+    """The topic without its partitions."""
+    return pb.Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        configs=topic.configs,
+        internal=topic.internal,
+    )
+
+
+def topic_from_proto(topic: pb.Topic) -> Topic:
+    """
+    The topic without its partitions.
+
+    Raises:
+        Rejected: the id is not 16 bytes.
+    """
+    return Topic(
+        name=topic.name,
+        topic_id=topic_id_from_proto(topic.topic_id),
+        partition_count=topic.partition_count,
+        configs=dict(topic.configs),
+        internal=topic.internal,
+    )
+
+
+def partition_to_proto(partition: Partition) -> pb.Partition:
+    """The whole partition."""
+    return pb.Partition(
+        topic_id=partition.id.topic_id,
+        partition=partition.id.partition,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        elr=partition.elr,
+        last_known_elr=partition.last_known_elr,
+        recovering=partition.recovering,
+        adding=partition.adding,
+        removing=partition.removing,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+def partition_from_proto(partition: pb.Partition) -> Partition:
+    """
+    The whole partition.
+
+    Raises:
+        Rejected: the topic id is not 16 bytes, or the partition is negative.
+    """
+    if partition.partition < 0:
+        raise Rejected(f"partition {partition.partition} is negative")
+    return Partition(
+        id=PartitionId(topic_id_from_proto(partition.topic_id), partition.partition),
+        replicas=_nodes(partition.replicas),
+        isr=_nodes(partition.isr),
+        leader=NodeId(partition.leader),
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        elr=_nodes(partition.elr),
+        last_known_elr=_nodes(partition.last_known_elr),
+        recovering=partition.recovering,
+        adding=_nodes(partition.adding),
+        removing=_nodes(partition.removing),
+    )
+
+
+def deletion_to_proto(deletion: TopicDeletion) -> pb.TopicDeletion:
+    """The order to delete a topic's logs."""
+    return pb.TopicDeletion(topic_id=deletion.topic_id, name=deletion.name, pending=deletion.pending)
+
+
+def deletion_from_proto(deletion: pb.TopicDeletion) -> TopicDeletion:
+    """
+    The order to delete a topic's logs.
+
+    Raises:
+        Rejected: the id is not 16 bytes.
+    """
+    return TopicDeletion(topic_id_from_proto(deletion.topic_id), deletion.name, _nodes(deletion.pending))
+
+
+def active_controller_to_proto(active: ActiveController) -> pb.ActiveController:
+    """Who may write metadata."""
+    grpc = None if active.grpc is None else endpoint_to_proto(active.grpc)
+    return pb.ActiveController(id=active.id, epoch=active.epoch, grpc=grpc)
+
+
+def active_controller_from_proto(active: pb.ActiveController) -> ActiveController:
+    """Who may write metadata; id -1 when nobody may."""
+    grpc = endpoint_from_proto(active.grpc) if active.HasField("grpc") else None
+    return ActiveController(NodeId(active.id), active.epoch, grpc)
+
+
+def topic_id_from_proto(topic_id: bytes) -> TopicId:
+    """
+    A topic id.
+
+    Raises:
+        Rejected: it is not 16 bytes.
+    """
+    return TopicId(_sixteen(topic_id, "topic id"))
+
+
+def delta_to_proto(delta: ImageDelta) -> pb.MetadataUpdate:
+    """A snapshot or a step."""
+    configs = delta.cluster_configs
+    active = delta.active_controller
+    return pb.MetadataUpdate(
+        incarnation=delta.incarnation,
+        previous_revision=delta.previous_revision,
+        revision=delta.revision,
+        cluster_id=delta.cluster_id,
+        nodes=map(node_to_proto, delta.nodes),
+        topics=map(topic_to_proto, delta.topics),
+        partitions=map(partition_to_proto, delta.partitions),
+        deletions=map(deletion_to_proto, delta.deletions),
+        removed_nodes=map(node_key_to_proto, delta.removed_nodes),
+        removed_topics=delta.removed_topics,
+        finished_deletions=delta.finished_deletions,
+        cluster_configs=None if configs is None else pb.ConfigSet(values=configs),
+        broker_configs={node: pb.ConfigSet(values=own) for node, own in delta.broker_configs.items()},
+        active_controller=None if active is None else active_controller_to_proto(active),
+    )
+
+
+def delta_from_proto(update: pb.MetadataUpdate) -> ImageDelta:
+    """
+    A snapshot or a step.
+
+    Raises:
+        Rejected: an entry breaks the rules of its message; nothing of the update may be used.
+    """
+    return ImageDelta(
+        incarnation=update.incarnation,
+        previous_revision=update.previous_revision if update.HasField("previous_revision") else None,
+        revision=update.revision,
+        cluster_id=update.cluster_id,
+        nodes=tuple(map(node_from_proto, update.nodes)),
+        topics=tuple(map(topic_from_proto, update.topics)),
+        partitions=tuple(map(partition_from_proto, update.partitions)),
+        deletions=tuple(map(deletion_from_proto, update.deletions)),
+        removed_nodes=tuple(map(node_key_from_proto, update.removed_nodes)),
+        removed_topics=tuple(map(topic_id_from_proto, update.removed_topics)),
+        finished_deletions=tuple(map(topic_id_from_proto, update.finished_deletions)),
+        cluster_configs=dict(update.cluster_configs.values) if update.HasField("cluster_configs") else None,
+        broker_configs={NodeId(node): dict(own.values) for node, own in update.broker_configs.items()},
+        active_controller=(
+            active_controller_from_proto(update.active_controller) if update.HasField("active_controller") else None
+        ),
+    )
+
+
+def _node_key(role: int, node_id: int) -> NodeKey:
+    if node_id < 0:
+        raise Rejected(f"node id {node_id} is negative; it takes 0 to 2147483647")
+    return NodeKey(role_from_proto(role), NodeId(node_id))
+
+
+def _nodes(ids: Iterable[int]) -> tuple[NodeId, ...]:
+    return tuple(map(NodeId, ids))
+
+
+def _sixteen(value: bytes, what: str) -> bytes:
+    if len(value) != _ID_BYTES:
+        raise Rejected(f"the {what} has {len(value)} bytes; it takes {_ID_BYTES}")
+    return value

@@ -1,0 +1,93 @@
+"""
+The RPC boundary of every server: what a handler raises becomes a status.
+
+A ``HeadraceError`` goes to the caller with its details. Anything else is our bug: it is logged with its trace, and
+the caller gets INTERNAL without the inner text. The handler is wrapped once per call; a streamed message passes
+through no frame of ours, because the wrapper takes the place of gRPC's own sending loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from headrace_common.core.errors import HeadraceError, Internal
+from headrace_common.rpc.status import abort_with
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Install it as the first interceptor, so that what other interceptors raise passes it too."""
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The method's handler with the boundary around it; None for a method that does not exist, as gRPC wants."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        return with_behavior(handler, lambda inner, streams: _guarded(inner, streams, handler_call_details.method))
+
+
+def with_behavior(
+    handler: grpc.RpcMethodHandler[Any, Any], wrap: Callable[[Handler, bool], Handler]
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """``handler`` with its function replaced by ``wrap(function, whether it streams responses)``."""
+    functions: Any = handler  # an asyncio server has asyncio functions; the stubs know the sync ones only
+    codec = {
+        "request_deserializer": handler.request_deserializer,
+        "response_serializer": handler.response_serializer,
+    }
+    if functions.unary_unary is not None:
+        return grpc.unary_unary_rpc_method_handler(wrap(functions.unary_unary, False), **codec)
+    if functions.unary_stream is not None:
+        return grpc.unary_stream_rpc_method_handler(wrap(functions.unary_stream, True), **codec)
+    if functions.stream_unary is not None:
+        return grpc.stream_unary_rpc_method_handler(wrap(functions.stream_unary, False), **codec)
+    return grpc.stream_stream_rpc_method_handler(wrap(functions.stream_stream, True), **codec)
+
+
+def _guarded(inner: Handler, streams: bool, method: str) -> Handler:
+    async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        try:
+            if streams:
+                return await send_all(inner(request, context), context)
+            return await inner(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except HeadraceError as error:
+            await abort_with(context, error)
+        except Exception as error:  # noqa: BLE001 - the boundary: nothing a handler raises may end the server
+            await _abort_unexpected(context, error, method)
+
+    return guarded
+
+
+async def send_all(responses: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """Send what a streaming handler yields; a handler that writes by itself is only awaited."""
+    if not hasattr(responses, "__aiter__"):
+        await responses
+        return
+    if hasattr(responses, "aclose"):
+        async with aclosing(responses):
+            async for response in responses:
+                await context.write(response)
+    else:
+        async for response in responses:
+            await context.write(response)
+
+
+async def _abort_unexpected(context: grpc.aio.ServicerContext[Any, Any], error: Exception, method: str) -> NoReturn:
+    if context.cancelled() or (isinstance(error, grpc.aio.BaseError) and context.done()):
+        raise error  # the caller is gone; nobody reads an answer
+    _log.error("unexpected failure in an RPC", exc_info=error, extra={"method": method})
+    await abort_with(context, Internal(f"{method} failed inside the server; its log has the details"))

@@ -1,0 +1,93 @@
+"""
+Decides the transport settings of every gRPC connection of Headrace: sizes, windows, keepalive, reconnects.
+
+Called by whoever opens a channel or a server (SDK, services, tests). One table per side, every limit explicit, so
+that no default of the library decides how large a message may be or how long a dead peer stays unnoticed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+import grpc.aio
+
+MESSAGE_BYTES_MAX: Final = 64 << 20
+"""Largest message either way."""
+
+WINDOW_BYTES: Final = 16 << 20
+"""Bytes that may be under way on one stream before the reader has to ask for more: one large request or answer."""
+
+CLIENT_PING_INTERVAL_MS: Final = 20_000
+PING_TIMEOUT_MS: Final = 10_000
+"""A peer that does not answer a ping for so long is gone."""
+
+PING_INTERVAL_MS_MIN: Final = 5_000
+"""A client that pings more often, and more than ``_PING_STRIKES_MAX`` times, is sent away (ping flood)."""
+
+STREAMS_PER_CONNECTION_MAX: Final = 1_000
+METADATA_BYTES_MAX: Final = 32 << 10
+_PING_STRIKES_MAX: Final = 2
+_FRAME_BYTES_MAX: Final = 1 << 20
+_WRITE_BUFFER_BYTES: Final = 1 << 20
+
+Options = list[tuple[str, int]]
+
+
+def _both_sides() -> Options:
+    return [
+        ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+        ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+        ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES_MAX),
+        ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
+        ("grpc.http2.bdp_probe", 1),
+        ("grpc.http2.max_frame_size", _FRAME_BYTES_MAX),
+        ("grpc.http2.write_buffer_size", _WRITE_BUFFER_BYTES),
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def channel_options(*, own_connection: bool = False) -> Options:
+    """
+    Options of a client channel.
+
+    Args:
+        own_connection: do not share a connection with other channels of this process to the same address.
+    """
+    return [
+        *_both_sides(),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),  # a request goes out once; whoever sent it knows whether to repeat it
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.keepalive_time_ms", CLIENT_PING_INTERVAL_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 3_000),  # also the time one attempt to connect may take
+        ("grpc.max_reconnect_backoff_ms", 1_000),
+        ("grpc.dns_min_time_between_resolutions_ms", 1_000),  # a restarted pod has another address
+        ("grpc.use_local_subchannel_pool", int(own_connection)),
+    ]
+
+
+def server_options() -> Options:
+    """Options of a server. Idle connections are kept; dead ones are noticed by pings."""
+    return [
+        *_both_sides(),
+        ("grpc.so_reuseport", 0),  # a port that is taken is an error, not half of the connections
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+        ("grpc.keepalive_time_ms", 3 * CLIENT_PING_INTERVAL_MS),
+        ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+        ("grpc.http2.max_ping_strikes", _PING_STRIKES_MAX),
+    ]
+
+
+def open_channel(target: str, *, own_connection: bool = False) -> grpc.aio.Channel:
+    """A plaintext channel to ``host:port``; it connects with its first call and again after every failure."""
+    return grpc.aio.insecure_channel(target, options=channel_options(own_connection=own_connection))
+
+
+def open_sync_channel(target: str, *, own_connection: bool = False) -> grpc.Channel:
+    """The same for a thread without an event loop."""
+    return grpc.insecure_channel(target, options=channel_options(own_connection=own_connection))

@@ -1,0 +1,260 @@
+"""
+Decides how a service process lives: serve, say that it is ready, and leave in order.
+
+Order of leaving: health says NOT_SERVING, the server takes no new calls, calls under way get ``drain_ms_max``, then
+everything closes in reverse order of opening. A second signal ends the process at once. Called by each service's
+``main`` and ``__main__``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc.aio
+import orjson
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no stubs
+
+from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.interceptor import ErrorInterceptor
+from headrace_common.rpc.options import server_options
+from headrace_common.runtime.tasks import TaskRunner
+
+Servicer = tuple[Callable[[Any, grpc.aio.Server], None], Any]
+
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # compared with, never bound to
+_FORCED_EXIT: Final = 130
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """Where a process listens and how it leaves."""
+
+    listen: Endpoint = Endpoint("127.0.0.1", 0)
+    """Address of the gRPC server; port 0 takes a free one. Only this machine reaches 127.0.0.1."""
+    advertise_host: str | None = None
+    """Host that others use to reach this process; without it the listen host (or this machine's name for 0.0.0.0)."""
+    metrics_listen: Endpoint | None = None
+    """Address of the Prometheus endpoint; port 0 takes a free one. Without it metrics are off."""
+    drain_ms_max: int = 10_000
+    """How long calls under way may take when the process stops, in ms; 0 to 600000."""
+    concurrent_rpcs_max: int = 10_000
+    """Calls at one time, over all connections; more are refused with OVERLOADED."""
+    ready_file: Path | None = None
+    """File to write, as JSON with name, addresses and pid, once the process serves."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.drain_ms_max <= 600_000:
+            raise ValueError(f"drain_ms_max takes 0 to 600000, not {self.drain_ms_max}")
+        if self.concurrent_rpcs_max < 1:
+            raise ValueError(f"concurrent_rpcs_max takes 1 or more, not {self.concurrent_rpcs_max}")
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            raise ValueError(f"log_level takes debug, info, warning or error, not {self.log_level!r}")
+
+    def advertised(self, port: int, *, listen_host: str | None = None) -> Endpoint:
+        """The address to register for a listener on ``port``."""
+        host = self.advertise_host or listen_host or self.listen.host
+        return Endpoint(socket.gethostname() if host in _WILDCARDS else host, port)
+
+
+class GrpcService:
+    """A running gRPC server with health. Made by ``open``."""
+
+    def __init__(
+        self, server: grpc.aio.Server, health_service: health.aio.HealthServicer, config: ServerConfig, port: int
+    ) -> None:
+        self._server = server
+        self._health = health_service
+        self._config = config
+        self.port = port
+        """The real port."""
+        self.endpoint = config.advertised(port)
+        """The address to register with the controller."""
+        self.draining = asyncio.Event()
+        """Set when the drain begins; a handler of a long stream ends its stream then, after what is under way."""
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(
+        config: ServerConfig,
+        servicers: Sequence[Servicer],
+        health_names: Sequence[str] = (),
+        interceptors: Sequence[grpc.aio.ServerInterceptor | None] = (),
+        *,
+        serving: bool = True,
+    ) -> AsyncIterator[GrpcService]:
+        """
+        Serve until the block ends, then drain.
+
+        Args:
+            servicers: pairs of the generated ``add_XServicer_to_server`` and the servicer.
+            health_names: full service names to report beside "" (the process as a whole).
+            interceptors: inside the error boundary, outermost first; None entries are left out.
+            serving: False starts as NOT_SERVING; ``set_serving`` changes it.
+
+        Raises:
+            OSError: the address is taken or not of this machine.
+        """
+        chain = [ErrorInterceptor(), *(i for i in interceptors if i is not None)]
+        server = grpc.aio.server(
+            interceptors=chain, options=server_options(), maximum_concurrent_rpcs=config.concurrent_rpcs_max
+        )
+        reporter = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
+        for add, servicer in servicers:
+            add(servicer, server)
+        service = GrpcService(server, reporter, config, _bind(server, config.listen))
+        for name in health_names:
+            await reporter.set(name, _status(serving))
+        await reporter.set("", _status(serving))
+        await server.start()
+        warn_unless_loopback("gRPC", Endpoint(config.listen.host, service.port))
+        try:
+            yield service
+        finally:
+            await service.drain()
+
+    async def set_serving(self, serving: bool, name: str = "") -> None:
+        """What the health service says of ``name``."""
+        await self._health.set(name, _status(serving))
+
+    async def drain(self) -> None:
+        """Stop as the module's text says; a second call returns when the first is done."""
+        self.draining.set()
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(self._config.drain_ms_max / 1_000)
+
+
+def _status(serving: bool) -> int:
+    status: int = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+    return status
+
+
+def _bind(server: grpc.aio.Server, listen: Endpoint) -> int:
+    try:
+        port = server.add_insecure_port(str(listen))
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {listen}: is the port taken, or the address of another machine?") from error
+    if port == 0:
+        raise OSError(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
+    return port
+
+
+def warn_unless_loopback(what: str, endpoint: Endpoint) -> None:
+    """Say in the log who can reach an interface; there is no encryption and no authentication on it."""
+    if endpoint.host in {"127.0.0.1", "::1", "localhost"}:
+        _log.info("%s listens on loopback only; other machines cannot reach it", what, extra={"listen": str(endpoint)})
+        return
+    _log.warning(
+        "%s listens on an address that other machines may reach, without encryption or authentication",
+        what,
+        extra={"listen": str(endpoint)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a process tells whoever started it."""
+
+    name: str
+    """For example ``broker-1``."""
+    grpc: Endpoint | None = None
+    http: Endpoint | None = None
+    metrics: Endpoint | None = None
+
+
+def announce_ready(ready: Ready, path: Path | None) -> None:
+    """
+    Write the ready file, whole or not at all, and the log line "ready". Called once everything serves.
+
+    The file is JSON: ``{"name", "grpc", "http", "metrics", "pid"}``, addresses as ``host:port`` or null.
+    """
+    addresses = {
+        key: None if endpoint is None else str(endpoint)
+        for key, endpoint in (("grpc", ready.grpc), ("http", ready.http), ("metrics", ready.metrics))
+    }
+    if path is not None:
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        partial.write_bytes(orjson.dumps({"name": ready.name, **addresses, "pid": os.getpid()}) + b"\n")
+        os.replace(partial, path)
+    _log.info("ready", extra={"name_": ready.name, **addresses, "pid": os.getpid()})
+
+
+def install_signal_handlers(stop: asyncio.Event) -> None:
+    """SIGTERM and SIGINT set ``stop``; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int) -> None:
+        name = signal.Signals(number).name
+        if stop.is_set():
+            _log.warning("second signal: leaving at once", extra={"signal": name})
+            os._exit(_FORCED_EXIT)
+        _log.info("stopping", extra={"signal": name})
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+
+
+async def run_until(stop: asyncio.Event, tasks: TaskRunner | None = None) -> None:
+    """
+    Wait until ``stop`` is set or a background task crashed.
+
+    Raises:
+        BaseException: what the crashed task raised; the process then ends with exit code 1.
+    """
+    if tasks is None:
+        await stop.wait()
+        return
+    waits = [asyncio.ensure_future(event.wait()) for event in (stop, tasks.failed)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+            with suppress(asyncio.CancelledError):
+                await wait
+    if tasks.failure is not None:
+        raise tasks.failure
+
+
+def run_process(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:
+    """
+    Run ``serve(stop)`` in a new event loop (uvloop where it is installed) with signal handlers; the exit code.
+
+    0: it was told to stop and did. 1: something crashed; the log has it.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        try:
+            runner.run(_with_signals(serve))
+        except Exception:  # noqa: BLE001 - the outermost boundary: a crash is logged as JSON like everything else
+            _log.critical("the process ends with an error", exc_info=True)
+            return 1
+    return 0
+
+
+async def _with_signals(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    stop = asyncio.Event()
+    install_signal_handlers(stop)
+    await serve(stop)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

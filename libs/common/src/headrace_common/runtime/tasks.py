@@ -1,0 +1,74 @@
+"""
+Decides what becomes of background tasks: who owns them, and what their failure means.
+
+A service starts every loop through one ``TaskRunner``. A loop handles the errors it expects; whatever else it raises
+is a bug, and a half-dead service is worse than a restarted one: the runner logs it, sets ``failed``, and the process
+stops with exit code 1 (``run_until`` watches it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+class TaskRunner:
+    """
+    Owns background tasks from ``async with`` to its end, where all that still run are cancelled, newest first.
+
+    Tasks run on the loop that entered the runner; ``start`` is called on that loop only.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.failed = asyncio.Event()
+        """Set when a task has raised."""
+        self.failure: BaseException | None = None
+        """What the first failing task raised."""
+        self._closed = False
+
+    def start(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Run ``coro`` in the background until it ends or the runner closes."""
+        if self._closed:
+            coro.close()
+            raise RuntimeError(f"task {name} was started after its runner had closed")
+        task = asyncio.get_running_loop().create_task(coro, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def __aenter__(self) -> TaskRunner:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel what runs, newest first, and wait until each has ended."""
+        self._closed = True
+        for task in reversed(list(self._tasks)):
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            return
+        _log.critical("a background task crashed; the process stops", exc_info=error, extra={"task": task.get_name()})
+        self.failure = self.failure or error
+        self.failed.set()
