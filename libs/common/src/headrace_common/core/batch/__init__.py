@@ -1,0 +1,50 @@
+"""
+The record batch: the unit on the wire, in the log and in replication. ``docs/record-batch.md`` tells the layout.
+
+Brokers read, check and stamp headers; clients and compaction build and decode batches. Everything is pure: bytes in,
+bytes out. numpy, pyarrow and aiokafka are imported where they are used, so that reading headers does not load them.
+"""
+
+from headrace_common.core.batch.column_writer import build_batch
+from headrace_common.core.batch.columns import RecordColumns
+from headrace_common.core.batch.control import ControlType, build_control_batch, read_control
+from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, DecodedBatch, decode_batch
+from headrace_common.core.batch.header import (
+    HEADER_SIZE,
+    HEADERS_PER_BATCH_MAX,
+    RECORDS_PER_BATCH_MAX,
+    ROW_HEADER_SIZE,
+    BatchHeader,
+    Codec,
+    TimestampType,
+    check_crc,
+    read_header,
+    stamp,
+    stamp_log_append_time,
+    stamp_producer,
+)
+from headrace_common.core.batch.rows import build_row_batch
+
+__all__ = [
+    "HEADERS_PER_BATCH_MAX",
+    "HEADER_SIZE",
+    "INFLATED_MAX_DEFAULT",
+    "RECORDS_PER_BATCH_MAX",
+    "ROW_HEADER_SIZE",
+    "BatchHeader",
+    "Codec",
+    "ControlType",
+    "DecodedBatch",
+    "RecordColumns",
+    "TimestampType",
+    "build_batch",
+    "build_control_batch",
+    "build_row_batch",
+    "check_crc",
+    "decode_batch",
+    "read_control",
+    "read_header",
+    "stamp",
+    "stamp_log_append_time",
+    "stamp_producer",
+]

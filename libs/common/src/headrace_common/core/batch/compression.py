@@ -1,0 +1,160 @@
+"""
+The five codecs, with every inflation bounded before it starts.
+
+The batch writers and readers of both formats call this. Magic 3 says the inflated length, so inflation writes into a
+buffer of exactly that size. Kafka's rows do not, so theirs grows in steps up to the caller's limit. The frames of rows
+are those of Kafka's clients: gzip members, snappy in xerial blocks, lz4 and zstd frames.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final
+
+from headrace_common.core.batch.header import Codec
+from headrace_common.core.errors import CorruptBatch
+
+_GZIP_WINDOW: Final = 31  # zlib's largest window, in a gzip wrapper
+_GZIP_LEVEL: Final = 6
+_ZSTD_LEVEL: Final = 3
+_LZ4_LEVEL: Final = 1
+_FIRST_GUESS_BYTES: Final = 64 << 10
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_SIZE: Final = 16
+_BLOCK_LENGTH: Final = struct.Struct(">i")
+
+
+def compress(codec: Codec, data: bytes) -> bytes | memoryview:
+    """One frame of ``data``; snappy is a raw block."""
+    import cramjam
+
+    match codec:
+        case Codec.GZIP:
+            deflate = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
+            return deflate.compress(data) + deflate.flush()
+        case Codec.SNAPPY:
+            return memoryview(cramjam.snappy.compress_raw(data))
+        case Codec.LZ4:
+            return memoryview(cramjam.lz4.compress(data, level=_LZ4_LEVEL))
+        case Codec.ZSTD:
+            return memoryview(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
+    raise AssertionError("nothing to compress with")
+
+
+def inflate_exact(codec: Codec, data: memoryview, size: int) -> bytes | bytearray:
+    """
+    Inflate one frame to exactly ``size`` bytes, which the caller has checked against its limit.
+
+    Raises:
+        CorruptBatch: not a frame of that codec, or it inflates to another size.
+    """
+    assert size > 0, "a body is never empty"
+    if codec is Codec.GZIP:
+        out = _gunzip(data, size)
+        if len(out) != size:
+            raise CorruptBatch(f"the body inflates to {len(out)} bytes, not to the {size} that it says")
+        return out
+    buffer = bytearray(size)
+    written = _inflate_into(codec, data, buffer)
+    if written != size:
+        raise CorruptBatch(f"the body inflates to {written} bytes, not to the {size} that it says")
+    return buffer
+
+
+def inflate_rows(codec: Codec, data: memoryview, size_max: int) -> bytes | memoryview:
+    """
+    Inflate the records of a row batch, which does not say how long they are.
+
+    Raises:
+        CorruptBatch: not a frame of that codec, or it inflates to more than ``size_max`` bytes.
+    """
+    if codec is Codec.GZIP:
+        return _gunzip(data, size_max)
+    if codec is Codec.SNAPPY:
+        return _unsnappy_rows(data, size_max)
+    guess = min(size_max, max(_FIRST_GUESS_BYTES, 4 * len(data)))
+    while True:
+        buffer = bytearray(guess)
+        try:
+            return memoryview(buffer)[: _inflate_into(codec, data, buffer)]
+        except CorruptBatch as failed:
+            if guess >= size_max:
+                raise CorruptBatch(f"{failed}, or more than {size_max} bytes inflated") from None
+            guess = min(size_max, guess * 4)
+
+
+def _inflate_into(codec: Codec, data: memoryview, buffer: bytearray) -> int:
+    import cramjam
+
+    into: Any
+    match codec:
+        case Codec.SNAPPY:
+            into = cramjam.snappy.decompress_raw_into
+        case Codec.LZ4:
+            into = cramjam.lz4.decompress_into
+        case Codec.ZSTD:
+            into = cramjam.zstd.decompress_into
+        case _:
+            raise AssertionError("gzip and none are not inflated here")
+    try:
+        return int(into(data, buffer))
+    except cramjam.DecompressionError as failed:
+        raise CorruptBatch(f"the body is not valid {codec.name.lower()}: {failed}") from None
+
+
+def _gunzip(data: memoryview, size_max: int) -> bytes:
+    """All gzip members of ``data``; never holds more than ``size_max`` bytes and a bit."""
+    out: list[bytes] = []
+    room = size_max + 1  # one more than allowed tells a bomb from a full buffer
+    rest: bytes | memoryview = data
+    while rest:
+        member = zlib.decompressobj(_GZIP_WINDOW)
+        try:
+            while not member.eof:
+                piece = member.decompress(rest, room)
+                rest = member.unconsumed_tail
+                room -= len(piece)
+                out.append(piece)
+                if room <= 0:
+                    raise CorruptBatch(f"the body inflates to more than {size_max} bytes")
+                if not piece and not rest and not member.eof:
+                    raise CorruptBatch("the body is not valid gzip: it ends too early")
+        except zlib.error as failed:
+            raise CorruptBatch(f"the body is not valid gzip: {failed}") from None
+        rest = member.unused_data
+    return b"".join(out)
+
+
+def _unsnappy_rows(data: memoryview, size_max: int) -> bytes:
+    if len(data) <= _XERIAL_HEADER_SIZE or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return bytes(_unsnappy_block(data, size_max))
+    out: list[bytes | bytearray] = []
+    room, at = size_max, _XERIAL_HEADER_SIZE
+    while at < len(data):
+        if at + _BLOCK_LENGTH.size > len(data):
+            raise CorruptBatch("a snappy block has no length")
+        (length,) = _BLOCK_LENGTH.unpack_from(data, at)
+        at += _BLOCK_LENGTH.size
+        if not 0 < length <= len(data) - at:
+            raise CorruptBatch(f"a snappy block of {length} bytes where {len(data) - at} remain")
+        block = _unsnappy_block(data[at : at + length], room)
+        room -= len(block)
+        at += length
+        out.append(block)
+    return b"".join(out)
+
+
+def _unsnappy_block(data: memoryview, size_max: int) -> bytearray:
+    import cramjam
+
+    try:
+        size = cramjam.snappy.decompress_raw_len(data)
+    except cramjam.DecompressionError as failed:
+        raise CorruptBatch(f"the body is not valid snappy: {failed}") from None
+    if size > size_max:
+        raise CorruptBatch(f"the body inflates to more than {size_max} bytes")
+    buffer = bytearray(size)
+    if _inflate_into(Codec.SNAPPY, data, buffer) != size:
+        raise CorruptBatch("a snappy block is shorter than it says")
+    return buffer

@@ -1,0 +1,76 @@
+"""Control batches: markers in the log that take an offset and that applications never see."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+from headrace_common.core.batch.column_writer import assemble, body_of
+from headrace_common.core.batch.columns import RecordColumns
+from headrace_common.core.batch.decoded import DecodedBatch
+from headrace_common.core.batch.header import CONTROL_BIT, MAGIC_COLUMNS, TRANSACTIONAL_BIT, BatchHeader, Codec
+from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
+
+_KEY: Final = struct.Struct(">hh")  # version, type
+
+
+class ControlType(IntEnum):
+    """What a control record says. The first two are Kafka's."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_EPOCH = 2
+    FENCE = 3
+
+
+def build_control_batch(
+    kind: ControlType,
+    value: bytes,
+    *,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One control record in a batch of its own (magic 3). The ends of transactions carry the transactional bit."""
+    ends_transaction = kind in (ControlType.ABORT, ControlType.COMMIT)
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC_COLUMNS,
+        crc=0,
+        attributes=CONTROL_BIT | (TRANSACTIONAL_BIT if ends_transaction else 0),
+        last_offset_delta=0,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=-1,
+        record_count=1,
+    )
+    return assemble(header, body_of(RecordColumns(values=[value], keys=[_KEY.pack(0, kind)])), Codec.NONE)
+
+
+def read_control(batch: DecodedBatch) -> tuple[ControlType, bytes]:
+    """
+    What the control record says, and its value.
+
+    Raises:
+        CorruptBatch: not a control batch, or its key is not one of a control record.
+        UnsupportedVersion: a kind of control record that is not known here; it may be passed over.
+    """
+    if not batch.is_control:
+        raise CorruptBatch("this is not a control batch")
+    key, value = batch.keys()[0], batch.values()[0]
+    if key is None or len(key) < _KEY.size:
+        raise CorruptBatch("the key of a control record has 4 bytes: version and type")
+    version, kind = _KEY.unpack_from(key)
+    if version < 0 or kind < 0:
+        raise CorruptBatch(f"version {version} and type {kind} of a control record are never negative")
+    try:
+        return ControlType(kind), value or b""
+    except ValueError:
+        raise UnsupportedVersion(f"control records of type {kind} are not known here; upgrade first") from None

@@ -1,0 +1,257 @@
+"""
+One batch, decoded: the face that both formats show to the SDK, to compaction and to tools.
+
+``decode_batch`` checks everything first; what it returns does not fail afterwards.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace_common.core.batch.column_reader import Body, BytesColumn, IntColumn, Slot, read_directory
+from headrace_common.core.batch.columns import (
+    HEADER_KEY,
+    HEADER_VALUE,
+    HEADERS,
+    KEY,
+    OFFSET_DELTA,
+    TIMESTAMP,
+    VALUE,
+)
+from headrace_common.core.batch.compression import inflate_exact
+from headrace_common.core.batch.header import (
+    HEADER_SIZE,
+    HEADERS_PER_BATCH_MAX,
+    MAGIC_ROWS,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    Codec,
+    check_crc,
+    read_header,
+)
+from headrace_common.core.errors import CorruptBatch, UnsupportedCompression, UnsupportedVersion
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INFLATED_MAX_DEFAULT: Final = 64 << 20
+_INFLATED_LENGTH: Final = struct.Struct("<I")
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class DecodedBatch(ABC):
+    """The records of one batch, column by column, oldest first. Lists are made anew by every call."""
+
+    header: BatchHeader
+    has_keys: bool
+    has_headers: bool
+    timestamps_equal: bool
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are."""
+        return self.header.record_count
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the one record is a marker that applications never see."""
+        return self.header.control
+
+    @abstractmethod
+    def offsets(self) -> list[int]:
+        """The offset of each record."""
+
+    @abstractmethod
+    def timestamps(self) -> list[int]:
+        """Milliseconds since the epoch, of each record; with LogAppendTime the broker's, the same for all."""
+
+    @abstractmethod
+    def keys(self) -> list[bytes | None]:
+        """The key of each record."""
+
+    @abstractmethod
+    def values(self) -> list[bytes | None]:
+        """The value of each record."""
+
+    @abstractmethod
+    def headers(self) -> list[Headers]:
+        """The headers of each record, in the order they were given."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.RecordBatch:
+        """
+        Columns ``offset`` and ``timestamp_ms`` (int64), ``key`` and ``value`` (binary) and ``headers``
+        (list<struct<key: string, value: binary>>). Keys and values of magic 3 are not copied.
+        """
+
+
+def decode_batch(
+    batch: Body, *, verify_crc: bool = True, inflated_max: int = INFLATED_MAX_DEFAULT, where: str = ""
+) -> DecodedBatch:
+    """
+    Decode exactly one batch of either format. ``where`` (topic-partition@offset) begins the text of errors.
+
+    Raises:
+        CorruptBatch: the bytes are not a batch, or inflate to more than ``inflated_max`` bytes.
+        UnsupportedVersion: a newer version wrote it.
+        UnsupportedCompression: a codec that is not known here.
+    """
+    try:
+        header = read_header(batch)
+        if verify_crc:
+            check_crc(batch, header)
+        if header.magic == MAGIC_ROWS:
+            from headrace_common.core.batch.rows import RowBatch
+
+            return RowBatch(batch, header, inflated_max)
+        return ColumnBatch(batch, header, inflated_max)
+    except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as failed:
+        if not where:
+            raise
+        raise type(failed)(f"{where}: {failed}") from None
+
+
+class ColumnBatch(DecodedBatch):
+    """A batch of magic 3; everything is read in place."""
+
+    def __init__(self, batch: Body, header: BatchHeader, inflated_max: int) -> None:
+        self.header = header
+        body, start = _inflated_body(batch, header, inflated_max)
+        slots = read_directory(body, start)
+        count = header.record_count
+        if VALUE not in slots:
+            raise CorruptBatch("there is no column of values")
+        self._values = BytesColumn(body, slots[VALUE], count)
+        self._keys = BytesColumn(body, slots[KEY], count) if KEY in slots else None
+        self._timestamps = IntColumn(body, slots[TIMESTAMP], count, "q") if TIMESTAMP in slots else None
+        if header.attributes & TIMESTAMP_TYPE_BIT:
+            self._timestamps = None
+        self._deltas = _read_deltas(body, slots, header)
+        self._headers = _HeaderColumns(body, slots, count) if HEADERS in slots else None
+        self.has_keys = self._keys is not None
+        self.has_headers = self._headers is not None
+        self.timestamps_equal = self._timestamps is None
+
+    def offsets(self) -> list[int]:
+        base = self.header.base_offset
+        if self._deltas is None:
+            return list(range(base, base + self.header.record_count))
+        return [base + delta for delta in self._deltas.to_list()]
+
+    def timestamps(self) -> list[int]:
+        if self._timestamps is None:
+            return [self._one_timestamp] * self.header.record_count
+        return self._timestamps.to_list()
+
+    @property
+    def _one_timestamp(self) -> int:
+        header = self.header
+        return header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else header.base_timestamp
+
+    def keys(self) -> list[bytes | None]:
+        return [None] * self.header.record_count if self._keys is None else self._keys.to_list()
+
+    def values(self) -> list[bytes | None]:
+        return self._values.to_list()
+
+    def headers(self) -> list[Headers]:
+        if self._headers is None:
+            return [[] for _ in range(self.header.record_count)]
+        return self._headers.to_list()
+
+    def to_arrow(self) -> pa.RecordBatch:
+        import numpy as np
+        import pyarrow as pa
+
+        from headrace_common.core.batch.arrow_schema import batch_schema, no_headers
+
+        count, base = self.header.record_count, self.header.base_offset
+        offsets: np.ndarray[Any, Any]
+        if self._deltas is None:
+            offsets = np.arange(base, base + count, dtype=np.int64)
+        else:
+            offsets = self._deltas.to_numpy() + np.int64(base)
+        if self._timestamps is None:
+            timestamps = np.full(count, self._one_timestamp, dtype=np.int64)
+        else:
+            timestamps = self._timestamps.to_numpy()
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(offsets),
+                pa.array(timestamps),
+                pa.nulls(count, pa.binary()) if self._keys is None else self._keys.to_arrow(),
+                self._values.to_arrow(),
+                no_headers(count) if self._headers is None else self._headers.to_arrow(),
+            ],
+            schema=batch_schema(),
+        )
+
+
+class _HeaderColumns:
+    """Record headers: how many each record has, and all their keys and values."""
+
+    __slots__ = ("_keys", "_lists", "_values")
+
+    def __init__(self, body: Body, slots: dict[int, Slot], count: int) -> None:
+        if HEADER_KEY not in slots or HEADER_VALUE not in slots:
+            raise CorruptBatch("headers without their keys or values")
+        self._lists = IntColumn(body, slots[HEADERS], count + 1, "i")
+        self._lists.check_grows(first=0, last=HEADERS_PER_BATCH_MAX, by=0)
+        first, total = (struct.unpack_from("<i", body, self._lists.at + 4 * at)[0] for at in (0, count))
+        if first:
+            raise CorruptBatch("the first record's headers do not begin at 0")
+        self._keys = BytesColumn(body, slots[HEADER_KEY], total)
+        self._values = BytesColumn(body, slots[HEADER_VALUE], total)
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        if self._keys.validity_at >= 0:
+            raise CorruptBatch("a header without a key")
+        try:
+            for key in self._keys.to_list():
+                key.decode()  # type: ignore[union-attr]
+        except UnicodeDecodeError:
+            raise CorruptBatch("a header key is not UTF-8") from None
+
+    def to_list(self) -> list[Headers]:
+        keys = [key.decode() for key in self._keys.to_list()]  # type: ignore[union-attr]
+        pairs = list(zip(keys, self._values.to_list(), strict=True))
+        return [pairs[first:end] for first, end in pairwise(self._lists.to_list())]
+
+    def to_arrow(self) -> pa.Array[Any]:
+        import pyarrow as pa
+
+        from headrace_common.core.batch.arrow_schema import headers_type
+
+        kind = headers_type()
+        pairs = pa.StructArray.from_arrays(
+            [self._keys.to_arrow(pa.string()), self._values.to_arrow()], fields=list(kind.value_type)
+        )
+        lists = pa.py_buffer(self._lists.body).slice(self._lists.at, 4 * self._lists.count)
+        return pa.Array.from_buffers(kind, self._lists.count - 1, [None, lists], children=[pairs])
+
+
+def _inflated_body(batch: Body, header: BatchHeader, inflated_max: int) -> tuple[Body, int]:
+    """The bytes that hold the body, and where in them it begins."""
+    codec = header.codec
+    if codec is Codec.NONE:
+        return batch, HEADER_SIZE
+    (size,) = _INFLATED_LENGTH.unpack_from(batch, HEADER_SIZE)
+    if not 0 < size <= inflated_max:
+        raise CorruptBatch(f"the body says it inflates to {size} bytes; 1 to {inflated_max} are allowed")
+    inflated = inflate_exact(codec, memoryview(batch)[HEADER_SIZE + _INFLATED_LENGTH.size :], size)
+    return memoryview(inflated).toreadonly(), 0
+
+
+def _read_deltas(body: Body, slots: dict[int, Slot], header: BatchHeader) -> IntColumn | None:
+    if OFFSET_DELTA not in slots:
+        if not header.dense:
+            raise CorruptBatch(f"{header.record_count} records but the last offset is {header.last_offset_delta} on")
+        return None
+    deltas = IntColumn(body, slots[OFFSET_DELTA], header.record_count, "i")
+    deltas.check_grows(first=0, last=header.last_offset_delta, by=1)
+    return deltas
