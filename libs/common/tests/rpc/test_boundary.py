@@ -86,9 +86,12 @@ class Target:
 async def target() -> AsyncIterator[tuple[Target, grpc.aio.Channel, int]]:
     servicer = Target()
     config = ServerConfig(drain_ms_max=0)
-    async with GrpcService.open(config, [(lambda s, server: s.add_to(server), servicer)], ["test.Target"]) as server:
-        async with open_channel(f"127.0.0.1:{server.port}") as channel:
-            yield servicer, channel, server.port
+    servicers = [(lambda s, server: s.add_to(server), servicer)]
+    async with (
+        GrpcService.open(config, servicers, ["test.Target"]) as server,
+        open_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        yield servicer, channel, server.port
 
 
 async def call(channel: grpc.aio.Channel, kind: str, text: str) -> list[bytes]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
@@ -21,8 +21,8 @@ from headrace_common.rpc.status import abort_with
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]
+Handler: TypeAlias = "Callable[[Any, grpc.aio.ServicerContext[Any, Any]], Any]"
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]"
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
