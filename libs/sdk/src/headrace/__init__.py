@@ -1,1 +1,70 @@
-"""Headrace for Python: ``Producer``, ``Consumer`` and ``AdminClient``; ``headrace.aio`` has the same for asyncio."""
+"""
+Headrace for Python: ``Producer``, ``Consumer`` and ``AdminClient``; ``headrace.aio`` has the same for asyncio.
+
+Names are loaded when they are first used, so that ``import headrace`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from headrace import aio, errors, serializers
+    from headrace.admin import AdminClient
+    from headrace.consumer import Consumer
+    from headrace.delivery import DeliveredBatch, Delivery
+    from headrace.errors import HeadraceError
+    from headrace.producer import Producer
+    from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
+    from headrace.serializers import bulk_partitioner
+
+__version__: Final = "0.1.0"
+
+_HOME: Final = {
+    "AdminClient": "headrace.admin",
+    "Consumer": "headrace.consumer",
+    "DeliveredBatch": "headrace.delivery",
+    "Delivery": "headrace.delivery",
+    "HeadraceError": "headrace.errors",
+    "Producer": "headrace.producer",
+    "Record": "headrace.records",
+    "RecordMetadata": "headrace.records",
+    "TimestampType": "headrace.records",
+    "TopicPartition": "headrace.records",
+    "bulk_partitioner": "headrace.serializers",
+}
+_MODULES: Final = frozenset({"aio", "errors", "serializers"})
+
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "DeliveredBatch",
+    "Delivery",
+    "HeadraceError",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "TimestampType",
+    "TopicPartition",
+    "__version__",
+    "aio",
+    "bulk_partitioner",
+    "errors",
+    "serializers",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"headrace.{name}")
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,317 @@
+"""
+The real cluster: connections, streams and calls over ``grpc.aio``. Decides nothing about records.
+
+One channel per broker address, one ``Produce`` and one ``Fetch`` stream per broker. A stream is opened by the first
+request and again by the first request after it broke; how fast a channel reconnects is bounded by its options
+(``headrace_common.rpc.options``), and until then requests fail at once. A request that gets no answer in its time
+breaks its stream: what is silent is not trusted with more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+from grpc import aio
+
+from headrace._runtime import Tasks
+from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import cluster_pb2
+from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub, AdminStub
+from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub, BrokerStub
+
+Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
+A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse)
+R = TypeVar("R")
+
+ANSWER_ALLOWANCE_MS: Final = 2_000
+"""Beyond a request's own time: the way there and back."""
+
+METADATA_ATTEMPT_MS: Final = 3_000
+"""How long one address may take to answer before the next is asked."""
+
+CALL_TIMEOUT_MS: Final = 30_000
+PENDING_MAX: Final = 10_000
+"""Requests that may wait for answers on one stream."""
+
+NO_ACKS: Final = 0
+
+
+class _Call(Generic[Q, A]):
+    """One gRPC call of a stream, from its opening to its end; a broken one is never used again."""
+
+    def __init__(self, call: aio.StreamStreamCall[Q, A], where: str, tasks: Tasks) -> None:
+        self.failure: HeadraceError | None = None
+        self._call: aio.StreamStreamCall[Q, A] = call
+        self._where = where
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
+        self._queue: deque[tuple[Q, bool]] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._tasks = (tasks.start(self._write(), f"write {where}"), tasks.start(self._read(), f"read {where}"))
+
+    def send(self, request: Q, answered: bool, timeout_ms: float) -> asyncio.Future[Any]:
+        """Queue ``request``; its future ends within ``timeout_ms``."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if len(self._pending) >= PENDING_MAX:
+            future.set_exception(Overloaded(f"{PENDING_MAX} requests wait for {self._where}; wait for their answers"))
+            return future
+        number = request.correlation_id
+        timer = self._loop.call_later(timeout_ms / 1_000, self._expired, number, timeout_ms)
+        self._pending[number] = (future, timer)
+        self._queue.append((request, answered))
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+        return future
+
+    async def _write(self) -> None:
+        queue = self._queue
+        try:
+            while True:
+                while queue:
+                    request, answered = queue.popleft()
+                    await self._call.write(request)
+                    if not answered:
+                        self._resolve(request.correlation_id, None)
+                self._wake = self._loop.create_future()
+                await self._wake
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # the reader learns why
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                answer = await self._call.read()
+                if not isinstance(answer, pb.ProduceResponse | pb.FetchResponse):
+                    self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
+                    return
+                self._resolve(answer.correlation_id, answer)
+        except grpc.RpcError as error:
+            cause = error_from_rpc(error)
+            self.end(NetworkFailed(f"{self._where}: {cause}", code=cause.code if cause.retriable else None))
+        except asyncio.InvalidStateError:
+            self.end(NetworkFailed(f"{self._where}: the stream is gone; the outcome is unknown"))
+
+    def _resolve(self, number: int, answer: Any) -> None:
+        pending = self._pending.pop(number, None)
+        if pending is None:
+            return
+        future, timer = pending
+        timer.cancel()
+        if not future.done():
+            future.set_result(answer)
+
+    def _expired(self, number: int, timeout_ms: float) -> None:
+        future, _ = self._pending.pop(number)
+        if not future.done():
+            future.set_exception(RequestTimedOut(f"{self._where} did not answer within {timeout_ms:g} ms"))
+        self.end(NetworkFailed(f"{self._where} did not answer another request; the outcome of this one is unknown"))
+
+    def end(self, error: HeadraceError) -> None:
+        """Fail what waits; idempotent."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for future, timer in self._pending.values():
+            timer.cancel()
+            if not future.done():
+                future.set_exception(NetworkFailed(str(error), code=error.code))
+                future.exception()  # whoever still waits sees it; nobody is warned about the others
+        self._pending.clear()
+        self._queue.clear()
+        self._call.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+class _Stream(Generic[Q, A]):
+    """A stream to one broker over any number of calls, one at a time."""
+
+    def __init__(self, open_call: Callable[[], _Call[Q, A]]) -> None:
+        self._open_call: Callable[[], _Call[Q, A]] = open_call
+        self._live: _Call[Q, A] | None = None
+        self._numbers = 0
+        self._closed = False
+
+    def _send(self, request: Q, answered: bool, timeout_ms: float) -> Awaitable[Any]:
+        live = self._live
+        if live is None or live.failure is not None:
+            try:
+                if self._closed:
+                    raise NetworkFailed("the stream is closed")
+                live = self._live = self._open_call()
+            except HeadraceError as error:
+                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                future.set_exception(error)
+                return future
+        self._numbers += 1
+        request.correlation_id = self._numbers
+        return live.send(request, answered, timeout_ms)
+
+    async def close(self) -> None:
+        """End the stream; requests in flight fail with ``NetworkFailed``."""
+        self._closed = True
+        self.end(NetworkFailed("the client was closed before the answer came"))
+
+    def end(self, error: HeadraceError) -> None:
+        """Break the call there is; the next request opens another."""
+        if self._live is not None:
+            self._live.end(error)
+
+
+class GrpcProduceStream(_Stream[pb.ProduceRequest, pb.ProduceResponse]):
+    """See ``port.ProduceStream``."""
+
+    def send(self, request: pb.ProduceRequest) -> Awaitable[pb.ProduceResponse]:
+        """Queue ``request`` and return its answer to come."""
+        return self._send(request, request.acks != NO_ACKS, request.timeout_ms + ANSWER_ALLOWANCE_MS)
+
+
+class GrpcFetchStream(_Stream[pb.FetchRequest, pb.FetchResponse]):
+    """See ``port.FetchStream``."""
+
+    def send(self, request: pb.FetchRequest) -> Awaitable[pb.FetchResponse]:
+        """Queue ``request`` and return its answer to come."""
+        return self._send(request, True, request.max_wait_ms + CALL_TIMEOUT_MS)
+
+
+class GrpcTransport:
+    """See ``port.Transport``. Made on any thread; used on one event loop."""
+
+    def __init__(self, bootstrap: Sequence[str], *, call_timeout_ms: float = CALL_TIMEOUT_MS) -> None:
+        assert bootstrap, "at least one address"
+        self._bootstrap = list(bootstrap)
+        self._call_timeout = call_timeout_ms / 1_000
+        self._channels: dict[str, aio.Channel] = {}
+        self._brokers: dict[NodeId, str] = {}
+        self._admins: list[str] = []
+        self._produce: dict[NodeId, GrpcProduceStream] = {}
+        self._fetch: dict[NodeId, GrpcFetchStream] = {}
+        self._answered: str | None = None
+        self._tasks = Tasks()
+        self._closed = False
+
+    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+        """From any broker that answers; the brokers it names become known."""
+        timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
+        answer = await self._first(lambda stub: stub.Metadata(request, timeout=timeout))
+        await self._learn(answer)
+        return answer
+
+    async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]]) -> R:
+        """The first answer; the address that answered last is asked first."""
+        said: list[str] = []
+        addresses = [*([self._answered] if self._answered else []), *self._brokers.values(), *self._bootstrap]
+        for address in dict.fromkeys(addresses):
+            try:
+                answer = await ask(self._stub(address))
+            except grpc.RpcError as error:
+                said.append(f"{address}: {error_from_rpc(error)}")
+                continue
+            self._answered = address
+            return answer
+        self._answered = None
+        raise NetworkFailed("no broker answered; is the cluster up? " + "; ".join(said))
+
+    async def _learn(self, answer: pb.MetadataResponse) -> None:
+        admins: list[str] = []
+        brokers: dict[NodeId, str] = {}
+        for node in answer.nodes:
+            address = str(Endpoint(node.grpc.host, node.grpc.port))
+            if node.role == cluster_pb2.BROKER:
+                brokers[NodeId(node.id)] = address
+            elif node.role == cluster_pb2.ADMIN:
+                admins.append(address)
+        moved = {address for broker, address in self._brokers.items() if brokers.get(broker, address) != address}
+        self._brokers.update(brokers)
+        self._admins = admins
+        for address in moved.difference(self._brokers.values(), self._bootstrap):
+            await self._drop(address)
+
+    async def _drop(self, address: str) -> None:
+        channel = self._channels.pop(address, None)
+        if channel is not None:
+            await channel.close()
+
+    def produce_stream(self, broker: NodeId) -> GrpcProduceStream:
+        """The one produce stream to that broker."""
+        stream = self._produce.get(broker)
+        if stream is None:
+
+            def open_call() -> _Call[pb.ProduceRequest, pb.ProduceResponse]:
+                return _Call(self._broker(broker).Produce(), self._name(broker), self._tasks)
+
+            stream = self._produce[broker] = GrpcProduceStream(open_call)
+        return stream
+
+    def fetch_stream(self, broker: NodeId) -> GrpcFetchStream:
+        """The one fetch stream to that broker."""
+        stream = self._fetch.get(broker)
+        if stream is None:
+
+            def open_call() -> _Call[pb.FetchRequest, pb.FetchResponse]:
+                return _Call(self._broker(broker).Fetch(), self._name(broker), self._tasks)
+
+            stream = self._fetch[broker] = GrpcFetchStream(open_call)
+        return stream
+
+    async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """Raises: ``HeadraceError`` when the call as a whole failed."""
+        try:
+            return await self._broker(broker).ListOffsets(
+                request, timeout=self._call_timeout + request.max_wait_ms / 1_000
+            )
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+
+    async def init_producer_id(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
+        """From any broker."""
+        timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
+        return await self._first(lambda stub: stub.InitProducerId(request, timeout=timeout))
+
+    async def admin(self) -> AdminAsyncStub:
+        """A stub of the admin service."""
+        await self.metadata(pb.MetadataRequest())
+        if not self._admins:
+            raise NetworkFailed("the cluster has no admin service; start one, for example with `headrace up`")
+        return AdminStub(self._channel(self._admins[0]))
+
+    async def close(self) -> None:
+        """Close all streams and connections. Idempotent."""
+        self._closed = True
+        for produce in self._produce.values():
+            await produce.close()
+        for fetch in self._fetch.values():
+            await fetch.close()
+        await self._tasks.close()
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    def _channel(self, address: str) -> aio.Channel:
+        if self._closed:
+            raise NetworkFailed("the client is closed")
+        channel = self._channels.get(address)
+        if channel is None:
+            channel = self._channels[address] = open_channel(address)
+        return channel
+
+    def _stub(self, address: str) -> BrokerAsyncStub:
+        return BrokerStub(self._channel(address))
+
+    def _broker(self, broker: NodeId) -> BrokerAsyncStub:
+        address = self._brokers.get(broker)
+        if address is None:
+            raise NetworkFailed(f"broker {broker} is not in the cluster's metadata; refresh it")
+        return self._stub(address)
+
+    def _name(self, broker: NodeId) -> str:
+        return f"broker {broker} at {self._brokers[broker]}"

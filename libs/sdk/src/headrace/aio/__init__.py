@@ -1,0 +1,1 @@
+"""``headrace`` for asyncio: the same names as in the sync package."""

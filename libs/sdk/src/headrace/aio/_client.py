@@ -1,0 +1,235 @@
+"""
+Decides what a client believes about the cluster, and when it asks again. Producers and consumers share the class.
+
+Metadata is asked for by one task at a time, whatever the number of reasons; repeated asking backs off. What was
+learned is kept until something newer is known, so a cluster that cannot be reached does not make a client forget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from headrace._runtime import Clock, SystemClock, Tasks
+from headrace._transport.port import Transport
+from headrace.errors import ErrorCode, HeadraceError, UnknownTopicOrPartition, WaitTimedOut, error_for
+from headrace.records import TopicPartition
+from headrace.settings import ClientSettings
+from headrace_common.core.ids import NO_NODE, NodeId, check_topic_name
+from headrace_proto.v1 import broker_pb2 as pb
+
+UNKNOWN_TOPIC_GRACE_MS: Final = 3_000
+"""How long a topic may be unknown before callers are told: one that was just created is not known everywhere."""
+
+
+class Leader(NamedTuple):
+    """Who leads a partition."""
+
+    broker: NodeId
+    """-1: nobody, now."""
+    epoch: int
+
+
+class TopicView(NamedTuple):
+    """One topic as metadata has it."""
+
+    name: str
+    topic_id: bytes
+    leaders: tuple[Leader, ...]
+    """By partition."""
+    max_message_bytes: int
+
+    @property
+    def partitions(self) -> int:
+        """How many there are; they are numbered from 0."""
+        return len(self.leaders)
+
+
+class ClusterClient:
+    """
+    The metadata cache of one client. All methods run on the client's loop.
+
+    Args:
+        on_change: called after each answer that was taken in.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: ClientSettings,
+        *,
+        clock: Clock | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self.transport = transport
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._on_change = on_change
+        self._topics: dict[str, TopicView] = {}
+        self._wanted: dict[str, HeadraceError | None] = {}
+        self._hints: dict[TopicPartition, Leader] = {}
+        self._revision = -1
+        self._cluster_id = ""
+        self._asked_ms = -float("inf")
+        self._learned_ms = -float("inf")
+        self._streak = 0
+        self._again = False
+        self._refreshing: asyncio.Task[None] | None = None
+        self._round: asyncio.Future[None] | None = None
+        self._failure: HeadraceError | None = None
+        self._tasks = Tasks()
+
+    def known(self, name: str) -> TopicView | None:
+        """What is believed of the topic, without waiting; asks again when that is old."""
+        view = self._topics.get(name)
+        if view is not None and self._clock.monotonic_ms() - self._learned_ms > self._settings.metadata_max_age_ms:
+            self.refresh("metadata is old")
+        return view
+
+    def leader(self, tp: TopicPartition) -> Leader | None:
+        """Who leads, as far as is known; None when the partition is not known. Broker -1: nobody does."""
+        view = self.known(tp.topic)
+        if view is None or not 0 <= tp.partition < len(view.leaders):
+            return None
+        known = view.leaders[tp.partition]
+        hint = self._hints.get(tp)
+        return hint if hint is not None and hint.epoch > known.epoch else known
+
+    def hint(self, tp: TopicPartition, leader: Leader) -> None:
+        """A broker said who leads; believed until metadata is as new."""
+        known = self.leader(tp)
+        if known is not None and leader.epoch > known.epoch:
+            self._hints[tp] = leader
+
+    async def topic(self, name: str, timeout_ms: float) -> TopicView:
+        """
+        The topic, asking the cluster when it is not known.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+            NetworkFailed: no broker answered within ``timeout_ms``.
+            WaitTimedOut: brokers answered, but not to this within ``timeout_ms``.
+        """
+        view = self.known(name)
+        if view is not None:
+            return view
+        check_topic_name(name)
+        start = self._clock.monotonic_ms()
+        self._wanted.setdefault(name, None)
+        try:
+            return await asyncio.wait_for(self._until_known(name, start), timeout_ms / 1_000)
+        except TimeoutError:
+            if name not in self._topics:
+                self._wanted.pop(name, None)
+            cause = self._failure
+            if cause is not None:
+                raise cause from None
+            raise WaitTimedOut(f"no metadata of topic {name!r} within {timeout_ms:g} ms") from None
+
+    async def _until_known(self, name: str, start_ms: float) -> TopicView:
+        while True:
+            await self.refreshed(f"topic {name} is not known")
+            view = self._topics.get(name)
+            if view is not None:
+                return view
+            error = self._wanted.get(name)
+            if error is None:
+                continue
+            unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not unknown or self._clock.monotonic_ms() - start_ms > UNKNOWN_TOPIC_GRACE_MS:
+                self._wanted.pop(name, None)
+                raise error
+
+    async def all_topics(self) -> list[str]:
+        """
+        The names of all topics that are not internal.
+
+        Raises:
+            NetworkFailed: no broker answered.
+        """
+        answer = await self.transport.metadata(pb.MetadataRequest(all_topics=True))
+        return sorted(t.name for t in answer.topics if not t.internal and not t.error)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Stop asking for these topics."""
+        for name in names:
+            self._topics.pop(name, None)
+            self._wanted.pop(name, None)
+
+    def refresh(self, reason: str) -> None:
+        """Ask again soon, unless that is under way; ``reason`` is for people who read the task's name."""
+        if self._refreshing is None or self._refreshing.done():
+            self._round = asyncio.get_running_loop().create_future()
+            self._refreshing = self._tasks.start(self._refresh(), f"metadata: {reason}")
+        else:
+            self._again = True
+
+    async def refreshed(self, reason: str) -> None:
+        """Ask again, and return when the next answer or failure is in."""
+        self.refresh(reason)
+        assert self._round is not None, "refresh has made it"
+        await asyncio.shield(self._round)
+
+    async def _refresh(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._wait_ms())
+            self._again = False
+            self._asked_ms = self._clock.monotonic_ms()
+            names = set(self._wanted)
+            try:
+                self._take(await self.transport.metadata(pb.MetadataRequest(topics=sorted(names))))
+                self._failure = None
+            except HeadraceError as error:
+                self._failure = error
+            done, self._round = self._round, asyncio.get_running_loop().create_future()
+            if done is not None and not done.done():
+                done.set_result(None)
+            if self._on_change is not None:
+                self._on_change()
+            if not self._again and names >= set(self._wanted):
+                return
+
+    def _wait_ms(self) -> float:
+        """Askings in a row are at least a backoff apart, which doubles; a pause as long as the longest resets it."""
+        settings = self._settings
+        since = self._clock.monotonic_ms() - self._asked_ms
+        if since > settings.retry_backoff_max_ms:
+            self._streak = 0
+            return 0
+        wait = min(settings.retry_backoff_ms * 2.0 ** min(self._streak, 16), settings.retry_backoff_max_ms)
+        self._streak += 1
+        return max(0.0, wait - since)
+
+    def _take(self, answer: pb.MetadataResponse) -> None:
+        if answer.revision < self._revision and answer.cluster_id == self._cluster_id:
+            return  # from a broker that lags behind
+        self._revision, self._cluster_id = answer.revision, answer.cluster_id
+        self._learned_ms = self._clock.monotonic_ms()
+        for topic in answer.topics:
+            if topic.error:
+                self._fail(topic.name, topic.error, topic.message)
+                continue
+            leaders = tuple(Leader(NodeId(p.leader), p.leader_epoch) for p in topic.partitions)
+            self._topics[topic.name] = TopicView(topic.name, topic.topic_id, leaders, topic.max_message_bytes)
+            self._wanted[topic.name] = None
+            for number, leader in enumerate(leaders):
+                tp = TopicPartition(topic.name, number)
+                if tp in self._hints and self._hints[tp].epoch <= leader.epoch:
+                    del self._hints[tp]
+
+    def _fail(self, name: str, code: int, message: str) -> None:
+        text = message or "the cluster refused to describe it"
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._topics.pop(name, None)
+            text = f"topic {name!r} does not exist; create it with: headrace topic create {name}"
+            self._wanted[name] = UnknownTopicOrPartition(text)
+        else:
+            self._wanted[name] = error_for(code, f"topic {name!r}: {text}")
+
+    async def close(self) -> None:
+        """Stop asking. The transport is closed by whoever opened it."""
+        await self._tasks.close()
+
+
+__all__ = ["NO_NODE", "ClusterClient", "Leader", "TopicView"]

@@ -1,0 +1,179 @@
+"""
+Every failure that Headrace reports, as one tree. ``str(error)`` says what happened and what to do next.
+
+::
+
+    HeadraceError                       code, kind, retriable
+    ├── Rejected                        the request is wrong; it will never succeed as it is
+    │   ├── InvalidTopic                no topic can have this name
+    │   ├── InvalidConfig               a setting is unknown, or its value is out of bounds
+    │   ├── InvalidPartitions           the number of partitions is out of bounds
+    │   ├── InvalidReplicationFactor    there are too few brokers
+    │   ├── RecordTooLarge              larger than max_request_size, or than the topic's max.message.bytes
+    │   ├── InvalidTimestamp            too far from the broker's clock
+    │   ├── InvalidRecord               may not be written to this topic
+    │   ├── OffsetOutOfRange            below the start of the log, or above its end
+    │   ├── CorruptBatch                stored or sent bytes are damaged
+    │   ├── OutOfOrderSequence          an earlier batch of this producer is missing
+    │   ├── SerializationFailed         a serializer raised (its error is the cause), or took no bytes
+    │   └── ClientClosed                used after close(), or after a fork
+    ├── NotFound                        the thing named does not exist
+    │   └── UnknownTopicOrPartition     no such topic or partition
+    ├── Conflict                        it exists already, or changed meanwhile
+    │   └── TopicAlreadyExists
+    ├── Moved                           somebody else answers this now; clients follow by themselves
+    │   └── NotLeader
+    ├── Fenced                          an epoch is old
+    │   └── InvalidProducerEpoch        another producer has taken over this id
+    ├── Busy                            not now: wait, and retry the same request
+    │   ├── BufferExhausted             buffer_memory stayed full for max_block_ms; nothing was accepted
+    │   ├── LeaderNotAvailable          nobody leads the partition now
+    │   ├── DiskFull                    the broker is below its reserve
+    │   └── Overloaded                  the broker's queue is full
+    ├── UnknownOutcome                  it may have happened; retry only what is idempotent
+    │   ├── NetworkFailed               the connection broke before the answer came
+    │   ├── RequestTimedOut             no answer came in time
+    │   ├── DeliveryTimedOut            not acknowledged within delivery_timeout_ms
+    │   └── WaitTimedOut                your own timeout of result(), flush() or close(); the work goes on
+    ├── DataLost                        stored bytes are not what was written
+    └── Internal                        a bug in Headrace
+
+All are subclasses of ``HeadraceError``, so one clause catches them::
+
+    >>> from headrace import errors
+    >>> raise errors.RecordTooLarge("the record has 2097152 bytes")
+    Traceback (most recent call last):
+    ...
+    headrace_common.core.errors.RecordTooLarge: the record has 2097152 bytes
+    >>> issubclass(errors.RecordTooLarge, errors.HeadraceError), errors.RecordTooLarge().retriable
+    (True, False)
+"""
+
+from __future__ import annotations
+
+from headrace_common.core.errors import (
+    Busy,
+    Conflict,
+    CorruptBatch,
+    DataLost,
+    DiskFull,
+    ErrorCode,
+    Fenced,
+    FencedLeaderEpoch,
+    HeadraceError,
+    Internal,
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidTimestamp,
+    InvalidTopic,
+    Kind,
+    LeaderNotAvailable,
+    MetadataUnavailable,
+    Moved,
+    NetworkFailed,
+    NotController,
+    NotFound,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    Overloaded,
+    RecordTooLarge,
+    Rejected,
+    ReplicaDamaged,
+    RequestTimedOut,
+    StorageFailed,
+    TopicAlreadyExists,
+    UnknownLeaderEpoch,
+    UnknownOutcome,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedCompression,
+    UnsupportedVersion,
+    error_for,
+)
+
+__all__ = [
+    "BufferExhausted",
+    "Busy",
+    "ClientClosed",
+    "Conflict",
+    "CorruptBatch",
+    "DataLost",
+    "DeliveryTimedOut",
+    "DiskFull",
+    "ErrorCode",
+    "Fenced",
+    "FencedLeaderEpoch",
+    "HeadraceError",
+    "Internal",
+    "InvalidConfig",
+    "InvalidPartitions",
+    "InvalidProducerEpoch",
+    "InvalidRecord",
+    "InvalidReplicaAssignment",
+    "InvalidReplicationFactor",
+    "InvalidTimestamp",
+    "InvalidTopic",
+    "Kind",
+    "LeaderNotAvailable",
+    "MetadataUnavailable",
+    "Moved",
+    "NetworkFailed",
+    "NotController",
+    "NotFound",
+    "NotLeader",
+    "OffsetNotAvailable",
+    "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "Overloaded",
+    "RecordTooLarge",
+    "Rejected",
+    "ReplicaDamaged",
+    "RequestTimedOut",
+    "SerializationFailed",
+    "StorageFailed",
+    "TopicAlreadyExists",
+    "UnknownLeaderEpoch",
+    "UnknownOutcome",
+    "UnknownTopicId",
+    "UnknownTopicOrPartition",
+    "UnsupportedCompression",
+    "UnsupportedVersion",
+    "WaitTimedOut",
+    "error_for",
+]
+
+
+class BufferExhausted(Busy):
+    """The producer's buffer_memory stayed full for max_block_ms; nothing of this call was accepted."""
+
+    code = ErrorCode.OVERLOADED
+
+
+class ClientClosed(Rejected):
+    """The client was closed, or belongs to the process this one was forked from; make a new one."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class SerializationFailed(Rejected):
+    """A serializer or deserializer raised, or a key or value is not of a type that can be written."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class DeliveryTimedOut(UnknownOutcome):
+    """The record was not acknowledged within delivery_timeout_ms; if it was sent, it may have been written."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class WaitTimedOut(UnknownOutcome, TimeoutError):
+    """The caller's own timeout has passed; the work goes on in the background."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT

@@ -1,0 +1,60 @@
+"""
+What applications hold in their hands: a record that was read, where a record was written, the name of a partition.
+
+All are plain tuples, made in bulk::
+
+    >>> from headrace import RecordMetadata, TopicPartition
+    >>> RecordMetadata("flights", 2, 41, 1_700_000_000_000).offset
+    41
+    >>> TopicPartition("flights", 2) == ("flights", 2), str(TopicPartition("flights", 2))
+    (True, 'flights-2')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from headrace_common.core.ids import TopicPartition
+
+__all__ = ["Header", "Headers", "HeadersIn", "Record", "RecordMetadata", "TimestampType", "TopicPartition"]
+
+Header: TypeAlias = tuple[str, bytes | None]
+Headers: TypeAlias = Sequence[Header]
+HeadersIn: TypeAlias = Mapping[str, bytes | None] | Iterable[Header]
+"""What ``send`` takes: a mapping, or pairs when a name occurs more than once."""
+
+
+class TimestampType(IntEnum):
+    """Whose clock stamped a record."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class Record(NamedTuple):
+    """One record as it was read. ``key`` and ``value`` are bytes unless the consumer has deserializers."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: Any
+    value: Any
+    headers: Headers
+    timestamp_ms: int
+    """Milliseconds since the epoch, UTC."""
+    timestamp_type: TimestampType
+    leader_epoch: int
+    """Epoch of the leader that wrote it; -1 when not known."""
+
+
+class RecordMetadata(NamedTuple):
+    """Where an acknowledged record is."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 with ``acks=0``: nobody told."""
+    timestamp_ms: int
+    """The record's timestamp; the broker's with ``message.timestamp.type=LogAppendTime``."""

@@ -1,0 +1,229 @@
+"""
+Decides what a producer may be told: Kafka's setting names with underscores, their bounds, and the rules between them.
+
+``Producer(**settings)`` of both twins reads its keyword arguments here; consumers use the same reader for theirs.
+All that is wrong is told in one error, an unknown name with those that are near it::
+
+    >>> from headrace.settings import ProducerSettings, read_settings
+    >>> read_settings(ProducerSettings, {"linger_ms": 20}).linger_ms
+    20
+    >>> read_settings(ProducerSettings, {"batch_sise": 1})
+    Traceback (most recent call last):
+    ...
+    headrace_common.core.errors.InvalidConfig: batch_sise is not a setting; did you mean batch_size?
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Final, TypeVar
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.ids import Endpoint
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
+BOOTSTRAP_VARIABLE: Final = "HEADRACE_BOOTSTRAP"
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+INT_MAX: Final = 2**31 - 1
+IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
+"""A partition remembers this many batches of a producer."""
+
+S = TypeVar("S", bound="ClientSettings")
+
+
+def setting(
+    default: Any, *, low: float | None = None, high: float | None = None, choices: Sequence[str] | None = None
+) -> Any:
+    """A field of a settings class with its bounds, which are inclusive."""
+    return field(default=default, metadata={"low": low, "high": high, "choices": choices})
+
+
+def _int(default: int, low: int, high: int = INT_MAX) -> Any:
+    return setting(default, low=low, high=high)
+
+
+def bootstrap_addresses(given: str | Sequence[str] | None) -> list[str]:
+    """
+    The addresses to ask first: the argument, else ``HEADRACE_BOOTSTRAP``, else ``127.0.0.1:9292``.
+
+    Raises:
+        InvalidConfig: an address is not ``host:port``.
+    """
+    source = "bootstrap_servers"
+    if given is None:
+        given = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        source = BOOTSTRAP_VARIABLE
+    texts = given.split(",") if isinstance(given, str) else list(given)
+    addresses: list[str] = []
+    for text in texts:
+        try:
+            endpoint = Endpoint.parse(text)
+        except (ValueError, AttributeError):
+            raise InvalidConfig(
+                f"{source}: {text!r} is not an address; write host:port, as in 127.0.0.1:9292"
+            ) from None
+        if not endpoint.port:
+            raise InvalidConfig(f"{source}: {text!r} has port 0; give the port that a broker listens on")
+        addresses.append(str(endpoint))
+    if not addresses:
+        raise InvalidConfig(f"{source} is empty; give at least one host:port")
+    return list(dict.fromkeys(addresses))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """What producers, consumers and admin clients have in common."""
+
+    client_id: str = "headrace-python"
+    """Names this client in logs."""
+    request_timeout_ms: int = _int(30_000, 1)
+    """How long a broker may take to answer one request, in ms."""
+    metadata_max_age_ms: int = _int(300_000, 100)
+    """Metadata is asked for again after this time, in ms."""
+    retry_backoff_ms: int = _int(100, 0)
+    """Wait before the first repetition, in ms; doubles with each."""
+    retry_backoff_max_ms: int = _int(1_000, 0)
+    """Longest wait between repetitions, in ms."""
+
+    def rules(self) -> list[str]:
+        """What is wrong between fields; empty when nothing is."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(ClientSettings):
+    """Settings of a producer. Defaults are those of Kafka's Java client 4.x, except ``batch_size``."""
+
+    acks: str | int = "all"
+    """``"all"`` (or -1): all in-sync replicas hold the record. 1: the leader does. 0: nobody answers."""
+    enable_idempotence: bool = True
+    """No duplicates and no reordering through retries; off by itself with acks other than all, unless asked for."""
+    max_in_flight_requests_per_connection: int = _int(5, 1, 1_000)
+    """Batches of one partition under way at a time; at most 5 with idempotence."""
+    retries: int = _int(INT_MAX, 0)
+    """How often a batch is sent again; delivery_timeout_ms is the bound that matters."""
+    delivery_timeout_ms: int = _int(120_000, 1)
+    """From ``send`` to failure, in ms; at least linger_ms + request_timeout_ms."""
+    linger_ms: float = setting(5, low=0, high=INT_MAX)
+    """How long records wait for company, in ms."""
+    batch_size: int = _int(131_072, 1, 64 << 20)
+    """A batch of one partition is closed at this size, in bytes before compression."""
+    buffer_memory: int = _int(32 << 20, 1 << 16, 1 << 40)
+    """Bytes of records that may wait or be under way; when full, calls wait."""
+    max_block_ms: int = _int(60_000, 0)
+    """How long a call waits for metadata or for buffer space, in ms."""
+    max_request_size: int = _int(1 << 20, 64, 64 << 20)
+    """Largest record, and largest request, in bytes."""
+    compression_type: str = setting("none", choices=CODECS)
+    """none, gzip, snappy, lz4 or zstd; a whole batch is compressed."""
+    partitioner: Any = None
+    """``f(topic, key, partitions) -> int``, called per record; or one marked with ``headrace.bulk_partitioner``."""
+    key_serializer: Callable[[Any], bytes | None] | None = None
+    """Turns a key into bytes; a function of one argument, or a name: ``string``, ``json``, ``int64``…"""
+    value_serializer: Callable[[Any], bytes | None] | None = None
+    """Turns a value into bytes; a function of one argument, or a name."""
+    on_delivery: Callable[[Any], None] | None = None
+    """Called with each ``DeliveredBatch``, on the client's own thread: be quick."""
+    trace: bool = True
+    """Add ``traceparent`` to the headers where an OpenTelemetry span is active."""
+
+    ALIASES: ClassVar[Mapping[str, str]] = {"max_in_flight": "max_in_flight_requests_per_connection"}
+
+    @property
+    def acks_number(self) -> int:
+        """-1, 0 or 1, as on the wire."""
+        return -1 if self.acks in ("all", "-1", -1) else int(self.acks)
+
+    def rules(self) -> list[str]:
+        """Kafka's rules between settings."""
+        wrong: list[str] = []
+        if self.acks not in ("all", "-1", "0", "1", -1, 0, 1) or isinstance(self.acks, bool):
+            return [f"acks takes 'all', 1 or 0, not {self.acks!r}"]
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            wrong.append(
+                f"delivery_timeout_ms ({self.delivery_timeout_ms}) must be at least linger_ms + request_timeout_ms "
+                f"({self.linger_ms:g} + {self.request_timeout_ms})"
+            )
+        if self.retry_backoff_max_ms < self.retry_backoff_ms:
+            wrong.append(f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is below retry_backoff_ms")
+        if self.max_request_size > self.buffer_memory:
+            wrong.append(f"max_request_size ({self.max_request_size}) is above buffer_memory ({self.buffer_memory})")
+        if self.enable_idempotence:
+            wrong += self._idempotence_rules()
+        return wrong
+
+    def _idempotence_rules(self) -> list[str]:
+        wrong: list[str] = []
+        if self.acks_number != -1:
+            wrong.append(f"enable_idempotence needs acks='all', not {self.acks!r}; or turn it off")
+        if self.max_in_flight_requests_per_connection > IDEMPOTENT_IN_FLIGHT_MAX:
+            wrong.append(
+                f"enable_idempotence allows at most {IDEMPOTENT_IN_FLIGHT_MAX} for "
+                f"max_in_flight_requests_per_connection, not {self.max_in_flight_requests_per_connection}"
+            )
+        if self.retries == 0:
+            wrong.append("enable_idempotence needs retries above 0")
+        return wrong
+
+
+def read_settings(kind: type[S], given: Mapping[str, Any]) -> S:
+    """
+    Check keyword arguments and return them with the defaults.
+
+    Raises:
+        InvalidConfig: all that is wrong, in one text.
+    """
+    known = {f.name: f for f in fields(kind)}
+    aliases: Mapping[str, str] = getattr(kind, "ALIASES", {})
+    values: dict[str, Any] = {}
+    wrong: list[str] = []
+    for written, value in given.items():
+        name = aliases.get(written, written.replace(".", "_"))
+        if name not in known:
+            wrong.append(_unknown(written, [*known, *aliases]))
+            continue
+        problem = _problem(name, value, known[name])
+        if problem:
+            wrong.append(problem)
+        values[name] = value
+    if wrong:
+        raise InvalidConfig("; ".join(wrong))
+    _derive(kind, values)
+    settings = kind(**values)
+    wrong = settings.rules()
+    if wrong:
+        raise InvalidConfig("; ".join(wrong))
+    return settings
+
+
+def _derive(kind: type[ClientSettings], values: dict[str, Any]) -> None:
+    """Idempotence is the default only where nothing else that was asked for rules it out, as in Kafka."""
+    if not issubclass(kind, ProducerSettings) or "enable_idempotence" in values:
+        return
+    acks_all = values.get("acks", "all") in ("all", "-1", -1)
+    in_flight = values.get("max_in_flight_requests_per_connection", 1)
+    values["enable_idempotence"] = acks_all and in_flight <= IDEMPOTENT_IN_FLIGHT_MAX and values.get("retries", 1) > 0
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name.replace(".", "_"), known, n=3)
+    return f"{name} is not a setting" + (f"; did you mean {' or '.join(near)}?" if near else "")
+
+
+def _problem(name: str, value: Any, known: Any) -> str | None:
+    if known.default is not MISSING and isinstance(known.default, bool) and not isinstance(value, bool):
+        return f"{name} takes True or False, not {value!r}"
+    low, high = known.metadata.get("low"), known.metadata.get("high")
+    if low is not None:
+        whole = isinstance(value, int) or (isinstance(value, float) and known.type == "float")
+        if isinstance(value, bool) or not whole:
+            return f"{name} takes a number, not {value!r}"
+        if not low <= value <= high:
+            return f"{name} takes {low:g} to {high:g}, not {value!r}"
+    choices = known.metadata.get("choices")
+    if choices is not None and value not in choices:
+        return f"{name} takes {', '.join(choices)}, not {value!r}"
+    return None
