@@ -1,0 +1,129 @@
+"""
+What a consumer knows of one partition: its position, where its leader is, and what was fetched but not handed out.
+
+``fetch_positions`` owns these and is the only caller. ``position`` is the next record that the application gets,
+``fetch_offset`` the next that is asked for; between them lies the buffer. ``epoch`` grows with every seek, so that
+answers and half-read batches from before it are known to be stale.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace._core.starts import Start
+from headrace_common.core.batch.header import BatchHeader
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
+
+NO_TOPIC_ID = TopicId(b"")
+
+
+class Fetched(NamedTuple):
+    """One batch as it came, and its header."""
+
+    batch: bytes
+    header: BatchHeader
+
+
+@dataclass(slots=True)
+class Trouble:
+    """A partition that cannot be read now: since when, why, and how often it was tried."""
+
+    since_ms: float
+    error: HeadraceError
+    failures: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class PartitionFetch:
+    """One assigned partition. Times are monotonic milliseconds."""
+
+    tp: TopicPartition
+    start: Start | None
+    """What to look up while ``position`` is None; None then means that only a seek can help."""
+    topic_id: TopicId = NO_TOPIC_ID
+    leader: NodeId = NO_NODE
+    leader_epoch: int = -1
+    epoch: int = 0
+    position: int | None = None
+    fetch_offset: int = -1
+    paused: bool = False
+    assigned: bool = True
+    buffer: deque[Fetched] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    open: Fetched | None = None
+    """The batch that is being handed out; no longer in the buffer."""
+    looking_up: bool = False
+    drain_first: bool = False
+    """The fetch offset was refused while there was still something to hand out: that comes first."""
+    trouble: Trouble | None = None
+    retry_at_ms: float = 0.0
+    """Not asked before this time; 0: may be asked now."""
+    failure: HeadraceError | None = None
+    """To be raised once the buffer is empty; nothing is asked for until it was."""
+    lost_position: int | None = None
+    """Where the application was when ``auto_offset_reset`` had to be applied."""
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+    @property
+    def key(self) -> tuple[TopicId, int]:
+        """How answers name it."""
+        return self.topic_id, self.tp.partition
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether its leader is known and nothing forbids to ask it."""
+        return self.assigned and self.leader != NO_NODE and not self.retry_at_ms and self.failure is None
+
+    @property
+    def may_fetch(self) -> bool:
+        """Whether it belongs into the next fetch from its leader."""
+        drained = not self.drain_first or (not self.buffer and self.open is None)
+        return self.may_ask and not self.paused and self.position is not None and drained
+
+    @property
+    def may_look_up(self) -> bool:
+        """Whether its start should be looked up now."""
+        return self.may_ask and self.position is None and self.start is not None and not self.looking_up
+
+    @property
+    def has_records(self) -> bool:
+        """Whether something can be handed out."""
+        return bool(self.buffer) and not self.paused and self.assigned
+
+    def move_to(self, offset: int) -> None:
+        """Read on at ``offset``; what was fetched or asked before is stale."""
+        self._forget()
+        self.position = self.fetch_offset = offset
+        self.start = None
+
+    def lose_position(self, start: Start | None) -> None:
+        """There is no position any more; ``start`` says what to look up."""
+        self._forget()
+        self.position, self.fetch_offset = None, -1
+        self.start = start
+
+    def _forget(self) -> None:
+        self.epoch += 1
+        self.buffer.clear()
+        self.buffered_bytes = 0
+        self.open = None
+        self.looking_up = self.drain_first = False
+        self.failure = None
+        self.lost_position = None
+
+    def went_well(self) -> None:
+        """The leader answered: whatever was wrong is over."""
+        self.trouble, self.retry_at_ms = None, 0.0
+
+    def went_wrong(self, error: HeadraceError, now_ms: float, pause_ms: float, pause_ms_max: float) -> None:
+        """Ask again later; pauses double from ``pause_ms`` to ``pause_ms_max``."""
+        if self.trouble is None:
+            self.trouble = Trouble(now_ms, error)
+        else:
+            self.trouble.error, self.trouble.failures = error, self.trouble.failures + 1
+        doublings = min(self.trouble.failures - 1, 20)
+        self.retry_at_ms = now_ms + min(pause_ms * 2**doublings, pause_ms_max)

@@ -1,0 +1,456 @@
+"""
+Where a consumer is in each partition, and what it asks brokers for next.
+
+The consumer shell feeds it what happened (assignments, leaders, answers, seeks) and does what it returns: fetches to
+send, starts to look up, a metadata refresh, batches to decode. It is called under the shell's lock, by the event loop
+and, in the sync consumer, by the application's thread. Times come in as monotonic milliseconds.
+
+Rules:
+- A position moves when a batch, or a part of one, was handed out; past control batches and compacted offsets too.
+- A seek makes everything asked or fetched before it stale (``PartitionFetch.epoch``).
+- A paused partition keeps what was fetched, up to ``fetch_max_bytes`` over all paused ones.
+- Nothing is dropped silently: each automatic reset is an event that names the range, and what cannot be retried, or
+  was retried for ``api_timeout_ms``, is a failure that the application gets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headrace._core.fetch_errors import Remedy, remedy_for
+from headrace._core.fetch_events import FetchEvent, PositionReset, TopicRecreated
+from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch
+from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
+from headrace._core.fetch_rooms import FetchRooms
+from headrace._core.starts import End, Start
+from headrace_common.core.batch.header import read_header
+from headrace_common.core.errors import (
+    CorruptBatch,
+    HeadraceError,
+    LeaderNotAvailable,
+    OffsetOutOfRange,
+    error_for,
+)
+from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
+
+
+class Lookup(NamedTuple):
+    """One start to look up with ``ListOffsets``."""
+
+    partition: PartitionFetch
+    epoch: int
+    start: Start
+
+
+class Answer(NamedTuple):
+    """One partition of a fetch answer."""
+
+    entry: PlanEntry
+    error: int
+    message: str
+    high_watermark: int
+    log_start_offset: int
+    batches: Sequence[bytes]
+    leader: tuple[NodeId, int] | None = None
+    """Who leads instead, and its epoch, if the broker knows."""
+
+
+class FetchPositions:
+    """All assigned partitions of one consumer; see the module's text."""
+
+    def __init__(self, limits: FetchLimits, reset: Start | None) -> None:
+        self._limits = limits
+        self._reset = reset
+        self.partitions: dict[TopicPartition, PartitionFetch] = {}
+        self.rooms = FetchRooms(limits)
+        self.refresh_reason: str | None = None
+        """Why metadata should be fetched again; the shell empties it."""
+        self.care = False
+        """Whether there may be starts to look up, pauses to wait for, a refresh or events; the shell clears it."""
+        self.events: deque[FetchEvent] = deque(maxlen=1000)
+        """What should be logged; the shell empties it."""
+        self._ready: deque[PartitionFetch] = deque()
+        self._troubled: set[PartitionFetch] = set()
+        self._failed: dict[PartitionFetch, None] = {}
+
+    # --- what is read -------------------------------------------------------------------------------------------
+
+    def add(self, tp: TopicPartition, start: Start | int | None) -> None:
+        """Read ``tp`` from an offset, or from a start to look up (None: from nowhere until somebody seeks)."""
+        assert tp not in self.partitions, f"{tp} is assigned already"
+        partition = PartitionFetch(tp, None if isinstance(start, int) else start)
+        if isinstance(start, int):
+            partition.move_to(start)
+        self.partitions[tp] = partition
+
+    def remove(self, tp: TopicPartition) -> None:
+        """Do not read ``tp`` any more; what was fetched of it is dropped."""
+        partition = self.partitions.pop(tp)
+        partition.assigned = False
+        self._dropped(partition)
+        partition.lose_position(None)
+        self._troubled.discard(partition)
+        self._settle(partition)
+
+    def placed(self, tp: TopicPartition, topic_id: TopicId, leader: NodeId, leader_epoch: int, now_ms: float) -> None:
+        """Metadata says who leads ``tp``. Older news than what is known changes nothing."""
+        partition = self.partitions[tp]
+        if partition.topic_id not in (NO_TOPIC_ID, topic_id):
+            self._recreated(partition)
+        elif leader_epoch < partition.leader_epoch:
+            return
+        same = (leader, leader_epoch) == (partition.leader, partition.leader_epoch)
+        partition.topic_id, partition.leader, partition.leader_epoch = topic_id, leader, leader_epoch
+        if leader == NO_NODE:
+            self._wrong(partition, LeaderNotAvailable(f"nobody leads {tp} now"), now_ms)
+        elif not same:
+            partition.retry_at_ms = 0.0
+            self.rooms.leader_changed(leader)
+        self._settle(partition)
+
+    def unplaced(self, tp: TopicPartition, error: HeadraceError, now_ms: float) -> None:
+        """Metadata does not know ``tp``."""
+        partition = self.partitions[tp]
+        partition.leader = NO_NODE
+        self._wrong(partition, error, now_ms)
+        self._settle(partition)
+
+    def _recreated(self, partition: PartitionFetch) -> None:
+        if partition.position is not None:
+            self._tell(TopicRecreated(partition.tp, partition.position))
+        partition.leader_epoch = -1
+        self._dropped(partition)
+        partition.lose_position(self._reset)
+
+    # --- seeks --------------------------------------------------------------------------------------------------
+
+    def seek(self, tp: TopicPartition, to: int | Start) -> None:
+        """Go on at an offset, or at a start to look up. Takes effect at once; the place is checked when fetching."""
+        partition = self.partitions[tp]
+        self._dropped(partition)
+        if isinstance(to, int):
+            partition.move_to(to)
+        else:
+            partition.lose_position(to)
+        self.rooms.moved(partition)
+        self._settle(partition)
+
+    def pause(self, tp: TopicPartition) -> None:
+        """Hand nothing of ``tp`` out and fetch nothing more; what was fetched is kept while there is room."""
+        partition = self.partitions[tp]
+        if partition.paused:
+            return
+        partition.paused = True
+        self.rooms.charge(partition)
+        if partition in self._ready:
+            self._ready.remove(partition)
+        if self.rooms.paused_bytes > self._limits.fetch_max_bytes and partition.position is not None:
+            self._dropped(partition)
+            partition.move_to(partition.position)
+            self.rooms.moved(partition)
+        self._settle(partition)
+
+    def resume(self, tp: TopicPartition) -> None:
+        """Undo ``pause``."""
+        partition = self.partitions[tp]
+        if not partition.paused:
+            return
+        partition.paused = False
+        if partition.has_records:
+            self._ready.append(partition)
+        self._settle(partition)
+
+    # --- looking up starts --------------------------------------------------------------------------------------
+
+    def lookups(self) -> dict[NodeId, list[Lookup]]:
+        """Starts to look up now, by leader; each is then on its way until ``looked_up`` or ``lookup_failed``."""
+        wanted: dict[NodeId, list[Lookup]] = {}
+        for partition in self.partitions.values():
+            if partition.may_look_up and partition.start is not None:
+                partition.looking_up = True
+                wanted.setdefault(partition.leader, []).append(Lookup(partition, partition.epoch, partition.start))
+        return wanted
+
+    def looked_up(self, lookup: Lookup, offset: int) -> None:
+        """The start is at ``offset``; -1: no record is that young, so it is the end, which is looked up next."""
+        partition, epoch, _ = lookup
+        if partition.epoch != epoch:
+            return
+        lost, partition.looking_up = partition.lost_position, False
+        self._well(partition)
+        if offset < 0:
+            partition.start = End()
+            self._settle(partition)
+            return
+        partition.move_to(offset)
+        if lost is not None:
+            self._tell(PositionReset(partition.tp, lost, offset, partition.log_start_offset))
+        self.rooms.moved(partition)
+        self._settle(partition)
+
+    def lookup_failed(self, lookup: Lookup, error: HeadraceError, now_ms: float) -> None:
+        """The broker could not say, for one partition or for the whole call."""
+        partition, epoch, _ = lookup
+        if partition.epoch != epoch:
+            return
+        partition.looking_up = False
+        match remedy_for(error.code):
+            case Remedy.RAISE | Remedy.RESET:
+                self._fail(partition, error)
+            case remedy:
+                self._wrong(partition, error, now_ms, refresh=remedy is Remedy.REFRESH)
+        self._settle(partition)
+
+    # --- fetching -----------------------------------------------------------------------------------------------
+
+    def fetch(self, broker: NodeId) -> FetchPlan | None:
+        """The fetch to send to ``broker`` now, if any. It counts as sent until ``answered`` or ``fetch_failed``."""
+        fetches = self.rooms.brokers.get(broker)
+        return None if fetches is None else fetches.next_plan()
+
+    def answered(self, plan: FetchPlan, answers: Iterable[Answer], now_ms: float) -> bool:
+        """Take an answer in; True: there is something to hand out, or to raise, that was not there before."""
+        fetches = self.rooms.brokers[plan.broker]
+        served: list[PartitionFetch] = []
+        refused: set[PartitionFetch] = set()
+        news = False
+        for answer in answers:
+            partition = answer.entry.partition
+            fresh = partition.epoch == answer.entry.epoch and partition.fetch_offset == answer.entry.offset
+            if not fresh or not partition.assigned:
+                continue
+            if answer.error:
+                refused.add(partition)
+                self._refused(plan, answer, now_ms)
+                news = news or partition.failure is not None
+                continue
+            partition.high_watermark, partition.log_start_offset = answer.high_watermark, answer.log_start_offset
+            if answer.batches:
+                served.append(partition)
+                news = self._take_in(partition, plan, answer) or news
+        for partition in [p for p in self._troubled if p not in refused and p in fetches.members]:
+            self._well(partition)  # who has no news is not in the answer, but was asked and is not refused
+        fetches.answered(served)
+        self.rooms.wake(fetches)
+        return news
+
+    def fetch_failed(self, plan: FetchPlan, error: HeadraceError, now_ms: float) -> None:
+        """The fetch as a whole got no answer, or was refused."""
+        fetches = self.rooms.brokers[plan.broker]
+        fetches.broke()
+        remedy = remedy_for(error.code)
+        to_raise = remedy in (Remedy.RAISE, Remedy.RESET)
+        for partition in list(fetches.members):
+            if to_raise:
+                self._fail(partition, error)
+            self._wrong(partition, error, now_ms, refresh=remedy is Remedy.REFRESH)
+            self._settle(partition)
+            to_raise = False
+        self.rooms.wake(fetches)
+
+    def _take_in(self, partition: PartitionFetch, plan: FetchPlan, answer: Answer) -> bool:
+        """Buffer the batches. They are as stored, so the first may begin below the fetch offset; holes are fine."""
+        had, size = partition.has_records, 0
+        expected = partition.fetch_offset
+        for batch in answer.batches:
+            try:
+                header = read_header(batch)
+                if size and header.base_offset < expected:
+                    raise CorruptBatch(f"its base offset {header.base_offset} is below {expected}, where it must begin")
+            except HeadraceError as error:
+                where = f"{partition.tp}@{expected}: {error}; to skip it, seek past it"
+                self._fail(partition, type(error)(where))
+                break
+            if header.next_offset <= expected:
+                continue
+            expected = header.next_offset
+            partition.buffer.append(Fetched(batch, header))
+            size += len(batch)
+        partition.fetch_offset, partition.drain_first = expected, False
+        plan.answered_bytes += size
+        self.rooms.count(partition, size)
+        if partition.has_records and not had:
+            self._ready.append(partition)
+        self.rooms.moved(partition)
+        self._settle(partition)
+        return bool(size) or partition.failure is not None
+
+    def _refused(self, plan: FetchPlan, answer: Answer, now_ms: float) -> None:
+        partition = answer.entry.partition
+        if plan.broker != partition.leader:
+            return
+        error = error_for(answer.error, f"{partition.tp}: {answer.message}" if answer.message else f"{partition.tp}")
+        match remedy_for(error.code):
+            case Remedy.RESET:
+                self._out_of_range(partition, answer)
+            case Remedy.RAISE:
+                self._fail(partition, error)
+            case remedy:
+                self._wrong(partition, error, now_ms, refresh=remedy is Remedy.REFRESH)
+                if answer.leader is not None and answer.leader[1] > partition.leader_epoch:
+                    partition.leader, partition.leader_epoch = answer.leader
+                    partition.retry_at_ms = 0.0
+        self._settle(partition)
+
+    def _out_of_range(self, partition: PartitionFetch, answer: Answer) -> None:
+        if partition.buffer or partition.open is not None:
+            partition.drain_first = True
+            return
+        lost = partition.fetch_offset
+        partition.log_start_offset = answer.log_start_offset
+        if self._reset is None:
+            self._fail(
+                partition,
+                OffsetOutOfRange(
+                    f"{partition.tp}: offset {lost} does not exist; the log holds {answer.log_start_offset} to "
+                    f"{answer.high_watermark - 1}. Seek to one of them, or set auto_offset_reset"
+                ),
+            )
+            return
+        self._dropped(partition)
+        partition.lose_position(self._reset)
+        partition.lost_position = lost
+
+    # --- handing out --------------------------------------------------------------------------------------------
+
+    def next_batch(self) -> PartitionFetch | None:
+        """
+        Open the next batch to hand out: it is the ``open`` of the partition returned, to be read from ``position``.
+        Partitions take turns. The caller ends it with ``handed_out`` or ``give_back``.
+        """
+        while self._ready:
+            partition = self._ready.popleft()
+            fetched = self._pop(partition)
+            if partition.buffer:
+                self._ready.append(partition)
+            assert partition.position is not None, "a partition with records has a position"
+            if fetched.header.control:
+                partition.position = fetched.header.next_offset
+                self._settle(partition)
+                continue
+            partition.open = fetched
+            return partition
+        return None
+
+    def handed_out(self, partition: PartitionFetch, epoch: int, position: int) -> None:
+        """The open batch was handed out up to ``position``, which is behind it or, after a failure, within it."""
+        fetched = partition.open
+        if partition.epoch != epoch or fetched is None:
+            return
+        assert partition.position is not None, "an open batch means that there is a position"
+        assert partition.position <= position <= fetched.header.next_offset, "positions move within the open batch"
+        partition.position = position
+        if position < fetched.header.next_offset:
+            self.give_back(partition, epoch, position)
+            return
+        partition.open = None
+        self._settle(partition)
+
+    def give_back(self, partition: PartitionFetch, epoch: int, position: int) -> None:
+        """The rest of the open batch, from ``position`` on, is handed out later."""
+        fetched = partition.open
+        if partition.epoch != epoch or fetched is None:
+            return
+        partition.open, partition.position = None, position
+        had = partition.has_records
+        partition.buffer.appendleft(fetched)
+        self.rooms.count(partition, len(fetched.batch))
+        if partition.has_records and not had:
+            self._ready.appendleft(partition)
+        elif had:
+            self._ready.remove(partition)
+            self._ready.appendleft(partition)
+
+    def damaged(self, partition: PartitionFetch, epoch: int, position: int) -> None:
+        """The open batch could not be decoded; the caller raises. It is fetched again, from ``position``."""
+        if partition.epoch != epoch:
+            return
+        self._dropped(partition)
+        partition.move_to(position)
+        self.rooms.moved(partition)
+        self._settle(partition)
+
+    def take_failure(self, now_ms: float) -> HeadraceError | None:
+        """What has to be raised now, once: failures of drained partitions, and partitions stuck for too long."""
+        for partition in list(self._failed):
+            if partition.failure is None:
+                del self._failed[partition]
+            elif not partition.has_records and partition.open is None:
+                error, partition.failure = partition.failure, None
+                del self._failed[partition]
+                self._settle(partition)
+                return error
+        for partition in self._troubled:
+            trouble = partition.trouble
+            assert trouble is not None, "the troubled have a trouble"
+            if now_ms - trouble.since_ms >= self._limits.api_timeout_ms and not partition.paused:
+                seconds = (now_ms - trouble.since_ms) / 1000
+                trouble.since_ms = now_ms
+                text = f"{partition.tp} could not be read for {seconds:.0f} s ({trouble.failures} attempts)"
+                return type(trouble.error)(f"{text}: {trouble.error}", code=trouble.error.code)
+        return None
+
+    def without_position(self) -> list[TopicPartition]:
+        """Partitions that only a seek can help: no position, and ``auto_offset_reset`` is ``none``."""
+        if self._reset is not None:
+            return []
+        return [p.tp for p in self.partitions.values() if p.position is None and p.start is None and not p.failure]
+
+    # --- time ---------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: float) -> float | None:
+        """Let partitions be asked whose pause is over; return when to call again, or None."""
+        due: float | None = None
+        for partition in list(self._troubled):
+            trouble, retry_at_ms = partition.trouble, partition.retry_at_ms
+            assert trouble is not None, "the troubled have a trouble"
+            if not retry_at_ms:
+                continue
+            if retry_at_ms <= now_ms and partition.leader != NO_NODE:
+                partition.retry_at_ms = 0.0
+                self._settle(partition)
+                continue
+            if retry_at_ms <= now_ms:
+                self._wrong(partition, trouble.error, now_ms)
+            due = partition.retry_at_ms if due is None else min(due, partition.retry_at_ms)
+        return due
+
+    # --- bookkeeping --------------------------------------------------------------------------------------------
+
+    def _wrong(self, partition: PartitionFetch, error: HeadraceError, now_ms: float, *, refresh: bool = True) -> None:
+        limits = self._limits
+        partition.went_wrong(error, now_ms, limits.retry_backoff_ms, limits.retry_backoff_max_ms)
+        self._troubled.add(partition)
+        self.care = True
+        if refresh:
+            self.refresh_reason = str(error)
+
+    def _well(self, partition: PartitionFetch) -> None:
+        partition.went_well()
+        self._troubled.discard(partition)
+
+    def _tell(self, event: FetchEvent) -> None:
+        self.events.append(event)
+        self.care = True
+
+    def _fail(self, partition: PartitionFetch, error: HeadraceError) -> None:
+        partition.failure = error
+        self._failed[partition] = None
+
+    def _dropped(self, partition: PartitionFetch) -> None:
+        """Before the buffer is emptied: give its room back."""
+        self.rooms.count(partition, -partition.buffered_bytes)
+        if partition.buffer and partition in self._ready:
+            self._ready.remove(partition)
+
+    def _pop(self, partition: PartitionFetch) -> Fetched:
+        fetched = partition.buffer.popleft()
+        self.rooms.count(partition, -len(fetched.batch))
+        return fetched
+
+    def _settle(self, partition: PartitionFetch) -> None:
+        """After any change."""
+        self.care = self.care or partition.may_look_up
+        self.rooms.settle(partition)
