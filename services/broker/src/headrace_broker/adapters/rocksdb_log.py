@@ -1,0 +1,386 @@
+"""
+All partition logs of a broker on one RocksDB: the ``LogStore`` that brokers run on.
+
+``main`` opens it, the storage loop writes through it, fetches read through it. Opening does what
+``docs/storage.md`` describes: guard the WAL, open, check every log, compare with the evidence, report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_recovery
+from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
+from headrace_broker.adapters.evidence_keeper import EvidenceKeeper
+from headrace_broker.adapters.rocksdb_errors import mapped
+from headrace_broker.adapters.rocksdb_keys import (
+    FORMAT,
+    OWN_LOG,
+    Kind,
+    OwnRow,
+    RowUnreadable,
+    decode_index,
+    decode_own,
+    encode_own,
+    make_key,
+    split_key,
+)
+from headrace_broker.adapters.rocksdb_recovery import Recovery, difference
+from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions, WriteBatch
+from headrace_broker.core.rows import (
+    DropLog,
+    DropPrefix,
+    DropSuffix,
+    IndexRow,
+    LogId,
+    LogWrite,
+    PutBatch,
+    PutState,
+)
+from headrace_broker.ports import RecoveredLog, RecoveryReport
+from headrace_common.core.errors import InconsistentClusterId, StorageFailed, UnsupportedVersion
+from headrace_common.core.ids import Offset
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LogsOptions:
+    """Settings of the logs' store."""
+
+    store: StoreOptions = field(default_factory=StoreOptions)
+    reader_threads: int = 2
+    """Threads that read batches."""
+
+
+class RocksDbLogs:
+    """``LogStore`` on RocksDB. All calls come from one event loop's thread."""
+
+    report: RecoveryReport
+
+    def __init__(
+        self, directory: DataDirectory, store: RocksDbStore, keeper: EvidenceKeeper, options: LogsOptions
+    ) -> None:
+        self._directory = directory
+        self._store = store
+        self._keeper = keeper
+        self._recovered: list[RecoveredLog] = []
+        self._uncut: dict[LogId, Offset] = {}
+        """Damaged logs that have rows after their end; those go with the first batch written there."""
+        self._own = OwnRow(FORMAT, 1, -1, "")
+        self._next_log_id = 1
+        self._to_compact: set[LogId] = set()
+        self._compaction: Future[None] | None = None
+        self._syncing = False
+        self._closed = False
+        self._readers = ThreadPoolExecutor(options.reader_threads, "storage-read")
+        self._flusher = ThreadPoolExecutor(1, "storage-sync")
+        self._evidence_writer = ThreadPoolExecutor(1, "storage-evidence")
+        self._compactor = ThreadPoolExecutor(1, "storage-compact")
+        self._closing = threading.Event()
+
+    @classmethod
+    def open(cls, directory: DataDirectory, options: LogsOptions | None = None) -> RocksDbLogs:
+        """
+        Open and recover the logs in ``directory``. Blocks; call it before the event loop has work.
+
+        Raises:
+            StorageFailed: the store cannot be opened, or its rows cannot be read; the text names the file.
+        """
+        options = options or LogsOptions()
+        began = time.perf_counter()
+        clean = directory.token is not None
+        cuts: list[str] = []
+        evidence = _load_evidence(directory, cuts)
+        wal_before = 0
+        store = RocksDbStore(directory.database, options.store)
+        try:
+            found = rocksdb_recovery.recover(store, evidence, clean, "; ".join(cuts))
+            entries = _entries_after(found, evidence)
+            logs = cls(directory, store, EvidenceKeeper(directory.evidence, store, entries), options)
+            logs._take_recovery(found, wal_before)
+        except BaseException:
+            store.close()
+            raise
+        logs.report = RecoveryReport(
+            clean=clean,
+            seconds=time.perf_counter() - began,
+            logs=len(found.logs),
+            bytes_checked=found.bytes_checked,
+            cuts=(*cuts, *found.cuts),
+            damaged=tuple(log.damage for log in found.logs if log.damage is not None),
+        )
+        logs._keeper.start()
+        return logs
+
+    def _take_recovery(self, found: Recovery, wal_before: int) -> None:
+        self._recovered = found.logs
+        self._uncut = found.kept
+        self._read_own(max((log.log for log in found.logs), default=0))
+        if found.to_cut:
+            batch = self._store.batch()
+            for log, end in found.to_cut.items():
+                rocksdb_groups.cut_log(self._store, batch, log, end)
+            self._store.write(batch)
+            self._store.sync()
+        if self._store.oldest_wal() > wal_before:
+            self._keeper.flushed(
+                (log.log, log.log_end, log.last_row.leader_epoch if log.last_row else -1)
+                for log in found.logs
+                if log.damage is None
+            )
+
+    def _read_own(self, highest: int) -> None:
+        value = self._store.get(make_key(OWN_LOG, Kind.STATE, 0))
+        if value is not None:
+            self._own = decode_own(value)
+        if self._own.format > FORMAT:
+            raise UnsupportedVersion(f"the store has format {self._own.format}, this broker knows up to {FORMAT}")
+        bound = self._directory.identity
+        if bound and self._own.cluster_id:
+            ours, theirs = (bound.cluster_id, bound.broker_id), (self._own.cluster_id, self._own.broker_id)
+            if ours != theirs:
+                raise InconsistentClusterId(
+                    f"{self._directory.path} says cluster {ours[0]!r}, broker {ours[1]}, but its database belongs "
+                    f"to cluster {theirs[0]!r}, broker {theirs[1]}; put the right one back"
+                )
+        self._next_log_id = max(self._own.next_log_id, highest + 1)
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def recovered(self) -> Sequence[RecoveredLog]:
+        """See ``LogStore``."""
+        return self._recovered
+
+    def new_log_id(self) -> LogId:
+        """See ``LogStore``."""
+        taken, self._next_log_id = self._next_log_id, self._next_log_id + 1
+        return LogId(taken)
+
+    def write(self, writes: Sequence[LogWrite]) -> None:
+        """See ``LogStore``."""
+        if self._keeper.failure is not None:
+            self._store.fail(self._keeper.failure)
+        self._check_evidence(writes)
+        self._store.check()
+        with mapped("reading what a drop needs"):
+            batch = rocksdb_groups.build(self._store, self._with_pending_cuts(writes))
+        own = self._own_row_after(writes, batch)
+        self._store.write(batch)
+        self._recovered = []
+        self._own = own
+        self._note(writes)
+
+    def _check_evidence(self, writes: Sequence[LogWrite]) -> None:
+        for write in writes:
+            if isinstance(write, DropSuffix):
+                assert self._keeper.end_of(write.log) <= write.end, "lower the evidence before a truncation"
+            elif isinstance(write, DropLog):
+                assert self._keeper.end_of(write.log) == 0, "forget the evidence before a deletion"
+
+    def _with_pending_cuts(self, writes: Sequence[LogWrite]) -> Sequence[LogWrite]:
+        if not self._uncut:
+            return writes
+        whole: list[LogWrite] = []
+        cut: set[LogId] = set()
+        for write in writes:
+            if isinstance(write, PutBatch) and write.log in self._uncut and write.log not in cut:
+                whole.append(DropSuffix(write.log, self._uncut[write.log]))
+                cut.add(write.log)
+            whole.append(write)
+        return whole
+
+    def _own_row_after(self, writes: Sequence[LogWrite], batch: WriteBatch) -> OwnRow:
+        """The broker's own row with this group; it is in ``batch`` if it changes."""
+        own = self._own
+        highest = max((write.log for write in writes if isinstance(write, PutState)), default=0)
+        if highest >= own.next_log_id:
+            bound = self._directory.identity
+            own = OwnRow(FORMAT, highest + 1, bound.broker_id if bound else -1, bound.cluster_id if bound else "")
+            batch.put(make_key(OWN_LOG, Kind.STATE, 0), encode_own(own))
+        return own
+
+    def _note(self, writes: Sequence[LogWrite]) -> None:
+        ends: dict[LogId, tuple[Offset, int]] = {}
+        for write in writes:
+            match write:
+                case PutBatch(log, row):
+                    ends[log] = (row.next_offset, row.leader_epoch)
+                    if self._uncut:
+                        self._uncut.pop(log, None)
+                case PutState(log, state):
+                    self._keeper.created(log, state.partition)
+                case DropSuffix(log, end):
+                    ends.pop(log, None)
+                    self._uncut.pop(log, None)
+                    self._keeper.dropped(log, end)
+                    self._to_compact.add(log)
+                case DropLog(log):
+                    ends.pop(log, None)
+                    self._uncut.pop(log, None)
+                    self._keeper.dropped(log, None)
+                    self._to_compact.add(log)
+                case DropPrefix(log):
+                    self._to_compact.add(log)
+                case _:
+                    pass
+        if ends:
+            self._keeper.written((log, end, epoch) for log, (end, epoch) in ends.items())
+
+    async def sync(self) -> None:
+        """See ``LogStore``."""
+        assert not self._syncing, "one sync at a time"
+        self._syncing = True
+        try:
+            await self._in_thread(self._flusher, self._store.sync)
+        finally:
+            self._syncing = False
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def floor(self, log: LogId, offset: Offset) -> IndexRow | None:
+        """See ``LogStore``."""
+        found = self._store.last_below(make_key(log, Kind.INDEX, 0), make_key(log, Kind.INDEX, offset))
+        return _index_row(*found) if found else None
+
+    def index(self, log: LogId, start: Offset, end: Offset) -> Iterator[IndexRow]:
+        """See ``LogStore``."""
+        if start < end:
+            for key, value in self._store.scan(make_key(log, Kind.INDEX, start), make_key(log, Kind.INDEX, end)):
+                yield _index_row(key, value)
+
+    async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
+        """See ``LogStore``."""
+        if not rows:
+            return []
+        return await self._in_thread(self._readers, lambda: self._read(log, rows))
+
+    def _read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
+        batches = self._store.get_many([make_key(log, Kind.BATCH, row.base_offset) for row in rows])
+        sound: list[bytes] = []
+        for row, batch in zip(rows, batches, strict=True):
+            wrong = difference(row, batch)
+            if wrong is not None or batch is None:
+                raise StorageFailed(
+                    f"the batch of log {log} at offset {row.base_offset} is not the one that was written: {wrong}"
+                )
+            sound.append(batch)
+        return sound
+
+    # --- evidence, space, end ---------------------------------------------------------------------------------
+
+    def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
+        """See ``LogStore``."""
+        self._keeper.synced(log, end, epoch)
+
+    async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
+        """See ``LogStore``."""
+        await self._in_thread(self._evidence_writer, lambda: self._keeper.lower(logs))
+
+    def free_bytes(self) -> tuple[int, int]:
+        """See ``LogStore``."""
+        disk = os.statvfs(self._directory.path)
+        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+
+    async def reclaim(self) -> None:
+        """See ``LogStore``. Logs that dropped rows since the last call are compacted, one request at a time."""
+        if self._compaction is not None and not self._compaction.done():
+            return
+        if self._to_compact:
+            logs, self._to_compact = sorted(self._to_compact), set()
+            self._compaction = self._compactor.submit(self._compact, logs)
+
+    def _compact(self, logs: Sequence[LogId]) -> None:
+        for first, last in _runs(logs):
+            if self._closing.is_set():
+                return
+            try:
+                self._store.compact(make_key(first, 0, 0), make_key(last, Kind.END, 0))
+            except StorageFailed as error:
+                if not self._closing.is_set():
+                    self._store.fail(error)
+                return
+
+    async def compacted(self) -> None:
+        """Wait until what the last ``reclaim`` asked for is done: for tests and benchmarks."""
+        if self._compaction is not None:
+            await asyncio.wrap_future(self._compaction)
+
+    def read_token(self) -> int | None:
+        """See ``LogStore``."""
+        return self._directory.token
+
+    async def close(self, clean_epoch: int | None) -> None:
+        """See ``LogStore``. The directory stays locked: its owner closes it last."""
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._close, clean_epoch)
+
+    def _close(self, clean_epoch: int | None) -> None:
+        self._closing.set()
+        self._keeper.stop()
+        for pool in (self._flusher, self._readers, self._compactor, self._evidence_writer):
+            pool.shutdown(wait=True)
+        try:
+            if clean_epoch is not None:
+                self._store.sync()
+                self._store.flush()
+                self._keeper.all_flushed()
+            if clean_epoch is not None or not self._store.failed:
+                self._keeper.save(clean=clean_epoch is not None)
+        finally:
+            self._store.close()
+        if clean_epoch is not None:
+            self._directory.leave_token(clean_epoch)
+
+    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, call)
+
+
+def _index_row(key: bytes, value: bytes) -> IndexRow:
+    try:
+        return decode_index(split_key(key)[2], value)
+    except RowUnreadable as error:
+        raise StorageFailed(f"an index row of log {split_key(key)[0]} is not readable: {error}") from error
+
+
+def _runs(logs: Sequence[LogId]) -> Iterator[tuple[LogId, LogId]]:
+    """Runs of consecutive ids, first and last."""
+    first = last = logs[0]
+    for log in logs[1:]:
+        if log != last + 1:
+            yield first, last
+            first = log
+        last = log
+    yield first, last
+
+
+def _load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evidence]:
+    had_logs = directory.database.exists()
+    try:
+        loaded = evidence_file.load(directory.evidence)
+    except OSError as error:
+        raise StorageFailed(f"the evidence file {directory.evidence} cannot be read: {error}") from error
+    except EvidenceUnreadable as error:
+        cuts.append(
+            f"the evidence file {directory.evidence} is damaged ({error}): loss before this start would not show"
+        )
+        return {}
+    if loaded is None and had_logs:
+        cuts.append(f"the evidence file {directory.evidence} is missing: loss before this start would not show")
+    return loaded[0] if loaded else {}
+
+
+def _entries_after(found: Recovery, before: dict[LogId, Evidence]) -> dict[LogId, Evidence]:
+    """One entry for each log that is there, and for each that should be."""
+    nothing = Offset(0)
+    return {log.log: before.get(log.log, Evidence(log.state.partition, nothing, -1, nothing)) for log in found.logs}

@@ -1,0 +1,88 @@
+"""Batches and rows for storage tests: real headers with a real checksum, random bytes as body."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, field
+
+import crc32c
+
+from headrace_broker.core.rows import (
+    EpochRow,
+    IndexRow,
+    LogId,
+    LogWrite,
+    PutBatch,
+    PutEpoch,
+    PutSegment,
+    PutState,
+    SegmentRow,
+    StateRow,
+)
+from headrace_common.core.ids import Offset, PartitionId, TopicId
+
+_HEADER = struct.Struct(">qiibI")
+_COVERED = struct.Struct(">hiqqqhii3x")
+
+
+def make_batch(base: int, records: int = 10, size: int = 4096, epoch: int = 1) -> bytes:
+    """A batch of ``size`` bytes."""
+    covered = _COVERED.pack(0, records - 1, base, base + records, -1, -1, -1, records) + os.urandom(size - 64)
+    return _HEADER.pack(base, size - 12, epoch, 3, crc32c.crc32c(covered)) + covered
+
+
+def make_row(base: int, batch: bytes, records: int = 10, epoch: int = 1, segment: int = 0) -> IndexRow:
+    """The row of a batch."""
+    return IndexRow(
+        base_offset=Offset(base),
+        last_offset_delta=records - 1,
+        size=len(batch),
+        record_count=records,
+        attributes=0,
+        leader_epoch=epoch,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        segment_base=Offset(segment),
+        segment_bytes=len(batch),
+        segment_min_timestamp=base,
+        segment_max_timestamp=base + records,
+    )
+
+
+def partition(number: int) -> PartitionId:
+    """Partition ``number`` of the tests' topic."""
+    return PartitionId(TopicId(b"0123456789abcdef"), number)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Appends to one log, as the core would."""
+
+    log: LogId
+    end: int = 0
+    epoch: int = 1
+    size: int = 4096
+    batches: dict[int, bytes] = field(default_factory=dict)
+    rows: list[IndexRow] = field(default_factory=list)
+
+    def create(self) -> list[LogWrite]:
+        """The first writes of a log."""
+        return [
+            PutState(self.log, StateRow(partition(int(self.log)), Offset(self.end), Offset(self.end))),
+            PutSegment(self.log, SegmentRow(Offset(self.end), 1000)),
+            PutEpoch(self.log, EpochRow(self.epoch, Offset(self.end))),
+        ]
+
+    def append(self, count: int = 1, records: int = 10, size: int | None = None) -> list[LogWrite]:
+        """So many more batches."""
+        writes: list[LogWrite] = []
+        for _ in range(count):
+            batch = make_batch(self.end, records, size or self.size, self.epoch)
+            row = make_row(self.end, batch, records, self.epoch)
+            self.batches[self.end] = batch
+            self.rows.append(row)
+            writes.append(PutBatch(self.log, row, batch))
+            self.end += records
+        return writes
