@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_recovery
+from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_recovery, wal_guard
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
 from headrace_broker.adapters.evidence_keeper import EvidenceKeeper
@@ -98,15 +98,15 @@ class RocksDbLogs:
         options = options or LogsOptions()
         began = time.perf_counter()
         clean = directory.token is not None
-        cuts: list[str] = []
-        evidence = _load_evidence(directory, cuts)
-        wal_before = 0
+        notes: list[str] = []
+        evidence = _load_evidence(directory, notes)
+        guarded = wal_guard.guard(directory.database, directory.cut)
         store = RocksDbStore(directory.database, options.store)
         try:
-            found = rocksdb_recovery.recover(store, evidence, clean, "; ".join(cuts))
+            found = rocksdb_recovery.recover(store, evidence, clean, "; ".join(guarded.cuts))
             entries = _entries_after(found, evidence)
             logs = cls(directory, store, EvidenceKeeper(directory.evidence, store, entries), options)
-            logs._take_recovery(found, wal_before)
+            logs._take_recovery(found, guarded.newest)
         except BaseException:
             store.close()
             raise
@@ -114,8 +114,8 @@ class RocksDbLogs:
             clean=clean,
             seconds=time.perf_counter() - began,
             logs=len(found.logs),
-            bytes_checked=found.bytes_checked,
-            cuts=(*cuts, *found.cuts),
+            bytes_checked=guarded.bytes_checked + found.bytes_checked,
+            cuts=(*notes, *guarded.cuts, *found.cuts),
             damaged=tuple(log.damage for log in found.logs if log.damage is not None),
         )
         logs._keeper.start()
