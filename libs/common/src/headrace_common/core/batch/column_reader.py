@@ -8,6 +8,7 @@ once per batch: directory, bounds of every buffer, offsets that grow, header key
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_common.core.batch.columns import (
@@ -100,7 +101,7 @@ class IntColumn:
         """
         if self.count < SMALL:
             numbers = self.to_list()
-            grows = all(after - before >= by for before, after in zip(numbers, numbers[1:], strict=False))
+            grows = all(after - before >= by for before, after in pairwise(numbers))
             low, high = numbers[0], numbers[-1]
         else:
             array = self.to_numpy()
@@ -155,16 +156,18 @@ class BytesColumn:
         if self.count >= SMALL:
             listed: list[bytes | None] = self.to_arrow().to_pylist()
             return listed
-        if self.ends is None:
-            bounds = list(range(0, self.width * (self.count + 1), self.width))
-        else:
-            bounds = self.ends.to_list()
+        bounds = self._bounds()
         at, body = self.blob_at, self.body
         present = -1 if self.validity_at < 0 else self._validity_bits()
         return [
             bytes(body[at + bounds[index] : at + bounds[index + 1]]) if present >> index & 1 else None
             for index in range(self.count)
         ]
+
+    def _bounds(self) -> list[int]:
+        if self.ends is None:
+            return list(range(0, self.width * (self.count + 1), self.width))
+        return self.ends.to_list()
 
     def _validity_bits(self) -> int:
         return int.from_bytes(self.body[self.validity_at : self.validity_at + (self.count + 7) // 8], "little")
@@ -179,7 +182,8 @@ class BytesColumn:
         if self.validity_at >= 0:
             validity = whole.slice(self.validity_at, (self.count + 7) // 8)
         if self.ends is None:
-            bounds = pa.py_buffer(np.arange(0, self.width * self.count + 1, self.width, dtype=np.int32))
+            ends = np.arange(0, self.width * self.count + 1, self.width, dtype=np.int32)
+            bounds = pa.py_buffer(memoryview(ends))  # type: ignore[arg-type]  # the stubs of numpy lack __buffer__
         else:
             bounds = whole.slice(self.ends.at, 4 * (self.count + 1))
         blob = whole.slice(self.blob_at, self.blob_end - self.blob_at)

@@ -1,8 +1,8 @@
 """
 Builds magic 3 batches: records in, columns out.
 
-The SDK calls it when it drains a batch, compaction when it rewrites one. From 16 records on the work is a few calls into
-numpy and pyarrow, whatever the number of records.
+The SDK calls it when it drains a batch, compaction when it rewrites one. From 16 records on the work is a few calls
+into numpy and pyarrow, whatever the number of records.
 """
 
 from __future__ import annotations
@@ -29,40 +29,42 @@ from headrace_common.core.batch.columns import (
 )
 from headrace_common.core.batch.compression import compress
 from headrace_common.core.batch.header import (
+    FIELDS,
     HEADER_SIZE,
     HEADERS_PER_BATCH_MAX,
     INT32_MAX,
+    LENGTH_PREFIX,
     MAGIC_COLUMNS,
     RECORDS_PER_BATCH_MAX,
     TRANSACTIONAL_BIT,
     BatchHeader,
     Codec,
-    with_header,
+    sealed,
 )
 from headrace_common.core.errors import InvalidRecord, RecordTooLarge
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
     from headrace_common.core.batch.columns import BytesColumn, HeaderList, IntColumn
 
+Piece = bytes | memoryview
 _RESERVED: Final = b"\0\0\0"
 _INFLATED_LENGTH: Final = struct.Struct("<I")
 _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-_BYTES_LIKE: Final = frozenset({bytes, bytearray, memoryview, type(None)})
 
 
 class _Column:
-    """One column, ready to be written: its id, flags, length and pieces."""
+    """One column, ready to be written: its id, flags, pieces, and their bytes in all."""
 
     __slots__ = ("flags", "id", "length", "pieces")
 
-    def __init__(self, column_id: int, flags: int, pieces: list[bytes | memoryview]) -> None:
+    def __init__(self, column_id: int, flags: int, pieces: Sequence[Piece], length: int) -> None:
+        if length > INT32_MAX:
+            raise RecordTooLarge(f"{length} bytes are more than one column can have; send fewer records at a time")
         self.id = column_id
         self.flags = flags
         self.pieces = pieces
-        self.length = sum(map(len, pieces))
+        self.length = length
 
 
 def build_batch(
@@ -84,33 +86,31 @@ def build_batch(
         RecordTooLarge: more records or bytes than one batch can have.
         TypeError: a key or a value is not bytes.
     """
-    count = _check_count(columns.check_lengths())
+    count = columns.check_lengths()
+    if count > RECORDS_PER_BATCH_MAX:
+        raise RecordTooLarge(f"{count} records are more than the {RECORDS_PER_BATCH_MAX} that one batch may hold")
     base_timestamp, max_timestamp, timestamps = _timestamps(columns.timestamps_ms, count)
     last_offset_delta, deltas = _offset_deltas(columns, count)
     header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=0,
-        leader_epoch=leader_epoch,
-        magic=MAGIC_COLUMNS,
-        crc=0,
-        attributes=TRANSACTIONAL_BIT if transactional else 0,
-        last_offset_delta=last_offset_delta,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=count,
+        base_offset,
+        0,  # batch_length and crc are known at the end
+        leader_epoch,
+        MAGIC_COLUMNS,
+        0,
+        TRANSACTIONAL_BIT if transactional else 0,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
-    return assemble(header, _body([*timestamps, *deltas, *_record_columns(columns, count)]), codec)
+    return assemble(header, [*timestamps, *deltas, *record_columns(columns, count)], codec)
 
 
-def body_of(columns: RecordColumns) -> list[bytes | memoryview]:
-    """The pieces of a body of keys, headers and values only."""
-    return _body(_record_columns(columns, columns.check_lengths()))
-
-
-def _record_columns(columns: RecordColumns, count: int) -> list[_Column]:
+def record_columns(columns: RecordColumns, count: int) -> list[_Column]:
+    """The columns of keys, headers and values."""
     written: list[_Column] = []
     if columns.keys is not None and (key := _bytes_column(KEY, columns.keys, count, absent_if_null=True)):
         written.append(key)
@@ -118,42 +118,43 @@ def _record_columns(columns: RecordColumns, count: int) -> list[_Column]:
         written += _headers_columns(columns.headers)
     value = _bytes_column(VALUE, columns.values, count)
     assert value is not None, "there is always a value column"
-    return [*written, value]
+    written.append(value)
+    return written
 
 
-def assemble(header: BatchHeader, body: list[bytes | memoryview], codec: Codec) -> bytes:
-    """The batch of a header and the pieces of its body: compression, length and CRC."""
-    size = sum(map(len, body))
+def assemble(header: BatchHeader, columns: list[_Column], codec: Codec) -> bytes:
+    """The batch of a header and its columns: directory, compression, length and CRC."""
+    pieces, size = _body(columns)
     if size > INT32_MAX - HEADER_SIZE:
         raise RecordTooLarge(f"{size} bytes are more than one batch can have; send fewer records at a time")
     if codec:
-        packed = compress(codec, b"".join(body))
+        body = b"".join(pieces)
+        packed = compress(codec, body)
+        pieces = [body]
         if len(packed) + _INFLATED_LENGTH.size < size:
             header = header._replace(attributes=header.attributes | codec)
-            body = [_INFLATED_LENGTH.pack(size), packed]
-    return with_header(header, [_RESERVED, *body])
+            pieces, size = [_INFLATED_LENGTH.pack(size), packed], len(packed) + _INFLATED_LENGTH.size
+    size += HEADER_SIZE
+    return sealed([FIELDS.pack(header[0], size - LENGTH_PREFIX, *header[2:]), _RESERVED, *pieces], size)
 
 
-def _check_count(count: int) -> int:
-    if count > RECORDS_PER_BATCH_MAX:
-        raise RecordTooLarge(f"{count} records are more than the {RECORDS_PER_BATCH_MAX} that one batch may hold")
-    return count
-
-
-def _body(columns: list[_Column]) -> list[bytes | memoryview]:
-    """The directory and the columns; each starts at a multiple of 8."""
-    directory = bytearray()
-    pieces: list[bytes | memoryview] = [b""]
+def _body(columns: list[_Column]) -> tuple[list[Piece], int]:
+    """The directory and the columns, each of which starts at a multiple of 8; and their bytes in all."""
+    directory: list[bytes] = []
+    pieces: list[Piece] = []
+    size, last = DIRECTORY_ENTRY.size * len(columns), columns[-1]
     for column in columns:
-        last = column is columns[-1]
-        if column.length > INT32_MAX:
-            raise RecordTooLarge(f"{column.length} bytes are more than one column can have; send fewer records")
-        directory += DIRECTORY_ENTRY.pack(column.id, column.flags | (LAST_COLUMN if last else 0), 0, column.length)
+        length, flags = column.length, column.flags
         pieces += column.pieces
-        if not last:
-            pieces.append(_PADDING[column.length & 7])
-    pieces[0] = bytes(directory)
-    return pieces
+        size += length
+        if column is last:
+            flags |= LAST_COLUMN
+        elif length & 7:
+            padding = _PADDING[length & 7]
+            pieces.append(padding)
+            size += len(padding)
+        directory.append(DIRECTORY_ENTRY.pack(column.id, flags, 0, length))
+    return directory + pieces, size
 
 
 def _timestamps(given: int | IntColumn, count: int) -> tuple[int, int, list[_Column]]:
@@ -163,13 +164,13 @@ def _timestamps(given: int | IntColumn, count: int) -> tuple[int, int, list[_Col
     if count < SMALL:
         listed = [int(each) for each in given]
         low, high = min(listed), max(listed)
-        column = [] if low == high else [_Column(TIMESTAMP, 0, [struct.pack(f"<{count}q", *listed)])]
+        column = [] if low == high else [_Column(TIMESTAMP, 0, [struct.pack(f"<{count}q", *listed)], 8 * count)]
         return listed[0], high, column
     import numpy as np
 
     array = np.ascontiguousarray(given, dtype="<i8")
     high = int(array.max())
-    column = [] if int(array.min()) == high else [_Column(TIMESTAMP, 0, [_bytes_of(array)])]
+    column = [] if int(array.min()) == high else [_Column(TIMESTAMP, 0, [_bytes_of(array)], 8 * count)]
     return int(array[0]), high, column
 
 
@@ -181,7 +182,7 @@ def _offset_deltas(columns: RecordColumns, count: int) -> tuple[int, list[_Colum
     last = deltas[-1] if columns.last_offset_delta is None else columns.last_offset_delta
     if last == count - 1:
         return last, []
-    return last, [_Column(OFFSET_DELTA, 0, [struct.pack(f"<{count}i", *deltas)])]
+    return last, [_Column(OFFSET_DELTA, 0, [struct.pack(f"<{count}i", *deltas)], 4 * count)]
 
 
 def offset_deltas_of(columns: RecordColumns, count: int) -> list[int]:
@@ -191,10 +192,8 @@ def offset_deltas_of(columns: RecordColumns, count: int) -> list[int]:
     Raises:
         InvalidRecord: they do not increase, or not within 0 and the last.
     """
-    if columns.offset_deltas is None:
-        deltas = list(range(count))
-    else:
-        deltas = [int(each) for each in columns.offset_deltas]
+    given = range(count) if columns.offset_deltas is None else columns.offset_deltas
+    deltas = [int(each) for each in given]
     last = deltas[-1] if columns.last_offset_delta is None else columns.last_offset_delta
     if deltas[0] < 0 or deltas[-1] > last or last > INT32_MAX:
         raise InvalidRecord("offset deltas are between 0 and last_offset_delta")
@@ -220,7 +219,7 @@ def _headers_columns(headers: Sequence[HeaderList]) -> list[_Column]:
     value_column = _bytes_column(HEADER_VALUE, values, total)
     assert key_column is not None, "only columns of nulls can be absent"
     assert value_column is not None, "only columns of nulls can be absent"
-    return [_Column(HEADERS, 0, [lists]), key_column, value_column]
+    return [_Column(HEADERS, 0, [lists], len(lists)), key_column, value_column]
 
 
 def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_null: bool = False) -> _Column | None:
@@ -229,49 +228,32 @@ def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_n
         if hasattr(given, "type"):
             return _arrow_column(column_id, given, count, absent_if_null)
         given = list(given)
-    try:
-        blob = b"".join(given)  # type: ignore[arg-type]  # fails at a None, which is quicker than looking for one
-    except TypeError:
-        if not _BYTES_LIKE.issuperset(set(map(type, given))):
-            raise TypeError("keys and values must be bytes, or None; serialize them first") from None
-        if absent_if_null and given.count(None) == count:
-            return None
-        if count >= SMALL:
-            import pyarrow as pa
-
-            return _arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
-        return _small_nullable_column(column_id, given, count)
     if count < SMALL:
-        return _small_column(column_id, blob, list(map(len, given)))  # type: ignore[arg-type]
-    import numpy as np
+        return _small_column(column_id, given, count, absent_if_null)
+    import pyarrow as pa
 
-    lengths = np.fromiter(map(len, given), np.int64, count)  # type: ignore[arg-type]
-    width = int(lengths[0])
-    assert int(lengths.sum()) == len(blob), "memoryviews of bytes only"
-    if width and width * count == len(blob) and bool((lengths == width).all()):
-        return _Column(column_id, FIXED_WIDTH, [blob])
-    _check_blob(len(blob))
-    ends = np.zeros(count + 1, "<i4")
-    np.cumsum(lengths, out=ends[1:])
-    return _Column(column_id, 0, [*_padded(_bytes_of(ends)), blob])
+    return _arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
 
 
-def _small_column(column_id: int, blob: bytes, lengths: list[int]) -> _Column:
-    width = lengths[0]
-    if width and width * len(lengths) == len(blob) and lengths.count(width) == len(lengths):
-        return _Column(column_id, FIXED_WIDTH, [blob])
-    _check_blob(len(blob))
-    ends = struct.pack(f"<{len(lengths) + 1}i", *accumulate(lengths, initial=0))
-    return _Column(column_id, 0, [*_padded(ends), blob])
-
-
-def _small_nullable_column(column_id: int, given: Sequence[bytes | None], count: int) -> _Column:
-    present = [value for value in given if value is not None]
-    bits = sum(1 << at for at, value in enumerate(given) if value is not None)
+def _small_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> _Column | None:
+    pieces: list[Piece] = []
+    flags = 0
+    present = given
+    if None in given:
+        present = [value for value in given if value is not None]
+        if absent_if_null and not present:
+            return None
+        flags = HAS_VALIDITY
+        bits = sum(1 << at for at, value in enumerate(given) if value is not None)
+        pieces.append(bits.to_bytes(8, "little"))
+    blob = b"".join(present)  # type: ignore[arg-type]  # no None is left
+    width, rest = divmod(len(blob), count)
     lengths = [0 if value is None else len(value) for value in given]
-    column = _small_column(column_id, b"".join(present), lengths)
-    validity = bits.to_bytes((count + 7) // 8, "little")
-    return _Column(column_id, column.flags | HAS_VALIDITY, [*_padded(validity), *column.pieces])
+    if width and not rest and lengths.count(width) == count:
+        return _Column(column_id, FIXED_WIDTH, [*pieces, blob], 8 * len(pieces) + len(blob))
+    ends = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
+    pieces += [*_padded(ends), blob]
+    return _Column(column_id, flags, pieces, sum(map(len, pieces)))
 
 
 def _arrow_column(column_id: int, given: Any, count: int, absent_if_null: bool) -> _Column | None:
@@ -281,23 +263,25 @@ def _arrow_column(column_id: int, given: Any, count: int, absent_if_null: bool) 
     if given.null_count == count and absent_if_null:
         return None
     array = as_binary(given)
-    _, offsets_buffer, data = array.buffers()
-    ends = np.frombuffer(offsets_buffer, "<i4", count + 1, array.offset * 4)
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(memoryview(offsets), "<i4", count + 1, array.offset * 4)
     first, last = int(ends[0]), int(ends[-1])
-    blob = memoryview(data)[first:last] if last > first else b""
-    flags, pieces = 0, []
+    blob: Piece = memoryview(data)[first:last] if last > first else b""
+    flags = 0
+    pieces: list[Piece] = []
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         flags, pieces = HAS_VALIDITY, _padded(_bytes_of(np.packbits(valid, bitorder="little")))
     width = int(ends[1]) - first
     if width and width * count == last - first and bool((np.diff(ends) == width).all()):
-        return _Column(column_id, flags | FIXED_WIDTH, [*pieces, blob])
-    if first:
-        ends = ends - np.int32(first)
-    return _Column(column_id, flags, [*pieces, *_padded(_bytes_of(ends)), blob])
+        flags |= FIXED_WIDTH
+    else:
+        pieces += _padded(_bytes_of(ends - np.int32(first) if first else ends))
+    pieces.append(blob)
+    return _Column(column_id, flags, pieces, sum(map(len, pieces)))
 
 
-def as_binary(given: Any) -> pa.Array[Any]:
+def as_binary(given: Any) -> Any:
     """``given`` as one array of 32-bit binary; without a copy where it is that or text already."""
     import pyarrow as pa
 
@@ -318,14 +302,9 @@ def as_binary(given: Any) -> pa.Array[Any]:
         raise TypeError(f"keys and values must be bytes or text, not {kind}; cast the column first") from None
 
 
-def _check_blob(size: int) -> None:
-    if size > INT32_MAX:
-        raise RecordTooLarge(f"{size} bytes are more than one column can have; send fewer records at a time")
-
-
-def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+def _bytes_of(array: Any) -> memoryview:
     return memoryview(array).cast("B")
 
 
-def _padded(piece: bytes | memoryview) -> list[bytes | memoryview]:
+def _padded(piece: Piece) -> list[Piece]:
     return [piece, _PADDING[len(piece) & 7]] if len(piece) & 7 else [piece]

@@ -127,7 +127,7 @@ def _gunzip(data: memoryview, size_max: int) -> bytes:
 
 
 def _unsnappy_rows(data: memoryview, size_max: int) -> bytes:
-    if len(data) <= _XERIAL_HEADER_SIZE or data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if len(data) <= _XERIAL_HEADER_SIZE or bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return bytes(_unsnappy_block(data, size_max))
     out: list[bytes | bytearray] = []
     room, at = size_max, _XERIAL_HEADER_SIZE

@@ -6,7 +6,7 @@ import struct
 from enum import IntEnum
 from typing import Final
 
-from headrace_common.core.batch.column_writer import assemble, body_of
+from headrace_common.core.batch.column_writer import assemble, record_columns
 from headrace_common.core.batch.columns import RecordColumns
 from headrace_common.core.batch.decoded import DecodedBatch
 from headrace_common.core.batch.header import CONTROL_BIT, MAGIC_COLUMNS, TRANSACTIONAL_BIT, BatchHeader, Codec
@@ -51,7 +51,8 @@ def build_control_batch(
         base_sequence=-1,
         record_count=1,
     )
-    return assemble(header, body_of(RecordColumns(values=[value], keys=[_KEY.pack(0, kind)])), Codec.NONE)
+    columns = RecordColumns(values=[value], keys=[_KEY.pack(0, kind)])
+    return assemble(header, record_columns(columns, 1), Codec.NONE)
 
 
 def read_control(batch: DecodedBatch) -> tuple[ControlType, bytes]:

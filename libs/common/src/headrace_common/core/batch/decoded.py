@@ -225,11 +225,11 @@ class _HeaderColumns:
     def to_arrow(self) -> pa.Array[Any]:
         import pyarrow as pa
 
-        from headrace_common.core.batch.arrow_schema import headers_type
+        from headrace_common.core.batch.arrow_schema import headers_type, pair_fields
 
         kind = headers_type()
         pairs = pa.StructArray.from_arrays(
-            [self._keys.to_arrow(pa.string()), self._values.to_arrow()], fields=list(kind.value_type)
+            [self._keys.to_arrow(pa.string()), self._values.to_arrow()], fields=pair_fields()
         )
         lists = pa.py_buffer(self._lists.body).slice(self._lists.at, 4 * self._lists.count)
         return pa.Array.from_buffers(kind, self._lists.count - 1, [None, lists], children=[pairs])

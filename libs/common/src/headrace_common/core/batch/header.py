@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from io import BytesIO
 from typing import Final, NamedTuple
 
 from headrace_common.core.batch.checksum import crc32c
@@ -39,8 +40,9 @@ TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
 FIELDS: Final = struct.Struct(">qiibIhiqqqhii")
-_CHECKED_FIELDS: Final = struct.Struct(">hiqqqhii")  # from CRC_FROM to the end of the shared header
 _OFFSET: Final = struct.Struct(">q")
+_CRC: Final = struct.Struct(">I")
+_CRC_AT: Final = 17
 _INT32: Final = struct.Struct(">i")
 _RESERVED: Final = b"\0\0\0"
 _DIRECTORY_ENTRY_SIZE: Final = 8  # the least that a magic 3 body has
@@ -227,18 +229,18 @@ def stamp_producer(batch: bytes, producer_id: int, producer_epoch: int, base_seq
 
 def rewritten(batch: bytes, header: BatchHeader) -> bytes:
     """``batch`` with ``header`` in place of its own; the CRC is computed here."""
-    return with_header(header, [memoryview(batch)[ROW_HEADER_SIZE:]])
+    return sealed([FIELDS.pack(*header), memoryview(batch)[ROW_HEADER_SIZE:]], len(batch))
 
 
-def with_header(header: BatchHeader, rest: list[bytes | memoryview]) -> bytes:
-    """A batch of ``header`` and everything after its 61 bytes; length and CRC are computed here."""
-    length = ROW_HEADER_SIZE - LENGTH_PREFIX + sum(map(len, rest))
-    checked = _CHECKED_FIELDS.pack(*header[5:])
-    crc = crc32c(checked)
-    for piece in rest:
-        crc = crc32c(piece, crc)
-    fixed = _UNCHECKED_FIELDS.pack(header.base_offset, length, header.leader_epoch, header.magic, crc)
-    return b"".join((fixed, checked, *rest))
+def sealed(pieces: list[bytes | memoryview], size: int) -> bytes:
+    """
+    The batch of ``pieces``, ``size`` bytes in all, with its CRC.
 
-
-_UNCHECKED_FIELDS: Final = struct.Struct(">qiibI")
+    The pieces are copied once: the stream owns the joined bytes alone, so it lets the CRC be written in place.
+    """
+    stream = BytesIO(b"".join(pieces))
+    with stream.getbuffer() as whole:
+        if len(whole) != size:
+            raise TypeError("keys and values must be plain bytes: the length of one is not its number of bytes")
+        _CRC.pack_into(whole, _CRC_AT, crc32c(whole[CRC_FROM:]))
+    return stream.getvalue()

@@ -101,11 +101,12 @@ def _listed(given: Any) -> Sequence[bytes | None]:
     if isinstance(given, list | tuple):
         return given
     if hasattr(given, "type"):
-        from headrace_common.core.batch.column_writer import as_binary
-
         import pyarrow as pa
 
-        return as_binary(given).cast(pa.binary()).to_pylist()
+        from headrace_common.core.batch.column_writer import as_binary
+
+        listed: list[bytes | None] = as_binary(given).cast(pa.binary()).to_pylist()
+        return listed
     return list(given)
 
 
