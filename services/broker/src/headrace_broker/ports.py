@@ -6,12 +6,13 @@ The storage loop is the only caller of everything here that writes; reads may co
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace_broker.core.rows import EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
-from headrace_common.core.ids import Offset, PartitionId
+from headrace_common.core.ids import Offset, PartitionId, TopicId
+from headrace_common.core.image import ClusterImage
 
 
 class WriteStalled(Exception):
@@ -150,3 +151,33 @@ class Identity:
     cluster_id: str
     broker_id: int
     format: int
+
+
+class Cluster(Protocol):
+    """
+    The controller and the image that it keeps, as a registered broker sees them.
+
+    Controllers may be away for any time; the last image then stands. An image is never older than the one before it.
+    """
+
+    def images(self) -> AsyncIterator[ClusterImage]:
+        """The image each time it changed, newest only, beginning with the present one; never ends."""
+        ...
+
+    async def confirm_deletions(self, topic_ids: Sequence[TopicId]) -> None:
+        """
+        Say that this broker's logs of these topics are gone.
+
+        Raises:
+            HeadraceError: nothing was noted, or it is unknown; say it again later.
+        """
+        ...
+
+    async def allocate_producer_ids(self) -> range:
+        """
+        Producer ids that nobody else ever gets.
+
+        Raises:
+            HeadraceError: none were given.
+        """
+        ...

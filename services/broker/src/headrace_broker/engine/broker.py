@@ -1,0 +1,173 @@
+"""
+The broker: one method per RPC, and the loops behind them.
+
+``main`` builds it from a store and a cluster, runs its loops in a ``TaskRunner`` and hands it to the servicers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace_broker.core.partition import CheckpointAsked, Partition, TrimAsked, segment_rows
+from headrace_broker.core.rows import SegmentRow
+from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.fetch import Fetches
+from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.measures import Measures
+from headrace_broker.engine.offsets import Offsets
+from headrace_broker.engine.produce import ProduceSession
+from headrace_broker.engine.producer_ids import ProducerIds
+from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.storage_loop import Flush, QueueLimits, StorageLoop
+from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.engine.upkeep import Upkeep
+from headrace_broker.ports import Cluster, LogStore, RecoveryReport
+from headrace_common.core.errors import HeadraceError, OffsetOutOfRange
+from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Which process this is."""
+
+    broker_id: NodeId
+    incarnation: bytes
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine takes from the configuration."""
+
+    flush: Flush = Flush.GROUP
+    tail_cache_bytes: int = 64 << 20
+    limits: QueueLimits = QueueLimits()
+    disk_reserve_bytes: int | None = None
+    """None: 5 % of the disk, at most 5 GiB."""
+
+    def reserve(self, total: int) -> int:
+        """Bytes to keep free on a disk of ``total`` bytes."""
+        if self.disk_reserve_bytes is not None:
+            return self.disk_reserve_bytes
+        return min(total // 20, 5 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """The answer of DeleteRecords for one partition."""
+
+    partition: PartitionId
+    log_start: int = -1
+    error: HeadraceError | None = None
+
+
+class Broker:
+    """Everything behind the RPCs; all calls on one event loop."""
+
+    def __init__(
+        self,
+        who: Who,
+        settings: EngineSettings,
+        *,
+        store: LogStore,
+        cluster: Cluster,
+        clock: Clock,
+        tasks: TaskRunner,
+    ) -> None:
+        self.who = who
+        self.measures = Measures()
+        self.replicas = Replicas(who.broker_id)
+        self.tail = TailCache(settings.tail_cache_bytes)
+        self.loop = StorageLoop(store, clock, self.tail, self.measures, settings.flush, settings.limits)
+        self.follower = ImageFollower(self.replicas, self.loop, store, self.tail, clock, who.incarnation)
+        self.fetches = Fetches(self.replicas, self.tail, ColdReader(store, tasks, self.measures), self.measures)
+        self.offsets = Offsets(self.replicas, store)
+        self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
+        self.producer_ids = ProducerIds(cluster, tasks)
+        self._store = store
+        self._cluster = cluster
+        self._clock = clock
+        self._tasks = tasks
+        self.follower.adopt(store.recovered())
+
+    @property
+    def report(self) -> RecoveryReport:
+        """What opening the store found."""
+        return self._store.report
+
+    @property
+    def highest(self) -> tuple[int, int]:
+        """The highest leader epoch and producer id in the logs, for the registration."""
+        cores = [replica.core for replica in self.replicas.all()]
+        epochs = (core.epochs.latest for core in cores)
+        return max(epochs, default=0), max((core.producers.highest_id for core in cores), default=-1)
+
+    def start(self) -> None:
+        """Begin to work: the storage loop, the image, the clock."""
+        start = self._tasks.start
+        start(self.loop.run(), name="storage-loop")
+        start(self.loop.flush(), name="storage-flush")
+        start(self.follower.run(self._cluster), name="image")
+        start(self.follower.delete(self._cluster), name="deletions")
+        start(self.upkeep.retention(), name="retention")
+        start(self.upkeep.disk(), name="disk")
+        start(self.upkeep.late(), name="late-requests")
+
+    def drain(self) -> None:
+        """Whoever waits for records is answered at once; produce requests are still taken."""
+        self.fetches.drain()
+        self.offsets.drain()
+
+    async def checkpoint(self) -> None:
+        """Write what spares the next start work; called last, when nothing is appended any more."""
+        await self.loop.post_all((replica, CheckpointAsked()) for replica in self.replicas.all())
+
+    def produce_session(self) -> ProduceSession:
+        """For one produce stream; give it back with ``end_session``."""
+        session = ProduceSession(self.replicas, self.loop, self._clock, self.measures)
+        self.upkeep.sessions.add(session)
+        return session
+
+    def end_session(self, session: ProduceSession) -> None:
+        """The stream is over."""
+        self.upkeep.sessions.discard(session)
+
+    async def trim(self, asks: Sequence[tuple[PartitionId, int]]) -> list[Trimmed]:
+        """Move log starts up; -1: to the high watermark. One answer per ask, in order."""
+        return [await self._trim(partition, offset) for partition, offset in asks]
+
+    async def _trim(self, partition: PartitionId, offset: int) -> Trimmed:
+        try:
+            replica = self.replicas.leading(partition, None)
+            core = replica.core
+            if offset < -1:
+                raise OffsetOutOfRange(f"offset {offset} is negative; -1 means the high watermark")
+            start = core.high_watermark if offset == -1 else Offset(offset)
+            await self.loop.post(replica, TrimAsked(start, self._boundary(core, start)))
+            return Trimmed(partition, core.log_start)
+        except HeadraceError as error:
+            return Trimmed(partition, error=error)
+
+    def _boundary(self, core: Partition, offset: Offset) -> Offset:
+        row = self._store.floor(core.log, offset) if core.log_start <= offset < core.log_end else None
+        return offset if row is None or row.next_offset <= offset else row.base_offset
+
+    def logs(self, topics: Sequence[TopicId]) -> list[Replica]:
+        """The logs of these topics, or all of them, strays included."""
+        if not topics:
+            return list(self.replicas.all())
+        return [replica for topic_id in dict.fromkeys(topics) for replica in self.replicas.of_topic(topic_id)]
+
+    def segments(self, replica: Replica) -> list[SegmentRow]:
+        """All segments of a log, the active one last."""
+        return segment_rows(replica.core)
+
+    def disk(self) -> tuple[int, int]:
+        """Bytes free and in all."""
+        return self._store.free_bytes()

@@ -1,0 +1,139 @@
+"""
+Reads what the tail cache no longer has: rows from the index, batches in the store's reader thread.
+
+Fetches call it. A reader that goes on where the last read ended gets its next chunk read ahead, within one bound for
+the whole broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_broker.core.rows import IndexRow, LogId
+from headrace_broker.engine.measures import Measures
+from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.ports import LogStore
+from headrace_common.core.errors import OffsetOutOfRange, StorageFailed
+from headrace_common.core.ids import Offset
+from headrace_common.runtime.tasks import TaskRunner
+
+READ_AHEAD_BYTES_MAX: Final = 32 << 20
+EXPECTED_MAX: Final = 4096
+ROWS_PER_READ_MAX: Final = 4096
+
+
+@dataclass(slots=True)
+class _Ahead:
+    rows: list[IndexRow]
+    task: asyncio.Task[list[bytes] | StorageFailed]
+    size: int
+
+
+class ColdReader:
+    """One for the broker."""
+
+    def __init__(self, store: LogStore, tasks: TaskRunner, measures: Measures) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._measures = measures
+        self._ahead: OrderedDict[tuple[LogId, Offset], _Ahead] = OrderedDict()
+        self._ahead_bytes = 0
+        self._expected: OrderedDict[tuple[LogId, Offset], None] = OrderedDict()
+
+    async def read(self, replica: Replica, offset: Offset, bytes_max: int, *, first: bool) -> list[bytes]:
+        """
+        Batches from the one that holds ``offset`` up to the high watermark, of at most ``bytes_max`` bytes.
+
+        Raises:
+            OffsetOutOfRange: the log was trimmed meanwhile.
+            StorageFailed: a batch cannot be read; the text names it.
+        """
+        log = replica.core.log
+        ahead = self._ahead.pop((log, offset), None)
+        if ahead is not None:
+            self._ahead_bytes -= ahead.size
+            rows = _fitting(ahead.rows, bytes_max, first=first)
+            self._measures.read_ahead_hits += 1
+            found = await self._shared(ahead, len(rows))
+        else:
+            rows = self._rows(replica, offset, bytes_max, first=first)
+            found = await self._try(log, rows)
+        if isinstance(found, StorageFailed):
+            raise self._explained(replica, offset, found)
+        self._go_on(replica, offset, rows, bytes_max, sequential=ahead is not None)
+        self._measures.cold_reads += 1
+        self._measures.cold_bytes += sum(map(len, found))
+        return found
+
+    async def _shared(self, ahead: _Ahead, count: int) -> list[bytes] | StorageFailed:
+        found = await ahead.task
+        return found if isinstance(found, StorageFailed) else found[:count]
+
+    def _rows(self, replica: Replica, offset: Offset, bytes_max: int, *, first: bool) -> list[IndexRow]:
+        core = replica.core
+        holder = self._store.floor(core.log, offset)
+        start = offset if holder is None else holder.base_offset
+        rows: list[IndexRow] = []
+        room = bytes_max
+        for row in self._store.index(core.log, start, core.high_watermark):
+            room -= row.size
+            if room < 0 and (rows or not first):
+                break
+            if row.next_offset > core.high_watermark:
+                break
+            rows.append(row)
+            if len(rows) == ROWS_PER_READ_MAX:
+                break
+        return rows
+
+    async def _try(self, log: LogId, rows: list[IndexRow]) -> list[bytes] | StorageFailed:
+        if not rows:
+            return []
+        try:
+            return await self._store.read(log, rows)
+        except StorageFailed as error:
+            return error
+
+    def _explained(self, replica: Replica, offset: Offset, error: StorageFailed) -> Exception:
+        if offset < replica.core.log_start or replica.standing is not Standing.ONLINE:
+            return OffsetOutOfRange(f"offset {offset} is below the log start {replica.core.log_start}")
+        self._measures.read_failures += 1
+        return error
+
+    def _go_on(
+        self, replica: Replica, offset: Offset, rows: list[IndexRow], bytes_max: int, *, sequential: bool
+    ) -> None:
+        """Read the next chunk ahead if this one was asked for in sequence; remember where the next would begin."""
+        if not rows:
+            return
+        log = replica.core.log
+        following = (log, rows[-1].next_offset)
+        sequential = sequential or self._expected.pop((log, offset), 0) is None
+        if not sequential:
+            self._expected[following] = None
+            if len(self._expected) > EXPECTED_MAX:
+                self._expected.popitem(last=False)
+            return
+        if following in self._ahead:
+            return
+        more = self._rows(replica, following[1], bytes_max, first=True)
+        size = sum(row.size for row in more)
+        if not more or size > READ_AHEAD_BYTES_MAX:
+            return
+        self._ahead[following] = _Ahead(more, self._tasks.start(self._try(log, more), name="read-ahead"), size)
+        self._ahead_bytes += size
+        while self._ahead_bytes > READ_AHEAD_BYTES_MAX:
+            _, dropped = self._ahead.popitem(last=False)
+            self._ahead_bytes -= dropped.size
+
+
+def _fitting(rows: list[IndexRow], bytes_max: int, *, first: bool) -> list[IndexRow]:
+    room = bytes_max
+    for index, row in enumerate(rows):
+        room -= row.size
+        if room < 0 and (index or not first):
+            return rows[:index]
+    return rows

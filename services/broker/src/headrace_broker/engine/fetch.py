@@ -1,0 +1,215 @@
+"""
+Fetch: batches below the high watermark, as soon as there are enough or the time is over.
+
+The fetch servicer calls ``fetch`` once per request, in order. Fresh batches come from the tail cache without a wait;
+older ones from the cold reader. Whoever waits is woken by the storage loop; nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.measures import Measures
+from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.tail_cache import TailCache
+from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+
+RESPONSE_BYTES_MAX: Final = 8 << 20
+"""Bytes of batches in one answer, whatever is asked for."""
+IN_FLIGHT_BYTES: Final = 256 << 20
+"""Bytes in answers that clients have not taken yet; towards it answers become smaller."""
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+WAIT_MS_MAX: Final = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class FetchEntry:
+    """One partition of a request."""
+
+    partition: PartitionId
+    offset: Offset
+    bytes_max: int
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAsk:
+    """One request."""
+
+    entries: Sequence[FetchEntry]
+    bytes_min: int
+    bytes_max: int
+    wait_ms: int
+
+
+@dataclass(slots=True)
+class Fetched:
+    """The answer for one partition."""
+
+    partition: PartitionId
+    high_watermark: int = -1
+    log_start: int = -1
+    batches: list[bytes] = field(default_factory=list)
+    error: HeadraceError | None = None
+    leader: tuple[NodeId, int] | None = None
+
+
+class _Wait:
+    """One fetch that waits for its partitions."""
+
+    __slots__ = ("_missing", "woken")
+
+    def __init__(self, missing: int) -> None:
+        self._missing = missing
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def moved(self, replica: Replica, more_bytes: int) -> None:
+        """The storage loop says so."""
+        del replica
+        self._missing -= more_bytes
+        if more_bytes == 0 or self._missing <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        """The time is over, or the broker stops."""
+        if not self.woken.done():
+            self.woken.set_result(None)
+
+
+class FetchSession:
+    """What one stream was told last, so that an answer need not repeat it."""
+
+    def __init__(self) -> None:
+        self._told: dict[PartitionId, tuple[int, int]] = {}
+
+    def news(self, results: list[Fetched]) -> list[Fetched]:
+        """The results that say something new: batches, an error, or a moved high watermark or log start."""
+        told, news = self._told, []
+        if len(told) > 2 * PARTITIONS_PER_REQUEST_MAX:
+            told.clear()
+        for result in results:
+            now = (result.high_watermark, result.log_start)
+            if result.batches or result.error is not None or told.get(result.partition) != now:
+                told[result.partition] = now
+                news.append(result)
+        return news
+
+
+class Fetches:
+    """One for the broker."""
+
+    def __init__(self, replicas: Replicas, tail: TailCache, cold: ColdReader, measures: Measures) -> None:
+        self._replicas = replicas
+        self._tail = tail
+        self._cold = cold
+        self._measures = measures
+        self._waits: set[_Wait] = set()
+        self._draining = False
+        self.in_flight_bytes = 0
+        """Bytes of answers on their way to clients; kept by the servicer."""
+
+    def drain(self) -> None:
+        """Answer at once from now on: the broker is stopping."""
+        self._draining = True
+        for wait in self._waits:
+            wait.wake()
+
+    async def fetch(self, ask: FetchAsk) -> list[Fetched]:
+        """
+        One result per entry, in order.
+
+        Raises:
+            Rejected: the request as a whole is wrong.
+        """
+        _check(ask)
+        self._measures.fetch_requests += 1
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ask.wait_ms / 1000
+        while True:
+            results, size, failed = await self._collect(ask)
+            left = deadline - loop.time()
+            if size >= ask.bytes_min or size >= self._most(ask) or failed or left <= 0 or self._draining:
+                self._measures.bytes_out += size
+                return results
+            await self._until_moved(ask, results, ask.bytes_min - size, deadline)
+
+    def _most(self, ask: FetchAsk) -> int:
+        spare = max(IN_FLIGHT_BYTES - self.in_flight_bytes, 0) // 8
+        return min(ask.bytes_max, RESPONSE_BYTES_MAX, spare)
+
+    async def _collect(self, ask: FetchAsk) -> tuple[list[Fetched], int, bool]:
+        room = self._most(ask)
+        total, failed = 0, False
+        results: list[Fetched] = []
+        for entry in ask.entries:
+            result = Fetched(entry.partition)
+            results.append(result)
+            try:
+                replica = self._replicas.leading(entry.partition, entry.leader_epoch)
+                core = replica.core
+                result.high_watermark, result.log_start = core.high_watermark, core.log_start
+                if not core.log_start <= entry.offset <= core.high_watermark:
+                    raise OffsetOutOfRange(
+                        f"offset {entry.offset} is not in {core.log_start} to {core.high_watermark}"
+                        f" of {replica.topic}-{entry.partition.partition}"
+                    )
+                if entry.offset == core.high_watermark or (room <= 0 and total):
+                    continue
+                result.batches = await self._read(replica, entry, room, first=total == 0)
+            except HeadraceError as error:
+                result.error = error
+                result.leader = self._replicas.leader_of(entry.partition)
+                failed = True
+                continue
+            size = sum(map(len, result.batches))
+            room -= size
+            total += size
+        return results, total, failed
+
+    async def _read(self, replica: Replica, entry: FetchEntry, room: int, *, first: bool) -> list[bytes]:
+        core, bytes_max = replica.core, min(room, entry.bytes_max)
+        # The first batch of each partition comes whatever its own limit is, as long as the answer has room for it.
+        alone = first or bytes_max < room
+        cached = self._tail.take(core.log, entry.offset, core.high_watermark, bytes_max, first=alone)
+        if cached is not None:
+            return cached
+        return await self._cold.read(replica, entry.offset, bytes_max, first=alone)
+
+    async def _until_moved(self, ask: FetchAsk, results: list[Fetched], missing: int, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        wait = _Wait(missing)
+        watched: list[Replica] = []
+        for entry, result in zip(ask.entries, results, strict=True):
+            replica = self._replicas.get(entry.partition)
+            if replica is None or replica.core.high_watermark != result.high_watermark:
+                wait.wake()
+                break
+            replica.waiters.add(wait)
+            watched.append(replica)
+        self._waits.add(wait)
+        timer = loop.call_at(deadline, wait.wake)
+        try:
+            await wait.woken
+        finally:
+            timer.cancel()
+            self._waits.discard(wait)
+            for replica in watched:
+                replica.waiters.discard(wait)
+
+
+def _check(ask: FetchAsk) -> None:
+    if not 1 <= len(ask.entries) <= PARTITIONS_PER_REQUEST_MAX:
+        raise Rejected(
+            f"the request names {len(ask.entries)} partitions; 1 to {PARTITIONS_PER_REQUEST_MAX} are allowed"
+        )
+    if not 0 <= ask.wait_ms <= WAIT_MS_MAX:
+        raise Rejected(f"max_wait_ms is {ask.wait_ms}; it must be 0 to {WAIT_MS_MAX}")
+    if ask.bytes_max < 1 or ask.bytes_min < 0:
+        raise Rejected(f"max_bytes is {ask.bytes_max} and min_bytes {ask.bytes_min}; they start from 1 and 0")
+    if len({entry.partition for entry in ask.entries}) != len(ask.entries):
+        raise Rejected("the request names a partition twice; name each once")

@@ -1,0 +1,243 @@
+"""
+Makes this broker's logs what the cluster image says: creates, leads, stops leading, deletes.
+
+One task follows the image, another carries out deletions. Only a ``TopicDeletion`` deletes a log; one that the image
+does not know is stray: kept, not served. To begin to lead, the image must show this very process, unfenced; to go on
+it must only not say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from headrace_broker.core.partition import Deposed, Elected, Event, Partition, Reconfigured
+from headrace_broker.core.producers import Producers
+from headrace_broker.core.rows import DropLog, LogWrite
+from headrace_broker.core.segments import Segments
+from headrace_broker.engine.replicas import Replica, Replicas, Standing
+from headrace_broker.engine.storage_loop import StorageLoop
+from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.ports import Cluster, LogStore, RecoveredLog
+from headrace_common.core.configs import TopicConfig
+from headrace_common.core.errors import HeadraceError, NotLeader
+from headrace_common.core.ids import Offset, PartitionId, TopicId
+from headrace_common.core.image import ClusterImage, NodeKey, Role
+from headrace_common.core.image import Partition as PartitionMetadata
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.entropy import jitter
+
+DELETION_RETRY_MS: Final = 1_000
+ROLL_JITTER: Final = 0.05
+"""Share of segment.ms by which segments roll earlier, at random between none and twice this."""
+
+_log = logging.getLogger(__name__)
+_Step = tuple[Replica, Event | Sequence[LogWrite]]
+
+
+class ImageFollower:
+    """One for the broker."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        loop: StorageLoop,
+        store: LogStore,
+        tail: TailCache,
+        clock: Clock,
+        incarnation: bytes,
+    ) -> None:
+        self._replicas = replicas
+        self._loop = loop
+        self._store = store
+        self._tail = tail
+        self._clock = clock
+        self._incarnation = incarnation
+        self._key = NodeKey(Role.BROKER, replicas.broker_id)
+        self._may_lead = False
+        self._to_delete = asyncio.Event()
+        self.changed = asyncio.Event()
+        """Set after each image that was taken in."""
+
+    # --- at opening ---------------------------------------------------------------------------------------
+
+    def adopt(self, found: Iterable[RecoveredLog]) -> None:
+        """Take over the logs that the store found; all are stray until an image names them."""
+        config = TopicConfig.effective({}, {})
+        now_ms = self._clock.now_ms()
+        for log in found:
+            segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, self._roll_jitter(config))
+            producers = Producers(log.producers)
+            core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
+            rows = list(self._store.index(log.log, log.producers_at, log.log_end))
+            producers.replay(rows, now_ms)
+            core.snapshot_bytes = sum(row.size for row in rows)
+            self._replicas.add(Replica(core, Standing.STRAY, damage=log.damage))
+
+    # --- following ----------------------------------------------------------------------------------------
+
+    async def run(self, cluster: Cluster) -> None:
+        """Take in each image; ends only when cancelled."""
+        async for image in cluster.images():
+            await self.take(image)
+
+    async def take(self, image: ClusterImage) -> None:
+        """Do what ``image`` changes; returns when it is on disk by the flush policy."""
+        old = self._replicas.image
+        self._replicas.image = image
+        node = image.nodes.get(self._key)
+        may_lead = node is not None and not node.fenced and node.incarnation == self._incarnation
+        unlocked, self._may_lead = may_lead and not self._may_lead, may_lead
+        steps: list[_Step] = []
+        if image.topics is not old.topics or image.cluster_configs is not old.cluster_configs:
+            steps += self._reconfigure(old, image)
+        if unlocked or image.partitions is not old.partitions:
+            steps += self._assign(EMPTY if unlocked else old.partitions, image)
+        if image.deletions is not old.deletions:
+            self._to_delete.set()
+        await self._loop.post_all(steps)
+        self.changed.set()
+
+    def _reconfigure(self, old: ClusterImage, image: ClusterImage) -> list[_Step]:
+        all_changed = self._defaults(image) != self._defaults(old)
+        steps: list[_Step] = []
+        for topic_id, topic in image.topics.items():
+            before = old.topics.get(topic_id)
+            if before is topic and not all_changed:
+                continue
+            config = self._config(image, topic_id)
+            for replica in self._replicas.of_topic(topic_id):
+                replica.topic = topic.name
+                if replica.core.config != config:
+                    steps.append((replica, Reconfigured(config)))
+        return steps
+
+    def _defaults(self, image: ClusterImage) -> dict[str, str]:
+        return {**image.cluster_configs, **image.broker_configs.get(self._replicas.broker_id, {})}
+
+    def _config(self, image: ClusterImage, topic_id: TopicId) -> TopicConfig:
+        topic = image.topics.get(topic_id)
+        return TopicConfig.effective({} if topic is None else topic.configs, self._defaults(image))
+
+    def message_limits(self, names: Iterable[str]) -> dict[bytes, int]:
+        """``max.message.bytes`` of those of the topics that exist, by topic id."""
+        image = self._replicas.image
+        defaults = self._defaults(image)
+        topics = (image.topic(name) for name in names)
+        return {
+            topic.topic_id: TopicConfig.effective(topic.configs, defaults).max_message_bytes
+            for topic in topics
+            if topic is not None
+        }
+
+    def _assign(self, old: Mapping[PartitionId, PartitionMetadata], image: ClusterImage) -> list[_Step]:
+        steps: list[_Step] = []
+        me = self._replicas.broker_id
+        for partition_id, partition in image.partitions.items():
+            if old.get(partition_id) is partition or partition_id.topic_id not in image.topics:
+                continue
+            if me in partition.replicas and len(partition.replicas) == 1:
+                steps += self._host(image, partition)
+            elif (replica := self._replicas.get(partition_id)) is not None:
+                steps += self._set_aside(replica)
+        for partition_id in old.keys() - image.partitions.keys():
+            replica = self._replicas.get(partition_id)
+            if replica is not None:
+                steps += self._set_aside(replica)
+        return steps
+
+    def _host(self, image: ClusterImage, partition: PartitionMetadata) -> list[_Step]:
+        steps: list[_Step] = []
+        replica = self._replicas.get(partition.id)
+        if replica is None:
+            replica, writes = self._create(image, partition.id)
+            steps.append((replica, writes))
+        if replica.standing is Standing.DELETING:
+            return steps
+        leads = partition.leader == self._replicas.broker_id
+        if replica.damage is not None and leads and partition.recovering:
+            _log.warning("the loss of records was accepted", extra=_about(replica, partition.leader_epoch))
+            replica.damage = None
+        replica.topic = image.topics[partition.id.topic_id].name
+        replica.standing = Standing.ONLINE if replica.damage is None else Standing.DAMAGED
+        steps.append((replica, Reconfigured(self._config(image, partition.id.topic_id))))
+        if leads and replica.damage is None:
+            if self._may_lead and replica.core.leader_epoch != partition.leader_epoch:
+                _log.debug("leading", extra=_about(replica, partition.leader_epoch))
+                steps.append((replica, Elected(partition.leader_epoch)))
+        elif replica.core.leader_epoch is not None:
+            steps.append(self._depose(replica))
+        return steps
+
+    def _create(self, image: ClusterImage, partition_id: PartitionId) -> tuple[Replica, list[LogWrite]]:
+        config = self._config(image, partition_id.topic_id)
+        core, writes = Partition.create(
+            partition_id, self._store.new_log_id(), config, self._clock.now_ms(), self._roll_jitter(config)
+        )
+        replica = Replica(core, Standing.ONLINE)
+        self._replicas.add(replica)
+        return replica, writes
+
+    def _set_aside(self, replica: Replica) -> list[_Step]:
+        """The image has no use for this log now. It stays; only an order to delete its topic removes it."""
+        if replica.standing is Standing.DELETING:
+            return []
+        replica.standing = Standing.STRAY
+        _log.info("a log is stray: kept, not served", extra=_about(replica, replica.core.leader_epoch))
+        return [self._depose(replica)]
+
+    def _depose(self, replica: Replica) -> _Step:
+        replica.wake()
+        return replica, Deposed(NotLeader("the partition moved to another leader; refresh metadata and ask there"))
+
+    def _roll_jitter(self, config: TopicConfig) -> int:
+        return int(jitter(config.segment_ms * ROLL_JITTER, ratio=1.0))
+
+    # --- deleting -----------------------------------------------------------------------------------------
+
+    async def delete(self, cluster: Cluster) -> None:
+        """Carry out deletions and confirm them, again and again until the image drops them; ends when cancelled."""
+        while True:
+            await self._to_delete.wait()
+            self._to_delete.clear()
+            ordered = self._ordered()
+            if not ordered:
+                continue
+            await self._drop(ordered)
+            try:
+                await cluster.confirm_deletions(ordered)
+            except HeadraceError as error:
+                _log.warning("deletions could not be confirmed: %s", error, extra={"topics": len(ordered)})
+                await self._clock.sleep_ms(DELETION_RETRY_MS)
+                self._to_delete.set()
+
+    def _ordered(self) -> list[TopicId]:
+        deletions = self._replicas.image.deletions.values()
+        return [deletion.topic_id for deletion in deletions if self._replicas.broker_id in deletion.pending]
+
+    async def _drop(self, topics: Sequence[TopicId]) -> None:
+        doomed = [replica for topic_id in topics for replica in self._replicas.of_topic(topic_id)]
+        if not doomed:
+            return
+        gone = NotLeader("the topic was deleted; refresh metadata")
+        for replica in doomed:
+            replica.standing = Standing.DELETING
+        await self._loop.post_all((replica, Deposed(gone)) for replica in doomed)
+        for replica in doomed:
+            replica.wake()
+        await self._store.lower_evidence([(replica.core.log, Offset(0), -1) for replica in doomed])
+        await self._loop.post_all((replica, [DropLog(replica.core.log)]) for replica in doomed)
+        for replica in doomed:
+            self._tail.drop(replica.core.log)
+            self._replicas.remove(replica)
+        _log.info("logs were deleted by order", extra={"logs": len(doomed), "topics": len(topics)})
+        await self._store.reclaim()
+
+
+EMPTY: Final[Mapping[PartitionId, PartitionMetadata]] = {}
+
+
+def _about(replica: Replica, epoch: int | None) -> dict[str, object]:
+    return {"topic": replica.topic, "partition": str(replica.id), "epoch": epoch}

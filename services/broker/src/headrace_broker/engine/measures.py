@@ -1,0 +1,61 @@
+"""
+What the engine counts, as plain numbers that cost nothing to raise; ``main`` publishes them as metrics.
+
+One object for the whole broker, changed on the event loop only.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Final
+
+LATENCY_BOUNDS_MS: Final = (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+SIZE_BOUNDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+
+
+@dataclass(slots=True)
+class Distribution:
+    """A histogram: counts of values at or below each bound, the last one of those above all."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(default_factory=list)
+    total: float = 0.0
+    largest: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def record(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+        self.largest = max(self.largest, value)
+
+    @property
+    def count(self) -> int:
+        """Values in all."""
+        return sum(self.counts)
+
+
+@dataclass(slots=True)
+class Measures:
+    """Counters since the start of the process; distributions with their bounds' unit in the name."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    batches_in: int = 0
+    records_in: int = 0
+    produce_requests: int = 0
+    fetch_requests: int = 0
+    refused_batches: int = 0
+    duplicate_batches: int = 0
+    cold_reads: int = 0
+    cold_bytes: int = 0
+    read_ahead_hits: int = 0
+    write_stalls: int = 0
+    read_failures: int = 0
+    retention_dropped_bytes: int = 0
+    produce_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
+    sync_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
+    group_batches: Distribution = field(default_factory=lambda: Distribution(SIZE_BOUNDS))

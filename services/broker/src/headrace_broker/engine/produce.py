@@ -1,0 +1,194 @@
+"""
+Produce: from the batches of one request to the one answer it gets.
+
+The servicer calls ``ProduceSession.accept`` for each request that it reads; nothing here awaits, so a request costs
+no task. What can be told from a batch alone is checked here; the rest is the partition's to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_broker.core.append_rules import check_from_producer, check_request
+from headrace_broker.engine.measures import Measures
+from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.storage_loop import Arrival, StorageLoop
+from headrace_common.core.batch import check_crc, read_header
+from headrace_common.core.errors import HeadraceError, Rejected, RequestTimedOut
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.runtime.clock import Clock
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+UNANSWERED_MAX: Final = 1_000
+"""Requests of one stream that may wait for answers, or answers for the stream; then it is not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceEntry:
+    """One batch of a request."""
+
+    partition: PartitionId
+    batch: bytes
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The fate of one entry."""
+
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start: int = -1
+    error: HeadraceError | None = None
+    leader: tuple[NodeId, int] | None = None
+    """With NOT_LEADER_OR_FOLLOWER: who leads, in which epoch."""
+
+
+@dataclass(slots=True, eq=False)
+class ProduceCall:
+    """One request on its way; answered once, when each of its entries is decided."""
+
+    session: ProduceSession
+    correlation_id: int
+    acks: int
+    entries: Sequence[ProduceEntry]
+    results: list[Appended | None]
+    undecided: int
+    began_ms: float
+    deadline_ms: float
+
+    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
+        """The storage loop says so."""
+        if self.results[index] is None:
+            replica = self.session.replicas.get(self.entries[index].partition)
+            start = -1 if replica is None else replica.core.log_start
+            self._decide(index, Appended(base_offset, log_append_time_ms, start))
+
+    def refused(self, index: int, error: HeadraceError) -> None:
+        """The storage loop, or a check before it, says so."""
+        if self.results[index] is None:
+            leader = self.session.replicas.leader_of(self.entries[index].partition)
+            self._decide(index, Appended(error=error, leader=leader))
+
+    def expire(self) -> None:
+        """The time the client gave is over; what is not decided stays unknown."""
+        late = RequestTimedOut("the batch was not confirmed in time; its fate is unknown: send it again unchanged")
+        for index, result in enumerate(self.results):
+            if result is None:
+                self.refused(index, late)
+
+    def _decide(self, index: int, result: Appended) -> None:
+        self.results[index] = result
+        self.undecided -= 1
+        if self.undecided == 0:
+            self.session.answered(self)
+
+
+class ProduceSession:
+    """The produce stream of one client; its answers in ``answers``, in the order in which they came about."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        loop: StorageLoop,
+        clock: Clock,
+        measures: Measures,
+        *,
+        partitions_max: int = PARTITIONS_PER_REQUEST_MAX,
+    ) -> None:
+        self.replicas = replicas
+        self._loop = loop
+        self._clock = clock
+        self._measures = measures
+        self._partitions_max = partitions_max
+        self._waiting: dict[ProduceCall, None] = {}
+        self.answers: deque[ProduceCall] = deque()
+        self.changed = asyncio.Event()
+        """Set when there are answers, or the session was ended."""
+        self._room = asyncio.Event()
+        self._room.set()
+        self._ended = False
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more will be accepted and everything has been answered."""
+        return self._ended and not self._waiting and not self.answers
+
+    def end(self) -> None:
+        """The client sends no more, or the broker reads no more."""
+        self._ended = True
+        self.changed.set()
+
+    async def room(self) -> None:
+        """Wait until the next request may be read from the stream."""
+        await self._room.wait()
+        await self._loop.room()
+
+    def accept(self, correlation_id: int, acks: int, timeout_ms: int, entries: Sequence[ProduceEntry]) -> None:
+        """Take one request; its answer appears in ``answers``, unless ``acks`` is 0."""
+        began = self._clock.monotonic_ms()
+        call = ProduceCall(
+            self, correlation_id, acks, entries, [None] * len(entries), len(entries), began, began + timeout_ms
+        )
+        self._measures.produce_requests += 1
+        self._waiting[call] = None
+        try:
+            check_request(acks, timeout_ms, len(entries), self._partitions_max)
+        except Rejected as error:
+            if not entries:
+                self.answered(call)
+            for index in range(len(entries)):
+                call.refused(index, error)
+            return
+        arrivals = self._arrivals(call)
+        if arrivals:
+            self._loop.append(arrivals)
+        if len(self._waiting) + len(self.answers) >= UNANSWERED_MAX:
+            self._room.clear()
+
+    def answered(self, call: ProduceCall) -> None:
+        """Called by the call itself when its last entry was decided."""
+        self._waiting.pop(call, None)
+        self._measures.produce_ms.record(self._clock.monotonic_ms() - call.began_ms)
+        if call.acks != 0:
+            self.answers.append(call)
+            self.changed.set()
+        self.check_room()
+
+    def check_room(self) -> None:
+        """Called when answers were sent."""
+        if not self._room.is_set() and len(self._waiting) + len(self.answers) <= UNANSWERED_MAX // 2:
+            self._room.set()
+
+    def expire(self, now_ms: float) -> None:
+        """Answer what has waited for longer than its client allowed; called about once a second."""
+        for call in [call for call in self._waiting if call.deadline_ms < now_ms]:
+            call.expire()
+
+    def _arrivals(self, call: ProduceCall) -> list[Arrival]:
+        now_ms = self._clock.now_ms()
+        arrivals: list[Arrival] = []
+        seen: set[PartitionId] = set()
+        for index, entry in enumerate(call.entries):
+            try:
+                if entry.partition in seen:
+                    raise Rejected(f"partition {entry.partition} is in the request twice; send one batch each")
+                seen.add(entry.partition)
+                arrivals.append(self._checked(call, index, entry, now_ms))
+            except HeadraceError as error:
+                self._measures.refused_batches += 1
+                call.refused(index, error)
+        if call.acks == 0:
+            self._waiting.pop(call, None)
+        return arrivals
+
+    def _checked(self, call: ProduceCall, index: int, entry: ProduceEntry, now_ms: int) -> Arrival:
+        replica: Replica = self.replicas.leading(entry.partition, entry.leader_epoch)
+        header = read_header(entry.batch)
+        check_from_producer(header, replica.core.config, now_ms)
+        check_crc(entry.batch, header)
+        return Arrival(replica, header, entry.batch, entry.leader_epoch, call, index)

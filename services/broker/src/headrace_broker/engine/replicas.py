@@ -1,0 +1,158 @@
+"""
+The logs of this broker and what it may do with each; every RPC looks its partition up here.
+
+Only the image follower adds, removes and changes the standing of a replica; only the storage loop drives its core.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from headrace_broker.core.partition import Partition
+from headrace_broker.ports import Damage
+from headrace_common.core.errors import (
+    HeadraceError,
+    LeaderNotAvailable,
+    NotLeader,
+    ReplicaDamaged,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+
+
+class Standing(Enum):
+    """What a log on this disk is to the cluster."""
+
+    ONLINE = "online"
+    STRAY = "stray"
+    """Not in the image: kept, not served."""
+    DAMAGED = "damaged"
+    """Lost acknowledged records: kept, never leads."""
+    DELETING = "deleting"
+
+
+class HighWatermarkWaiter(Protocol):
+    """Something that waits for a partition: a fetch or a long poll."""
+
+    def moved(self, replica: Replica, more_bytes: int) -> None:
+        """More is readable (``more_bytes`` 0: something else changed; look again)."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """One log here, with its core and those who wait for it."""
+
+    core: Partition
+    standing: Standing
+    topic: str = ""
+    """Its name; empty while the image does not know it."""
+    damage: Damage | None = None
+    waiters: set[HighWatermarkWaiter] = field(default_factory=set)
+
+    @property
+    def id(self) -> PartitionId:
+        """Which partition."""
+        return self.core.id
+
+    def wake(self, more_bytes: int = 0) -> None:
+        """Tell all who wait."""
+        for waiter in tuple(self.waiters):
+            waiter.moved(self, more_bytes)
+
+
+class Replicas:
+    """All logs by partition, beside the image that says what they are."""
+
+    def __init__(self, broker_id: NodeId) -> None:
+        self.broker_id = broker_id
+        self.image: ClusterImage = EMPTY_IMAGE
+        self._by_id: dict[PartitionId, Replica] = {}
+        self._by_topic: dict[TopicId, dict[int, Replica]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def all(self) -> tuple[Replica, ...]:
+        """Every log here."""
+        return tuple(self._by_id.values())
+
+    def of_topic(self, topic_id: TopicId) -> tuple[Replica, ...]:
+        """The logs of one topic, whatever their standing."""
+        return tuple(self._by_topic.get(topic_id, {}).values())
+
+    def get(self, partition: PartitionId) -> Replica | None:
+        """The log of this partition, whatever its standing."""
+        return self._by_id.get(partition)
+
+    def add(self, replica: Replica) -> None:
+        """A log that was found or made."""
+        assert replica.id not in self._by_id, f"{replica.id} has two logs"
+        self._by_id[replica.id] = replica
+        self._by_topic.setdefault(replica.id.topic_id, {})[replica.id.partition] = replica
+
+    def remove(self, replica: Replica) -> None:
+        """A log that was deleted."""
+        del self._by_id[replica.id]
+        of_topic = self._by_topic[replica.id.topic_id]
+        del of_topic[replica.id.partition]
+        if not of_topic:
+            del self._by_topic[replica.id.topic_id]
+
+    def leading(self, partition: PartitionId, epoch: int | None) -> Replica:
+        """
+        The replica, led by this broker in the epoch that the client believes in.
+
+        Raises:
+            HeadraceError: why it cannot be served here, and what to do.
+        """
+        replica = self._by_id.get(partition)
+        if replica is None or replica.standing is not Standing.ONLINE or replica.core.leader_epoch is None:
+            raise self._why_not(partition, replica)
+        if epoch is not None:
+            wrong = replica.core.check_epoch(epoch)
+            if wrong is not None:
+                raise wrong
+        return replica
+
+    def leader_of(self, partition: PartitionId) -> tuple[NodeId, int] | None:
+        """Who leads, by the image, and in which epoch; None: not known or nobody."""
+        known = self.image.partitions.get(partition)
+        if known is None or known.leader == NO_NODE:
+            return None
+        return known.leader, known.leader_epoch
+
+    def _why_not(self, partition: PartitionId, replica: Replica | None) -> HeadraceError:
+        topic = self.image.topics.get(partition.topic_id)
+        if topic is None:
+            return UnknownTopicId(
+                f"no topic has the id {partition.topic_id.hex()}; it was deleted, or is not known here yet:"
+                " refresh metadata"
+            )
+        name = f"{topic.name}-{partition.partition}"
+        known = self.image.partitions.get(partition)
+        if known is None:
+            return UnknownTopicOrPartition(
+                f"topic {topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition.partition}"
+            )
+        if len(known.replicas) > 1:
+            return UnsupportedVersion(
+                f"{name} has {len(known.replicas)} replicas; this version serves partitions with one replica only:"
+                " create the topic with replication factor 1"
+            )
+        if replica is not None and replica.damage is not None:
+            damage = replica.damage
+            return ReplicaDamaged(
+                f"{name} lost acknowledged records {damage.recovered_end} to {damage.evident_end - 1}"
+                f" ({damage.reason}); an operator has to accept the loss"
+            )
+        if known.leader == NO_NODE:
+            return LeaderNotAvailable(f"nobody leads {name} now; retry")
+        if known.leader != self.broker_id:
+            return NotLeader(f"broker {known.leader} leads {name}; refresh metadata and ask there")
+        return NotLeader(f"this broker is not ready to lead {name} yet; retry")

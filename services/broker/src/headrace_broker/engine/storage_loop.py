@@ -1,0 +1,462 @@
+"""
+The one task that changes partitions and writes to the store: group commit (03-storage §2).
+
+Produce streams, the image follower and the upkeep tasks put work into one bounded queue, in order. The loop takes a
+slice of it, runs the cores, writes one group, and by the flush policy confirms it at once (``os``) or when a sync
+that began after the write has ended (``group``, ``always``). Answers, high watermarks and waiters follow from that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from headrace_broker.core.partition import (
+    Answer,
+    BatchArrived,
+    Deposed,
+    Effect,
+    Event,
+    ForgetBelow,
+    GroupWritten,
+    Refuse,
+    ShowUpTo,
+)
+from headrace_broker.core.rows import LogWrite, PutBatch
+from headrace_broker.engine.measures import Measures
+from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.ports import LogStore, WriteStalled
+from headrace_common.core.batch import BatchHeader
+from headrace_common.core.errors import (
+    DiskFull,
+    HeadraceError,
+    NotLeader,
+    Overloaded,
+    StorageFailed,
+    UnknownTopicId,
+)
+from headrace_common.core.ids import Offset
+from headrace_common.runtime.clock import Clock
+
+SLICE_BYTES: Final = 1 << 20
+"""Bytes of one write group at most, so that other work gets its turn."""
+SLICE_ITEMS: Final = 1024
+STALL_WAIT_MS: Final = 20
+
+_log = logging.getLogger(__name__)
+
+
+class Flush(Enum):
+    """When a batch counts as written."""
+
+    GROUP = "group"
+    """When one sync for its write group is done."""
+    ALWAYS = "always"
+    """The same, with each request a group of its own."""
+    OS = "os"
+    """When the operating system has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Bounds of the queue before the storage loop; written but unconfirmed bytes count too."""
+
+    bytes_max: int = 64 << 20
+    """Above it no produce stream is read."""
+    items_max: int = 20_000
+    refuse_bytes: int = 256 << 20
+    """Above it requests that were read already are answered OVERLOADED."""
+    stall_ms_max: int = 60_000
+    """A store that stalls for longer has failed."""
+
+
+class Caller(Protocol):
+    """Who sent a batch and waits for its fate."""
+
+    acks: int
+
+    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
+        """Entry ``index`` is as safe as was asked."""
+        ...
+
+    def refused(self, index: int, error: HeadraceError) -> None:
+        """Entry ``index`` was not appended, or its fate is unknown."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """One batch on its way to a partition."""
+
+    replica: Replica
+    header: BatchHeader
+    batch: bytes
+    leader_epoch: int | None
+    caller: Caller
+    index: int
+
+
+@dataclass(slots=True, eq=False)
+class _Posted:
+    """Events, or writes made elsewhere, for one replica; ``done`` is set when what they wrote is confirmed."""
+
+    replica: Replica
+    event: Event | Sequence[LogWrite]
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class _Group:
+    writes: list[LogWrite] = field(default_factory=list)
+    ends: dict[Replica, Offset] = field(default_factory=dict)
+    done: list[asyncio.Future[None]] = field(default_factory=list)
+    bytes: int = 0
+    batches: int = 0
+
+
+class StorageLoop:
+    """See the module's text. ``run`` and ``flush`` are background tasks of the service; both end the process when
+    they raise."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        clock: Clock,
+        tail: TailCache,
+        measures: Measures,
+        flush: Flush = Flush.GROUP,
+        limits: QueueLimits = QueueLimits(),
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._tail = tail
+        self._measures = measures
+        self._policy = flush
+        self._limits = limits
+        self._queue: deque[Arrival | _Posted] = deque()
+        self._queued_bytes = 0
+        self._unconfirmed_bytes = 0
+        self._work = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._unsynced: list[_Group] = []
+        self._synced: list[_Group] = []
+        self._to_sync = asyncio.Event()
+        self._in_hand: list[_Group] = []
+        self.failure: StorageFailed | None = None
+        """Why nothing is written any more; the process is about to stop."""
+        self.disk_full: str | None = None
+        """Set by the disk guard: what to tell producers."""
+
+    # --- called by others ---------------------------------------------------------------------------------
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait for the loop or for a sync."""
+        return self._queued_bytes + self._unconfirmed_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether produce streams may be read."""
+        return self._room.is_set()
+
+    async def room(self) -> None:
+        """Wait until the queue is below its bounds."""
+        await self._room.wait()
+
+    def append(self, arrivals: Sequence[Arrival]) -> None:
+        """Queue the batches of one request; each caller hears of every one of them, in time or at once."""
+        refusal = self._refusal()
+        if refusal is not None:
+            for arrival in arrivals:
+                arrival.caller.refused(arrival.index, refusal)
+            return
+        self._queue.extend(arrivals)
+        self._queued_bytes += sum(len(arrival.batch) for arrival in arrivals)
+        if self.queued_bytes > self._limits.bytes_max or len(self._queue) > self._limits.items_max:
+            self._room.clear()
+        self._work.set()
+
+    def post(self, replica: Replica, event: Event | Sequence[LogWrite]) -> asyncio.Future[None]:
+        """
+        Queue an event, or writes of a log that nobody uses yet; done when what it writes is down by the flush policy.
+
+        The future raises what the core raised, or ``StorageFailed``.
+        """
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            done.set_exception(self.failure)
+            return done
+        self._queue.append(_Posted(replica, event, done))
+        self._work.set()
+        return done
+
+    async def post_all(self, events: Iterable[tuple[Replica, Event | Sequence[LogWrite]]]) -> None:
+        """Queue many events in order and wait for all of them; the first failure is raised."""
+        waits = [self.post(replica, event) for replica, event in events]
+        if waits:
+            await asyncio.gather(*waits)
+
+    def _refusal(self) -> HeadraceError | None:
+        if self.failure is not None:
+            return self.failure
+        if self.disk_full is not None:
+            return DiskFull(self.disk_full)
+        if self.queued_bytes > self._limits.refuse_bytes:
+            return Overloaded("the broker's write queue is full; wait 1000 ms and send the batch again")
+        return None
+
+    # --- the loop -----------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the queue for ever; raises ``StorageFailed`` when the store has failed, after telling all who wait."""
+        try:
+            while True:
+                if not self._queue and not self._synced:
+                    self._work.clear()
+                    await self._work.wait()
+                if self.failure is not None:
+                    raise self.failure
+                self._confirm_synced()
+                if self._queue:
+                    await self._commit(self._next_group())
+                    await asyncio.sleep(0)
+        except StorageFailed as error:
+            self._fail(error)
+            raise
+
+    async def flush(self) -> None:
+        """Sync whatever was written, one sync at a time, as soon as there is something."""
+        while True:
+            await self._to_sync.wait()
+            self._to_sync.clear()
+            groups, self._unsynced = self._unsynced, []
+            if not groups:
+                continue
+            self._in_hand = groups
+            began = self._clock.monotonic_ms()
+            try:
+                await self._store.sync()
+            except StorageFailed as error:
+                self.failure = error
+                self._work.set()
+                return
+            self._measures.sync_ms.record(self._clock.monotonic_ms() - began)
+            self._in_hand = []
+            self._synced.extend(groups)
+            self._work.set()
+
+    def _next_group(self) -> _Group:
+        group = _Group()
+        now_ms = self._clock.now_ms()
+        room = SLICE_BYTES
+        caller: Caller | None = None
+        queue = self._queue
+        for _ in range(min(len(queue), SLICE_ITEMS)):
+            item = queue[0]
+            if type(item) is Arrival:
+                size = len(item.batch)
+                if room < size and group.writes:
+                    break
+                if self._policy is Flush.ALWAYS and caller not in (None, item.caller):
+                    break
+                caller = item.caller
+                queue.popleft()
+                room -= size
+                self._queued_bytes -= size
+                self._run_arrival(item, now_ms, group)
+            else:
+                assert isinstance(item, _Posted)
+                queue.popleft()
+                self._run_posted(item, group)
+            if len(group.writes) > SLICE_ITEMS:
+                break
+        return group
+
+    def _run_arrival(self, arrival: Arrival, now_ms: int, group: _Group) -> None:
+        replica = arrival.replica
+        if replica.standing is not Standing.ONLINE:
+            arrival.caller.refused(arrival.index, _gone(replica))
+            return
+        event = BatchArrived(arrival.header, arrival.batch, arrival.caller.acks, now_ms, arrival.leader_epoch, arrival)
+        effects = replica.core.handle(event)
+        arrival.batch = b""  # the store and the tail cache have the stamped one
+        self._do(replica, effects, group)
+
+    def _run_posted(self, posted: _Posted, group: _Group) -> None:
+        if posted.done.cancelled():
+            return
+        event = posted.event
+        before = len(group.writes)
+        if isinstance(event, (list, tuple)):
+            group.writes.extend(event)
+        else:
+            assert not isinstance(event, Sequence), "writes come in lists"
+            try:
+                self._do(posted.replica, posted.replica.core.handle(event), group)
+            except HeadraceError as error:
+                posted.done.set_exception(error)
+                return
+        if len(group.writes) > before:
+            group.done.append(posted.done)
+        else:
+            posted.done.set_result(None)
+
+    def _do(self, replica: Replica, effects: list[Effect], group: _Group) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Answer:
+                self._answer(effect)  # type: ignore[arg-type]  # ``kind`` says it; isinstance costs more here
+            elif kind is PutBatch:
+                self._append_batch(replica, effect, group)  # type: ignore[arg-type]  # as above
+            elif isinstance(effect, ShowUpTo):
+                self._show(replica, effect)
+            elif isinstance(effect, Refuse):
+                self._refuse(effect)
+            elif isinstance(effect, ForgetBelow):
+                replica.wake()
+            else:
+                assert not isinstance(effect, (Answer, PutBatch))
+                group.writes.append(effect)
+
+    def _append_batch(self, replica: Replica, put: PutBatch, group: _Group) -> None:
+        row = put.row
+        end = row.next_offset
+        group.writes.append(put)
+        group.ends[replica] = end
+        group.bytes += row.size
+        group.batches += 1
+        measures = self._measures
+        measures.bytes_in += row.size
+        measures.batches_in += 1
+        measures.records_in += row.record_count
+
+    def _answer(self, answer: Answer) -> None:
+        arrival = answer.ref
+        assert isinstance(arrival, Arrival)
+        arrival.caller.appended(arrival.index, answer.base_offset, answer.log_append_time_ms)
+
+    def _refuse(self, refuse: Refuse) -> None:
+        arrival = refuse.ref
+        assert isinstance(arrival, Arrival)
+        self._measures.refused_batches += 1
+        arrival.caller.refused(arrival.index, refuse.error)
+
+    def _show(self, replica: Replica, show: ShowUpTo) -> None:
+        if replica.waiters:
+            replica.wake(self._tail.bytes_between(replica.core.log, show.before, show.high_watermark))
+
+    # --- writing and confirming ---------------------------------------------------------------------------
+
+    async def _commit(self, group: _Group) -> None:
+        if not group.writes:
+            self._check_room()
+            return
+        self._unsynced.append(group)  # so that a failure finds it
+        await self._write(group.writes)
+        self._unsynced.pop()
+        for write in group.writes:
+            if type(write) is PutBatch:
+                self._tail.put(write.log, write.row.base_offset, write.row.next_offset, write.batch)
+        group.writes = []
+        if group.batches:
+            self._measures.group_batches.record(group.batches)
+        if self._policy is Flush.OS:
+            self._confirm(group)
+            self._check_room()
+            return
+        self._unconfirmed_bytes += group.bytes
+        self._unsynced.append(group)
+        self._to_sync.set()
+        if self._policy is Flush.ALWAYS:
+            await self._sync_of(group)
+
+    async def _sync_of(self, group: _Group) -> None:
+        while group not in self._synced:
+            self._work.clear()
+            await self._work.wait()
+            if self.failure is not None:
+                raise self.failure
+
+    async def _write(self, writes: list[LogWrite]) -> None:
+        began: float | None = None
+        while True:
+            try:
+                self._store.write(writes)
+            except WriteStalled:
+                now = self._clock.monotonic_ms()
+                began = now if began is None else began
+                self._measures.write_stalls += 1
+                if now - began > self._limits.stall_ms_max:
+                    raise StorageFailed(f"the store has stalled for {now - began:.0f} ms; restart the broker") from None
+                await self._clock.sleep_ms(STALL_WAIT_MS)
+            else:
+                if began is not None:
+                    _log.warning("the store stalled", extra={"ms": round(self._clock.monotonic_ms() - began)})
+                return
+
+    def _confirm_synced(self) -> None:
+        if not self._synced:
+            return
+        groups, self._synced = self._synced, []
+        for group in groups:
+            self._unconfirmed_bytes -= group.bytes
+            self._confirm(group, synced=True)
+        self._check_room()
+
+    def _confirm(self, group: _Group, *, synced: bool = False) -> None:
+        for replica, end in group.ends.items():
+            core = replica.core
+            if replica.standing is Standing.DELETING:
+                continue
+            if synced:
+                self._store.note_synced(core.log, end, core.epochs.epoch_at(Offset(end - 1)))
+            self._do(replica, core.handle(GroupWritten(end)), group)
+        for done in group.done:
+            if not done.done():
+                done.set_result(None)
+
+    def _check_room(self) -> None:
+        if self._room.is_set():
+            return
+        limits = self._limits
+        if self.queued_bytes <= limits.bytes_max // 2 and len(self._queue) <= limits.items_max // 2:
+            self._room.set()
+
+    # --- failure ------------------------------------------------------------------------------------------
+
+    def _fail(self, error: StorageFailed) -> None:
+        """Nobody is left waiting: what was not confirmed has an unknown fate, what is queued was not written."""
+        self.failure = error
+        _log.critical("the store failed; the broker acknowledges nothing more and stops", extra={"reason": str(error)})
+        groups = [*self._in_hand, *self._unsynced, *self._synced]
+        waiting = {replica for group in groups for replica in group.ends}
+        for item in self._queue:
+            if isinstance(item, Arrival):
+                item.caller.refused(item.index, error)
+                waiting.add(item.replica)
+            elif not item.done.done():
+                item.done.set_exception(error)
+        self._queue.clear()
+        self._queued_bytes = 0
+        for group in groups:
+            for done in group.done:
+                if not done.done():
+                    done.set_exception(error)
+        scratch = _Group()
+        for replica in waiting:
+            self._do(replica, replica.core.handle(Deposed(error)), scratch)
+            replica.wake()
+        self._room.set()
+
+
+def _gone(replica: Replica) -> HeadraceError:
+    if replica.standing is Standing.DELETING:
+        return UnknownTopicId(f"topic {replica.topic} was deleted; refresh metadata")
+    return NotLeader(f"{replica.topic}-{replica.id.partition} is not served here any more; refresh metadata")

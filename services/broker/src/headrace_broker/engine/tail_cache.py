@@ -1,0 +1,113 @@
+"""
+The newest batches of all logs in memory, from which live readers are served without touching the store.
+
+The storage loop puts in what it has written, readers take; both on the event loop, so there are no locks. The batches
+are the same objects that were written. One bound for the whole broker: when it is passed, the oldest batch of any log
+goes first. What is cached of a log is always its contiguous end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace_broker.core.rows import LogId
+from headrace_common.core.ids import Offset
+
+_COMPACT_AT: Final = 64
+"""Dead entries at the front of a log's list before it is moved together."""
+
+
+@dataclass(slots=True)
+class _Tail:
+    bases: list[int] = field(default_factory=list)
+    batches: list[bytes] = field(default_factory=list)
+    head: int = 0
+    end: int = 0
+    """One past the last cached offset."""
+
+
+class TailCache:
+    """Cached batches by log; ``bytes_max`` 0 caches nothing."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size = 0
+        """Bytes held."""
+        self._tails: dict[LogId, _Tail] = {}
+        self._order: deque[LogId] = deque()
+
+    def put(self, log: LogId, base: Offset, end: Offset, batch: bytes) -> None:
+        """The batch was appended at ``base``; the next one begins at ``end``."""
+        tail = self._tails.get(log)
+        if tail is None:
+            tail = self._tails[log] = _Tail()
+        elif tail.head < len(tail.bases):
+            assert tail.end == base, f"log {log}: {base} does not follow {tail.end}"
+        tail.bases.append(base)
+        tail.batches.append(batch)
+        tail.end = end
+        self._order.append(log)
+        self.size += len(batch)
+        while self.size > self.bytes_max:
+            self._evict()
+
+    def take(self, log: LogId, offset: Offset, end: Offset, bytes_max: int, *, first: bool) -> list[bytes] | None:
+        """
+        Batches from the one that holds ``offset``, below ``end``, of at most ``bytes_max`` bytes.
+
+        With ``first`` the first batch comes whatever its size. None: ``offset`` is not cached.
+        """
+        tail = self._tails.get(log)
+        if tail is None or tail.head >= len(tail.bases) or offset < tail.bases[tail.head] or offset >= tail.end:
+            return None
+        at = bisect_right(tail.bases, offset, lo=tail.head) - 1
+        found: list[bytes] = []
+        room = bytes_max
+        last = len(tail.bases)
+        while at < last:
+            following = tail.bases[at + 1] if at + 1 < last else tail.end
+            if following > end:
+                break
+            batch = tail.batches[at]
+            room -= len(batch)
+            if room < 0 and (found or not first):
+                break
+            found.append(batch)
+            at += 1
+        return found
+
+    def bytes_between(self, log: LogId, start: Offset, end: Offset) -> int:
+        """Bytes of the cached batches with ``start <= base < end``."""
+        tail = self._tails.get(log)
+        if tail is None:
+            return 0
+        at = bisect_right(tail.bases, start - 1, lo=tail.head)
+        total = 0
+        for index in range(at, len(tail.bases)):
+            if tail.bases[index] >= end:
+                break
+            total += len(tail.batches[index])
+        return total
+
+    def drop(self, log: LogId) -> None:
+        """Forget the log, when it is deleted or truncated."""
+        tail = self._tails.pop(log, None)
+        if tail is not None:
+            self.size -= sum(len(batch) for batch in tail.batches[tail.head :])
+            self._order = deque(other for other in self._order if other != log)
+
+    def _evict(self) -> None:
+        log = self._order.popleft()
+        tail = self._tails[log]
+        self.size -= len(tail.batches[tail.head])
+        tail.batches[tail.head] = b""
+        tail.head += 1
+        if tail.head == len(tail.bases):
+            del self._tails[log]
+        elif tail.head >= _COMPACT_AT and tail.head * 2 >= len(tail.bases):
+            del tail.bases[: tail.head]
+            del tail.batches[: tail.head]
+            tail.head = 0

@@ -1,0 +1,126 @@
+"""
+What the broker does by the clock, for all partitions together: retention, the disk's reserve, late requests.
+
+Three loops, nothing periodic per partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from headrace_broker.core.partition import RetentionChecked
+from headrace_broker.core.retention_clock import RetentionClock
+from headrace_broker.engine.measures import Measures
+from headrace_broker.engine.produce import ProduceSession
+from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.storage_loop import StorageLoop
+from headrace_broker.ports import LogStore
+from headrace_common.core.configs import BROKER_SETTINGS
+from headrace_common.runtime.clock import Clock
+
+DISK_CHECK_MS: Final = 2_000
+LATE_CHECK_MS: Final = 1_000
+CHECKED_AT_ONCE: Final = 256
+"""Partitions given to the storage loop in one go, so that produce requests come between."""
+RETENTION_SLEEP_MS: Final = 1_000
+"""The longest sleep between looks at the interval and the disk, either of which may change."""
+
+_log = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """One for the broker; the three loops are background tasks."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        loop: StorageLoop,
+        store: LogStore,
+        clock: Clock,
+        measures: Measures,
+        reserve_bytes: Callable[[int], int],
+    ) -> None:
+        self._replicas = replicas
+        self._loop = loop
+        self._store = store
+        self._clock = clock
+        self._measures = measures
+        self._reserve_bytes = reserve_bytes
+        self._time = RetentionClock(clock.now_ms(), clock.monotonic_ms())
+        self._disk_is_low = False
+        self.sessions: set[ProduceSession] = set()
+        """Produce streams whose requests may become late."""
+
+    def setting(self, name: str) -> int:
+        """A broker setting's effective value now."""
+        image = self._replicas.image
+        own = image.broker_configs.get(self._replicas.broker_id, {})
+        return int(own.get(name, image.cluster_configs.get(name, BROKER_SETTINGS[name].default)))
+
+    async def late(self) -> None:
+        """Answer produce requests whose time is over."""
+        while True:
+            await self._clock.sleep_ms(LATE_CHECK_MS)
+            if self.sessions:
+                now = self._clock.monotonic_ms()
+                for session in tuple(self.sessions):
+                    session.expire(now)
+
+    async def retention(self) -> None:
+        """Check all partitions every ``log.retention.check.interval.ms``, and at once when the disk is full."""
+        last = self._clock.monotonic_ms()
+        while True:
+            now = self._clock.monotonic_ms()
+            left = last + self.setting("log.retention.check.interval.ms") - now
+            if left > 0 and not self._disk_is_low:
+                await self._clock.sleep_ms(min(left, RETENTION_SLEEP_MS))
+                continue
+            last, self._disk_is_low = now, False
+            await self.check_retention()
+
+    async def check_retention(self) -> None:
+        """Drop what may go in every partition that is led here."""
+        now_ms = self._time.now(self._clock.now_ms(), self._clock.monotonic_ms())
+        event = RetentionChecked(now_ms, now_ms - self.setting("producer.id.expiration.ms"))
+        before = self._size()
+        led = [replica for replica in self._replicas.all() if replica.core.leader_epoch is not None]
+        for chunk in _chunks(led):
+            await self._loop.post_all((replica, event) for replica in chunk)
+        dropped = before - self._size()
+        if dropped > 0:
+            self._measures.retention_dropped_bytes += dropped
+            _log.info("retention dropped old records", extra={"bytes": dropped})
+            await self._store.reclaim()
+
+    def _size(self) -> int:
+        return sum(replica.core.segments.size for replica in self._replicas.all())
+
+    async def disk(self) -> None:
+        """Refuse appends while the disk is below its reserve; let retention run at once."""
+        while True:
+            self.check_disk()
+            await self._clock.sleep_ms(DISK_CHECK_MS)
+
+    def check_disk(self) -> None:
+        """Look once."""
+        free, total = self._store.free_bytes()
+        reserve = self._reserve_bytes(total)
+        full = self._loop.disk_full is not None
+        if free < reserve:
+            self._loop.disk_full = (
+                f"the broker's disk has {free} bytes free, below its reserve of {reserve}; appends resume when there"
+                " is space: delete topics, lower retention, or enlarge the disk"
+            )
+            if not full:
+                _log.error("disk below its reserve: appends are refused", extra={"free": free, "reserve": reserve})
+                self._disk_is_low = True
+        elif full:
+            self._loop.disk_full = None
+            _log.info("disk above its reserve: appends resume", extra={"free": free, "reserve": reserve})
+
+
+def _chunks(replicas: list[Replica]) -> Iterable[list[Replica]]:
+    for at in range(0, len(replicas), CHECKED_AT_ONCE):
+        yield replicas[at : at + CHECKED_AT_ONCE]

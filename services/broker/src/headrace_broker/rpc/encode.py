@@ -1,0 +1,235 @@
+"""Engine answers as messages of ``broker.proto``; pure, no decision about any partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace_broker.core.rows import SegmentRow
+from headrace_broker.engine.broker import Trimmed
+from headrace_broker.engine.fetch import Fetched
+from headrace_broker.engine.offsets import OffsetFound
+from headrace_broker.engine.produce import Appended, ProduceCall
+from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.ports import RecoveryReport
+from headrace_common.core.errors import ErrorCode, HeadraceError
+from headrace_common.core.ids import NO_NODE, PartitionId
+from headrace_common.core.image import ClusterImage, Role, Topic
+from headrace_common.rpc.convert import active_controller_to_proto, node_to_proto
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import errors_pb2
+
+MESSAGE_CHARS_MAX = 4_000
+
+_STATES = {
+    Standing.ONLINE: pb.ONLINE,
+    Standing.STRAY: pb.STRAY,
+    Standing.DAMAGED: pb.DAMAGED,
+    Standing.DELETING: pb.DELETING,
+}
+
+
+def code(error: HeadraceError | None) -> errors_pb2.ErrorCode.ValueType:
+    """The error's number on the wire; the same as in the core."""
+    return errors_pb2.NONE if error is None else errors_pb2.ErrorCode.ValueType(error.code)
+
+
+def text(error: HeadraceError) -> str:
+    """The sentence that goes with an error."""
+    return str(error)[:MESSAGE_CHARS_MAX]
+
+
+def hint(leader: tuple[int, int] | None, error: HeadraceError) -> pb.LeaderHint | None:
+    """Who leads instead, where that helps."""
+    if leader is None or error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return None
+    return pb.LeaderHint(id=leader[0], leader_epoch=leader[1])
+
+
+def produce_response(call: ProduceCall) -> pb.ProduceResponse:
+    """The answer to one produce request."""
+    response = pb.ProduceResponse(correlation_id=call.correlation_id)
+    add = response.partitions.add
+    for entry, result in zip(call.entries, call.results, strict=True):
+        assert result is not None, "a call is answered when all its entries are decided"
+        partition = entry.partition
+        if result.error is None:
+            add(
+                topic_id=partition.topic_id,
+                partition=partition.partition,
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time_ms,
+                log_start_offset=result.log_start,
+            )
+        else:
+            response.partitions.append(_refused(partition, result, result.error))
+    return response
+
+
+def _refused(partition: PartitionId, result: Appended, error: HeadraceError) -> pb.ProducePartitionResult:
+    return pb.ProducePartitionResult(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        error=code(error),
+        message=text(error),
+        base_offset=-1,
+        log_append_time_ms=-1,
+        log_start_offset=-1,
+        leader=hint(result.leader, error),
+    )
+
+
+def fetch_response(correlation_id: int, results: Iterable[Fetched]) -> pb.FetchResponse:
+    """The answer to one fetch request."""
+    response = pb.FetchResponse(correlation_id=correlation_id)
+    add = response.partitions.add
+    for result in results:
+        error = result.error
+        message = add(
+            topic_id=result.partition.topic_id,
+            partition=result.partition.partition,
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.high_watermark,
+            log_start_offset=result.log_start,
+            batches=result.batches,
+        )
+        if error is not None:
+            message.error = code(error)
+            message.message = text(error)
+            leader = hint(result.leader, error)
+            if leader is not None:
+                message.leader.CopyFrom(leader)
+    return response
+
+
+def fetch_refused(correlation_id: int, error: HeadraceError) -> pb.FetchResponse:
+    """The request as a whole was wrong."""
+    return pb.FetchResponse(correlation_id=correlation_id, error=code(error), message=text(error))
+
+
+def offset_result(partition: PartitionId, found: OffsetFound) -> pb.ListOffsetsPartitionResult:
+    """One partition of ListOffsets."""
+    error = found.error
+    return pb.ListOffsetsPartitionResult(
+        topic_id=partition.topic_id,
+        partition=partition.partition,
+        error=code(error),
+        message=None if error is None else text(error),
+        offset=found.offset,
+        timestamp_ms=found.timestamp_ms,
+        leader_epoch=found.leader_epoch,
+    )
+
+
+def trim_result(trimmed: Trimmed) -> pb.DeleteRecordsResult:
+    """One partition of DeleteRecords."""
+    error = trimmed.error
+    return pb.DeleteRecordsResult(
+        topic_id=trimmed.partition.topic_id,
+        partition=trimmed.partition.partition,
+        error=code(error),
+        message=None if error is None else text(error),
+        log_start_offset=trimmed.log_start,
+    )
+
+
+def metadata(
+    image: ClusterImage, names: Iterable[str] | None, max_message_bytes: dict[bytes, int]
+) -> pb.MetadataResponse:
+    """The image for clients; ``names`` None: every topic."""
+    topics = sorted(image.topics.values(), key=lambda topic: topic.name) if names is None else None
+    described = (
+        [_topic(image, topic, max_message_bytes) for topic in topics]
+        if topics is not None
+        else [_named(image, name, max_message_bytes) for name in dict.fromkeys(names or ())]
+    )
+    nodes = [
+        node_to_proto(node)
+        for node in image.nodes.values()
+        if (node.key.role is Role.BROKER and not node.fenced) or node.key.role is Role.ADMIN
+    ]
+    active = image.active_controller
+    return pb.MetadataResponse(
+        cluster_id=image.cluster_id,
+        revision=image.revision,
+        nodes=nodes,
+        topics=described,
+        active_controller=None if active is None or active.id < 0 else active_controller_to_proto(active),
+    )
+
+
+def _named(image: ClusterImage, name: str, max_message_bytes: dict[bytes, int]) -> pb.TopicMetadata:
+    topic = image.topic(name)
+    if topic is not None:
+        return _topic(image, topic, max_message_bytes)
+    return pb.TopicMetadata(
+        error=errors_pb2.UNKNOWN_TOPIC_OR_PARTITION,
+        message=f"no topic is called {name[:249]!r}; create it first",
+        name=name[:249],
+    )
+
+
+def _topic(image: ClusterImage, topic: Topic, max_message_bytes: dict[bytes, int]) -> pb.TopicMetadata:
+    message = pb.TopicMetadata(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        internal=topic.internal,
+        max_message_bytes=max_message_bytes[topic.topic_id],
+    )
+    add = message.partitions.add
+    for partition in image.partitions_of(topic):
+        add(
+            partition=partition.id.partition,
+            leader=NO_NODE if partition.offline else partition.leader,
+            leader_epoch=partition.leader_epoch,
+            replicas=partition.replicas,
+            isr=partition.isr,
+        )
+    return message
+
+
+def log_description(replica: Replica, segments: list[SegmentRow] | None) -> pb.LogDescription:
+    """One log of this broker."""
+    core = replica.core
+    damage = replica.damage
+    note = None
+    if damage is not None:
+        note = (
+            f"lost acknowledged records {damage.recovered_end} to {damage.evident_end - 1}: {damage.reason}; an"
+            " operator has to accept the loss"
+        )
+    elif replica.standing is Standing.STRAY:
+        note = "not in the cluster's metadata: kept, not served"
+    return pb.LogDescription(
+        topic_id=replica.id.topic_id,
+        partition=replica.id.partition,
+        state=_STATES[replica.standing],
+        log_start_offset=core.log_start,
+        log_end_offset=core.log_end,
+        high_watermark=core.high_watermark,
+        size_bytes=core.segments.size,
+        leader_epoch=core.epochs.latest,
+        segments=[_segment(row, core.log_end) for row in segments or ()],
+        note=note,
+    )
+
+
+def _segment(row: SegmentRow, log_end: int) -> pb.SegmentDescription:
+    return pb.SegmentDescription(
+        base_offset=row.base_offset,
+        end_offset=log_end if row.end_offset is None else row.end_offset,
+        size_bytes=row.size,
+        created_at_ms=row.created_at_ms,
+        sealed_at_ms=row.sealed_at_ms,
+        min_timestamp_ms=row.min_timestamp,
+        max_timestamp_ms=row.max_timestamp,
+    )
+
+
+def report_text(report: RecoveryReport) -> str:
+    """What opening the data directory found, in sentences."""
+    first = (
+        f"{'clean' if report.clean else 'unclean'} start: {report.logs} logs, {report.bytes_checked} bytes checked in"
+        f" {report.seconds:.2f} s"
+    )
+    damaged = [f"{one.partition}: {one.reason}" for one in report.damaged]
+    return "; ".join([first, *report.cuts, *damaged])

@@ -1,0 +1,270 @@
+"""
+The ``Broker`` service of ``broker.proto``: each call is decoded, given to the engine, and its answer encoded.
+
+Streams cost two tasks each and a request none: one task reads, the handler itself writes.
+"""
+# ruff: noqa: N802 - methods have the names of the proto
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final
+
+import grpc.aio
+
+from headrace_broker.engine.broker import Broker
+from headrace_broker.engine.fetch import FetchAsk, FetchEntry, FetchSession
+from headrace_broker.engine.offsets import OffsetAsk
+from headrace_broker.engine.produce import ProduceEntry, ProduceSession
+from headrace_broker.rpc import encode
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.ids import Offset, PartitionId, TopicId
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
+
+FETCHES_READ_AHEAD: Final = 2
+TOPICS_PER_REQUEST_MAX: Final = 10_000
+_EOF: Final[Any] = grpc.aio.EOF
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class BrokerServicer(broker_pb2_grpc.BrokerServicer):
+    """One for the process; ``draining`` ends long streams after what is under way."""
+
+    def __init__(self, broker: Broker, tasks: TaskRunner, draining: asyncio.Event) -> None:
+        self._broker = broker
+        self._tasks = tasks
+        self._draining = draining
+        self._all_topics: tuple[int, pb.MetadataResponse] = (-1, pb.MetadataResponse())
+
+    # --- produce ------------------------------------------------------------------------------------------
+
+    def Produce(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        return self._produce(context)
+
+    async def _produce(self, context: Context) -> None:
+        """Read in one task, answer in this one."""
+        session = self._broker.produce_session()
+        reader = self._tasks.start(self._read_produce(session, context), name="produce-read")
+        drainer = self._tasks.start(self._end_on_drain(session, reader), name="produce-drain")
+        try:
+            await self._answer_produce(session, context)
+        finally:
+            drainer.cancel()
+            reader.cancel()
+            self._broker.end_session(session)
+
+    async def _read_produce(self, session: ProduceSession, context: Context) -> None:
+        read = context.read
+        try:
+            while True:
+                await session.room()
+                request = await read()
+                if request is _EOF:
+                    return
+                session.accept(
+                    request.correlation_id,
+                    request.acks,
+                    request.timeout_ms,
+                    [_produce_entry(e) for e in request.partitions],
+                )
+        except grpc.aio.BaseError:
+            return  # the connection is gone
+        finally:
+            session.end()
+
+    async def _answer_produce(self, session: ProduceSession, context: Context) -> None:
+        write, answers, changed = context.write, session.answers, session.changed
+        while not session.finished:
+            await changed.wait()
+            changed.clear()
+            while answers:
+                await write(encode.produce_response(answers.popleft()))
+                session.check_room()
+
+    async def _end_on_drain(self, session: ProduceSession, reader: asyncio.Task[None]) -> None:
+        await self._draining.wait()
+        reader.cancel()
+        session.end()
+
+    # --- fetch --------------------------------------------------------------------------------------------
+
+    def Fetch(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        return self._fetch(context)
+
+    async def _fetch(self, context: Context) -> None:
+        """Read ahead in one task, answer in order in this one."""
+        inbox = _Inbox()
+        reader = self._tasks.start(self._read_fetches(inbox, context), name="fetch-read")
+        drainer = self._tasks.start(self._close_on_drain(inbox), name="fetch-drain")
+        session = FetchSession()
+        fetches = self._broker.fetches
+        try:
+            while (request := await inbox.take()) is not None:
+                response, size = await self._fetched(request, session)
+                fetches.in_flight_bytes += size
+                try:
+                    await context.write(response)
+                finally:
+                    fetches.in_flight_bytes -= size
+        finally:
+            drainer.cancel()
+            reader.cancel()
+
+    async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
+        try:
+            ask = FetchAsk(
+                [_fetch_entry(e) for e in request.partitions],
+                request.min_bytes,
+                request.max_bytes,
+                request.max_wait_ms,
+            )
+            results = await self._broker.fetches.fetch(ask)
+        except HeadraceError as error:
+            return encode.fetch_refused(request.correlation_id, error), 0
+        size = sum(len(batch) for result in results for batch in result.batches)
+        return encode.fetch_response(request.correlation_id, session.news(results)), size
+
+    async def _read_fetches(self, inbox: _Inbox, context: Context) -> None:
+        try:
+            while True:
+                await inbox.room()
+                request = await context.read()
+                if request is _EOF:
+                    return
+                inbox.put(request)
+        except grpc.aio.BaseError:
+            return  # the connection is gone
+        finally:
+            inbox.close()
+
+    async def _close_on_drain(self, inbox: _Inbox) -> None:
+        await self._draining.wait()
+        inbox.close()
+
+    # --- unary --------------------------------------------------------------------------------------------
+
+    async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsResponse:
+        """See the proto."""
+        del context
+        asks = [_offset_ask(entry) for entry in request.partitions]
+        found = await self._broker.offsets.find(asks, request.max_wait_ms)
+        results = [encode.offset_result(ask.partition, one) for ask, one in zip(asks, found, strict=True)]
+        return pb.ListOffsetsResponse(partitions=results)
+
+    async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataResponse:
+        """See the proto."""
+        del context
+        image = self._broker.replicas.image
+        if not request.all_topics:
+            if len(request.topics) > TOPICS_PER_REQUEST_MAX:
+                raise Rejected(f"the request names {len(request.topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most")
+            return encode.metadata(image, request.topics, self._broker.follower.message_limits(request.topics))
+        if self._all_topics[0] != image.revision or image.revision == 0:
+            limits = self._broker.follower.message_limits(image.topic_ids)
+            self._all_topics = (image.revision, encode.metadata(image, None, limits))
+        return self._all_topics[1]
+
+    async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Context) -> pb.InitProducerIdResponse:
+        """See the proto."""
+        del context
+        producer_id, epoch = await self._broker.producer_ids.init(
+            request.producer_id if request.HasField("producer_id") else None,
+            request.producer_epoch if request.HasField("producer_epoch") else None,
+        )
+        return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+    async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
+        """See the proto."""
+        del context
+        asks = [(_partition(entry), entry.offset) for entry in request.partitions]
+        trimmed = await self._broker.trim(asks)
+        return pb.DeleteRecordsResponse(partitions=[encode.trim_result(one) for one in trimmed])
+
+    async def DescribeLogs(self, request: pb.DescribeLogsRequest, context: Context) -> pb.DescribeLogsResponse:
+        """See the proto."""
+        del context
+        broker = self._broker
+        logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
+        free, total = broker.disk()
+        return pb.DescribeLogsResponse(
+            logs=[encode.log_description(one, broker.segments(one) if request.segments else None) for one in logs],
+            disk_free_bytes=free,
+            disk_total_bytes=total,
+            recovery_report=encode.report_text(broker.report),
+        )
+
+    async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyResponse:
+        """See the proto."""
+        del request, context
+        who = self._broker.who
+        return pb.IdentifyResponse(
+            role=cluster_pb2.BROKER, id=who.broker_id, incarnation=who.incarnation, cluster_id=who.cluster_id
+        )
+
+
+class _Inbox:
+    """Fetch requests that were read and not answered; a few, so that the next is there when one is done."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[pb.FetchRequest] = deque()
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+
+    def put(self, request: pb.FetchRequest) -> None:
+        """One was read."""
+        self._waiting.append(request)
+        self._filled.set()
+        if len(self._waiting) >= FETCHES_READ_AHEAD:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait until another may be read."""
+        await self._room.wait()
+
+    async def take(self) -> pb.FetchRequest | None:
+        """The next; None when there will be none."""
+        while not self._waiting:
+            if self._closed:
+                return None
+            self._filled.clear()
+            await self._filled.wait()
+        self._room.set()
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        """No more will come."""
+        self._closed = True
+        self._filled.set()
+
+
+def _partition(entry: Any) -> PartitionId:
+    return PartitionId(TopicId(entry.topic_id), entry.partition)
+
+
+def _produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
+    epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
+    return ProduceEntry(_partition(entry), entry.batch, epoch)
+
+
+def _fetch_entry(entry: pb.FetchPartition) -> FetchEntry:
+    epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
+    return FetchEntry(_partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch)
+
+
+def _offset_ask(entry: pb.ListOffsetsPartition) -> OffsetAsk:
+    return OffsetAsk(
+        _partition(entry),
+        entry.timestamp_ms,
+        entry.wait_above if entry.HasField("wait_above") else None,
+        entry.leader_epoch if entry.HasField("leader_epoch") else None,
+    )

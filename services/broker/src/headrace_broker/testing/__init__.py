@@ -1,0 +1,1 @@
+"""Brokers for tests, in this process; nothing of the product imports this."""

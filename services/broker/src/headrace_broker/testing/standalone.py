@@ -1,0 +1,145 @@
+"""
+A broker with a cluster of its own that never changes: real gRPC, the store of choice, no controller.
+
+For tests of clients: ``async with standalone_broker(topics={"t": 6}) as endpoint``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.engine.broker import Broker, EngineSettings, Who
+from headrace_broker.engine.storage_loop import Flush
+from headrace_broker.ports import LogStore
+from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Partition, Role, Topic
+from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_proto.v1 import broker_pb2_grpc
+
+INCARNATION = b"standalone-test!"
+BROKER_ID = NodeId(1)
+NOWHERE = Endpoint("127.0.0.1", 1)
+
+
+def topic_id_of(name: str) -> TopicId:
+    """The id that a topic of this name has in these clusters."""
+    return TopicId(hashlib.md5(name.encode(), usedforsecurity=False).digest())
+
+
+@dataclass
+class FakeCluster:
+    """A cluster whose image a test sets."""
+
+    image: ClusterImage = EMPTY_IMAGE
+    confirmed: list[TopicId] = field(default_factory=list)
+    next_producer_id: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def show(self, image: ClusterImage) -> None:
+        """The next image; its revision is set here."""
+        self.image = replace(image, revision=self.image.revision + 1)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def images(self) -> AsyncIterator[ClusterImage]:
+        """See ``Cluster``."""
+        seen = EMPTY_IMAGE
+        while True:
+            while self.image is seen:
+                await self._changed.wait()
+            seen = self.image
+            yield seen
+
+    async def confirm_deletions(self, topic_ids: Sequence[TopicId]) -> None:
+        """See ``Cluster``."""
+        self.confirmed.extend(topic_ids)
+
+    async def allocate_producer_ids(self) -> range:
+        """See ``Cluster``."""
+        first, self.next_producer_id = self.next_producer_id, self.next_producer_id + 1000
+        return range(first, first + 1000)
+
+
+def image_of(
+    topics: Mapping[str, int],
+    *,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
+    endpoint: Endpoint = NOWHERE,
+    leader_epoch: int = 0,
+    nodes: Sequence[Node] = (),
+) -> ClusterImage:
+    """An image in which broker 1 leads all partitions of ``topics`` (name to partition count)."""
+    node = Node(NodeKey(Role.BROKER, BROKER_ID), endpoint, INCARNATION, 1, fenced=False, version="0.1.0")
+    made = [
+        Topic(name, topic_id_of(name), count, dict((configs or {}).get(name, {}))) for name, count in topics.items()
+    ]
+    partitions = [
+        Partition(PartitionId(topic.topic_id, n), (BROKER_ID,), (BROKER_ID,), BROKER_ID, leader_epoch, leader_epoch)
+        for topic in made
+        for n in range(topic.partition_count)
+    ]
+    return replace(
+        EMPTY_IMAGE,
+        incarnation=b"i" * 16,
+        revision=1,
+        cluster_id="standalone",
+        nodes={node.key: node} | {other.key: other for other in nodes},
+        topics={topic.topic_id: topic for topic in made},
+        topic_ids={topic.name: topic.topic_id for topic in made},
+        partitions={partition.id: partition for partition in partitions},
+    )
+
+
+@asynccontextmanager
+async def running_broker(
+    store: LogStore,
+    cluster: FakeCluster,
+    *,
+    settings: EngineSettings | None = None,
+    clock: Clock | None = None,
+) -> AsyncIterator[tuple[Broker, GrpcService]]:
+    """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
+    async with TaskRunner() as tasks:
+        broker = Broker(
+            Who(BROKER_ID, INCARNATION, "standalone"),
+            settings or EngineSettings(flush=Flush.OS),
+            store=store,
+            cluster=cluster,
+            clock=clock or SystemClock(),
+            tasks=tasks,
+        )
+        draining = asyncio.Event()
+        servicer = BrokerServicer(broker, tasks, draining)
+        config = ServerConfig(drain_ms_max=1_000)
+        async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
+            broker.start()
+            try:
+                yield broker, server
+            finally:
+                draining.set()
+                broker.drain()
+
+
+@asynccontextmanager
+async def standalone_broker(
+    topics: Mapping[str, int],
+    *,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
+    store: LogStore | None = None,
+    settings: EngineSettings | None = None,
+) -> AsyncIterator[Endpoint]:
+    """The address of a broker that leads ``topics`` (name to partition count), in memory unless told otherwise."""
+    cluster = FakeCluster()
+    async with running_broker(store or MemoryLogs(), cluster, settings=settings) as (broker, server):
+        endpoint = Endpoint("127.0.0.1", server.port)
+        cluster.show(image_of(topics, configs=configs, endpoint=endpoint))
+        await broker.follower.changed.wait()
+        yield endpoint
