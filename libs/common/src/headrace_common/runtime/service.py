@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.options import server_options
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tasks import TaskRunner, first_of
 
 Servicer = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 
@@ -218,14 +218,7 @@ async def run_until(stop: asyncio.Event, tasks: TaskRunner | None = None) -> Non
     if tasks is None:
         await stop.wait()
         return
-    waits = [asyncio.ensure_future(event.wait()) for event in (stop, tasks.failed)]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-            with suppress(asyncio.CancelledError):
-                await wait
+    await first_of(stop.wait(), tasks.failed.wait())
     if tasks.failure is not None:
         raise tasks.failure
 

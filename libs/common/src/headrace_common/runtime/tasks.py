@@ -72,3 +72,22 @@ class TaskRunner:
         _log.critical("a background task crashed; the process stops", exc_info=error, extra={"task": task.get_name()})
         self.failure = self.failure or error
         self.failed.set()
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """
+    Return when the first of ``waits`` has ended; the others are cancelled and have ended too.
+
+    Raises:
+        BaseException: what a wait raised that ended first.
+    """
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in done:
+        task.result()

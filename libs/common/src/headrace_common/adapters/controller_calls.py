@@ -1,0 +1,125 @@
+"""
+Calls to the active controller, wherever it is: follows hints, tries the others, waits between tries, and gives up.
+
+Used by the controller client (brokers, admin) and by the admin service's forwarding. What may be repeated is the
+caller's to say: after a broken connection nobody knows whether a request was carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from headrace_common.adapters.controller_route import ControllerRoute
+from headrace_common.core.errors import Busy, HeadraceError, NotController, RequestTimedOut, UnknownOutcome
+from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.entropy import backoff_ms
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.controller_pb2_grpc import ControllerAsyncStub
+
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Call(Protocol[A_co]):
+    """One RPC on a stub: ``lambda stub, timeout: stub.Heartbeat(request, timeout=timeout)``."""
+
+    def __call__(self, stub: ControllerAsyncStub, timeout: float) -> Awaitable[A_co]:
+        """Start the call; ``timeout`` is in seconds."""
+        ...
+
+
+class ControllerCalls:
+    """One channel per controller, opened when first needed. One event loop."""
+
+    def __init__(self, route: ControllerRoute, clock: Clock, *, attempt_ms_max: float = 5_000) -> None:
+        self.route = route
+        self._clock = clock
+        self._attempt_ms_max = attempt_ms_max
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+
+    def stub(self, target: Endpoint) -> ControllerAsyncStub:
+        """The stub of one controller."""
+        channel = self._channels.get(target)
+        if channel is None:
+            channel = self._channels[target] = open_channel(str(target))
+        stub: ControllerAsyncStub = ControllerStub(channel)
+        return stub
+
+    async def active(self, call: Call[A], *, timeout_ms: float, repeatable: bool) -> A:
+        """
+        The active controller's answer.
+
+        Args:
+            timeout_ms: for all tries together.
+            repeatable: the request may be carried out twice; False gives up when its fate is unknown.
+
+        Raises:
+            HeadraceError: the controller's own; or, after ``timeout_ms``, what the last try said.
+        """
+        end = self._clock.monotonic_ms() + timeout_ms
+        tries, hints = 0, 0
+        while True:
+            target = self.route.target()
+            left = end - self._clock.monotonic_ms()
+            try:
+                return await call(
+                    self.stub(target), max(0.001, min(left, self._attempt_limit(repeatable, left)) / 1_000)
+                )
+            except grpc.RpcError as failure:
+                error = error_from_rpc(failure)
+                if isinstance(error, NotController) and self.route.moved(target, error.endpoint_hint):
+                    hints += 1
+                    if hints <= self.route.size + 1:
+                        continue
+                if not self._worth_another_try(error, target, repeatable):
+                    raise error from failure
+            tries += 1
+            pause = backoff_ms(tries)
+            if self._clock.monotonic_ms() + pause >= end:
+                raise _given_up(error, timeout_ms) from error
+            await self._clock.sleep_ms(pause)
+            hints = 0
+
+    def _attempt_limit(self, repeatable: bool, left: float) -> float:
+        return self._attempt_ms_max if repeatable else left
+
+    def _worth_another_try(self, error: HeadraceError, target: Endpoint, repeatable: bool) -> bool:
+        match error:
+            case NotController():
+                return True
+            case UnknownOutcome():
+                self.route.failed(target)
+                return repeatable or _never_sent(error)
+            case Busy():
+                return repeatable
+        return False
+
+    async def close(self) -> None:
+        """Close all channels; calls under way fail."""
+        while self._channels:
+            _, channel = self._channels.popitem()
+            with suppress(grpc.aio.UsageError):
+                await channel.close()
+
+
+def _never_sent(error: HeadraceError) -> bool:
+    return "failed to connect" in str(error).lower()
+
+
+def _given_up(error: HeadraceError, timeout_ms: float) -> HeadraceError:
+    if isinstance(error, NotController):
+        return RequestTimedOut(
+            f"no controller was active for {timeout_ms:.0f} ms; nothing was changed. Check that a majority of etcd "
+            "and one controller run, then try again"
+        )
+    return error

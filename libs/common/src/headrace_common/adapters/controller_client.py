@@ -1,0 +1,402 @@
+"""
+A node's tie to the cluster: registers it, says that it lives, follows the cluster image, and takes its leave.
+
+Brokers and admin services open one ``ControllerClient`` each. It finds the active controller by itself and keeps on
+trying for as long as it is open: controllers may be away for any time, the node then goes on with the image it has.
+One event loop; heartbeats come from a thread of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import grpc
+
+from headrace_common.adapters.controller_calls import ControllerCalls
+from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread
+from headrace_common.adapters.controller_route import ControllerRoute
+from headrace_common.core.errors import (
+    Busy,
+    DuplicateRegistration,
+    HeadraceError,
+    Moved,
+    NetworkFailed,
+    NotRegistered,
+    Rejected,
+    StaleBrokerEpoch,
+    UnknownOutcome,
+)
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    ImageGap,
+    ImageStale,
+    Node,
+    NodeKey,
+    Role,
+)
+from headrace_common.rpc.convert import delta_from_proto, node_key_to_proto, node_to_proto
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.entropy import backoff_ms
+from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_proto.v1 import controller_pb2 as pb
+
+CALL_MS_MAX: Final = 30_000.0
+"""How long one call may take over all its tries."""
+_REGISTER_ROUND_MS: Final = 10_000.0
+_WATCH_PAUSE_MS_MAX: Final = 2_000.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a node says of itself when it joins. ``node.epoch`` and its flags are the controller's to decide."""
+
+    node: Node
+    cluster_id: str | None = None
+    """The cluster the node's data belongs to; None for a new data directory."""
+    previous_epoch: int | None = None
+    """Epoch of the last registration after a clean stop; None: unclean or new."""
+    damaged: tuple[PartitionId, ...] = ()
+    """Logs that lost acknowledged records; the node must not lead them."""
+    max_leader_epoch: int = 0
+    max_producer_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the controller made of it."""
+
+    cluster_id: str
+    epoch: int
+    revision: int
+    """The image that holds this registration."""
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+
+
+class ControllerClient:
+    """Made by ``open``. Everything here runs on the event loop that opened it."""
+
+    def __init__(self, calls: ControllerCalls, key: NodeKey, clock: Clock, tasks: TaskRunner) -> None:
+        self.key = key
+        self._calls = calls
+        self._clock = clock
+        self._tasks = tasks
+        self._image = EMPTY_IMAGE
+        self._changed = asyncio.Event()
+        self._registration: Registration | None = None
+        self._registered: Registered | None = None
+        self._fenced = True
+        self._may_shut_down = False
+        self._joining = False
+        self._beats = HeartbeatThread(key, calls.route, self._on_answer)
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(
+        bootstrap: Sequence[Endpoint], *, role: Role, id: int, clock: Clock, tasks: TaskRunner
+    ) -> AsyncIterator[ControllerClient]:
+        """
+        A client that follows the image from now on; it is not registered yet.
+
+        Args:
+            bootstrap: controllers to begin with, at least one; it learns of others.
+            tasks: runs its loops. When another process takes over this node's id, a loop fails with
+                ``DuplicateRegistration``, so that this process stops.
+        """
+        route = ControllerRoute(bootstrap)
+        calls = ControllerCalls(route, clock)
+        client = ControllerClient(calls, NodeKey(role, NodeId(id)), clock, tasks)
+        follower = tasks.start(client._follow(), name="follow-metadata")
+        client._beats.start()
+        try:
+            yield client
+        finally:
+            await client._beats.stop()
+            follower.cancel()
+            await asyncio.wait([follower])
+            await calls.close()
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest image; empty (revision 0) until the first snapshot came."""
+        return self._image
+
+    @property
+    def registered(self) -> Registered | None:
+        """The newest registration; None before the first. Its epoch changes when the node had to join again."""
+        return self._registered
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the controller, in its last answer, held this node for fenced."""
+        return self._fenced
+
+    @property
+    def calls(self) -> ControllerCalls:
+        """For requests that are forwarded as they are."""
+        return self._calls
+
+    async def images(self) -> AsyncIterator[ClusterImage]:
+        """
+        The image each time it changed, newest only: a slow reader skips, never falls behind. Begins with the present
+        one where there is one; never ends.
+        """
+        seen = EMPTY_IMAGE
+        while True:
+            while self._image is seen:
+                await self._changed.wait()
+            seen = self._image
+            yield seen
+
+    async def until_unfenced(self) -> None:
+        """Return once the controller lets this node take part."""
+        await self._until(lambda: self._registered is not None and not self._fenced)
+
+    # --- joining and leaving ----------------------------------------------------------------------------------
+
+    async def register(self, registration: Registration, *, want_fenced: bool = False) -> Registered:
+        """
+        Join the cluster, however long it takes until a controller answers, and begin to send heartbeats.
+
+        Args:
+            want_fenced: stay fenced until ``want_unfenced`` (storage is still being recovered).
+
+        Raises:
+            InconsistentClusterId: the data belongs to another cluster.
+            DuplicateRegistration: another living process has this id.
+            Rejected: the registration itself is wrong.
+        """
+        assert registration.node.key == self.key, "a client registers the node it was opened for"
+        self._registration = registration
+        self._beats.update(want_fenced=want_fenced)
+        return await self._join(registration)
+
+    def want_unfenced(self) -> None:
+        """Storage is ready: ask to take part from the next heartbeat on, which goes out at once."""
+        self._beats.update(want_fenced=False)
+        self._beat_at_once()
+
+    async def leave(self, timeout_ms: float) -> bool:
+        """
+        Controlled shutdown: ask that leaders move away and wait for it; then heartbeats stop.
+
+        Returns:
+            True when nothing depends on this node any more; False after ``timeout_ms``, or unregistered.
+        """
+        if self._registered is None:
+            await self._beats.stop()
+            return False
+        self._may_shut_down = False
+        self._beats.update(want_shutdown=True)
+        self._beat_at_once()
+        await first_of(self._clock.sleep_ms(timeout_ms), self._until(lambda: self._may_shut_down))
+        await self._beats.stop()
+        return self._may_shut_down
+
+    async def unregister(self, *, timeout_ms: float = CALL_MS_MAX) -> None:
+        """
+        Leave for good: no heartbeats any more, and the registration is removed.
+
+        Raises:
+            HeadraceError: refused (a broker that holds replicas), or no controller answered in time.
+        """
+        await self._beats.stop()
+        key = node_key_to_proto(self.key)
+        request = pb.UnregisterNodeRequest(role=key.role, id=key.id)
+        await self._calls.active(
+            lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), timeout_ms=timeout_ms, repeatable=True
+        )
+
+    # --- calls of a registered broker -------------------------------------------------------------------------
+
+    async def confirm_deletions(self, topic_ids: Sequence[TopicId], *, timeout_ms: float = CALL_MS_MAX) -> None:
+        """
+        Say that this broker's logs of these topics are gone.
+
+        Raises:
+            HeadraceError: nothing was noted, or it is unknown; say it again later.
+        """
+        request = pb.ConfirmDeletionsRequest(broker_id=self.key.id, broker_epoch=self._epoch(), topic_ids=topic_ids)
+        await self._calls.active(
+            lambda stub, timeout: stub.ConfirmDeletions(request, timeout=timeout),
+            timeout_ms=timeout_ms,
+            repeatable=True,
+        )
+
+    async def allocate_producer_ids(self, *, timeout_ms: float = CALL_MS_MAX) -> range:
+        """
+        Producer ids that nobody else ever gets.
+
+        Raises:
+            HeadraceError: none were given; a block may be lost, which costs nothing.
+        """
+        request = pb.AllocateProducerIdsRequest(broker_id=self.key.id, broker_epoch=self._epoch())
+        answer = await self._calls.active(
+            lambda stub, timeout: stub.AllocateProducerIds(request, timeout=timeout),
+            timeout_ms=timeout_ms,
+            repeatable=True,
+        )
+        return range(answer.first_id, answer.first_id + answer.count)
+
+    def _epoch(self) -> int:
+        if self._registered is None:
+            raise NotRegistered(f"{self.key} is not registered yet; wait until a controller has answered")
+        return self._registered.epoch
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _join(self, registration: Registration) -> Registered:
+        request = _register_request(registration)
+        self._joining = True
+        try:
+            answer = await self._register_until_answered(request)
+        finally:
+            self._joining = False
+        self._registered = Registered(
+            answer.cluster_id,
+            answer.epoch,
+            answer.revision,
+            max(1, answer.heartbeat_interval_ms),
+            max(1, answer.session_timeout_ms),
+        )
+        self._fenced = True
+        self._beats.update(epoch=answer.epoch, interval_ms=float(self._registered.heartbeat_interval_ms))
+        self._beat_at_once()
+        _log.info("registered", extra={"node_key": str(self.key), "epoch": answer.epoch, "revision": answer.revision})
+        return self._registered
+
+    async def _register_until_answered(self, request: pb.RegisterNodeRequest) -> pb.RegisterNodeResponse:
+        tries = 0
+        while True:
+            try:
+                return await self._calls.active(
+                    lambda stub, timeout: stub.RegisterNode(request, timeout=timeout),
+                    timeout_ms=_REGISTER_ROUND_MS,
+                    repeatable=True,
+                )
+            except (UnknownOutcome, Busy, Moved) as error:
+                tries += 1
+                _log.warning("no controller took the registration yet: %s", error, extra={"round": tries})
+                await self._clock.sleep_ms(backoff_ms(tries, ms_max=5_000))
+
+    def _on_answer(self, answer: BeatAnswered | BeatRefused) -> None:
+        if self._registered is None or answer.epoch != self._registered.epoch:
+            return
+        if isinstance(answer, BeatAnswered):
+            if answer.fenced != self._fenced:
+                _log.info("fenced" if answer.fenced else "unfenced", extra={"epoch": answer.epoch})
+            self._fenced = answer.fenced
+            self._may_shut_down = answer.may_shut_down
+            self._beats.update(waiting=self._waits())
+            self._notify()
+        elif isinstance(answer.error, NotRegistered | StaleBrokerEpoch):
+            self._start_rejoining(answer.error)
+
+    def _waits(self) -> bool:
+        beat = self._beats.beat
+        if beat.want_shutdown:
+            return not self._may_shut_down
+        caught_up = self._registered is not None and self._image.revision >= self._registered.revision
+        return self._fenced and caught_up and not beat.want_fenced
+
+    def _beat_at_once(self) -> None:
+        self._beats.update(waiting=self._waits(), at_once=True)
+
+    def _start_rejoining(self, error: HeadraceError) -> None:
+        if self._joining or self._beats.beat.want_shutdown:
+            return
+        self._joining = True
+        self._fenced = True
+        self._notify()
+        _log.warning("the controller does not know this registration any more: %s; joining again", error)
+        self._tasks.start(self._rejoin(), name="join-again")
+
+    async def _rejoin(self) -> None:
+        assert self._registration is not None
+        assert self._registered is not None
+        again = Registration(
+            node=self._registration.node,
+            cluster_id=self._registered.cluster_id,
+            previous_epoch=self._registered.epoch,
+            damaged=self._registration.damaged,
+            max_leader_epoch=self._registration.max_leader_epoch,
+            max_producer_id=self._registration.max_producer_id,
+        )
+        await self._join(again)
+
+    async def _follow(self) -> None:
+        """Keep the image: a snapshot, then deltas; whatever breaks, begin again elsewhere after a bounded pause."""
+        request = pb.WatchMetadataRequest(node=node_key_to_proto(self.key))
+        failures = 0
+        while True:
+            target = self._calls.route.target()
+            try:
+                async for update in self._calls.stub(target).WatchMetadata(request):
+                    self._take(self._image.apply(delta_from_proto(update)))
+                    failures = 0
+                error: Exception = NetworkFailed("the controller ended the stream")
+            except grpc.RpcError as failure:
+                error = error_from_rpc(failure)
+            except (ImageGap, ImageStale, Rejected) as refused:
+                error = refused
+            self._calls.route.failed(target)
+            failures += 1
+            _log.info("metadata stream broke: %s", error, extra={"controller": str(target), "failures": failures})
+            await self._clock.sleep_ms(backoff_ms(failures, ms_max=_WATCH_PAUSE_MS_MAX))
+
+    def _take(self, image: ClusterImage) -> None:
+        self._stop_if_replaced(image)
+        self._image = image
+        active = image.active_controller
+        controllers = [n.grpc for n in image.nodes.values() if n.key.role is Role.CONTROLLER]
+        self._calls.route.learned(
+            active.grpc if active is not None and active.id >= 0 else None,
+            -1 if active is None else active.epoch,
+            controllers,
+        )
+        joined = self._registered is not None and self._beats.beat.image_revision < self._registered.revision
+        self._beats.update(image_revision=image.revision)
+        if joined and self._waits():
+            self._beat_at_once()
+        self._notify()
+
+    def _stop_if_replaced(self, image: ClusterImage) -> None:
+        node = image.nodes.get(self.key)
+        if node is None or self._registered is None or self._registration is None or self._joining:
+            return
+        if node.epoch > self._registered.epoch and node.incarnation != self._registration.node.incarnation:
+            raise DuplicateRegistration(
+                f"another process has registered as {self.key} (epoch {node.epoch}, at {node.grpc}); this one stops. "
+                "Give each process an id of its own"
+            )
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.wait()
+
+
+def _register_request(registration: Registration) -> pb.RegisterNodeRequest:
+    return pb.RegisterNodeRequest(
+        node=node_to_proto(registration.node),
+        cluster_id=registration.cluster_id,
+        previous_epoch=registration.previous_epoch,
+        damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged],
+        max_leader_epoch=registration.max_leader_epoch,
+        max_producer_id=registration.max_producer_id,
+    )

@@ -1,0 +1,169 @@
+"""
+Says that a node lives, from a thread with a connection of its own: a busy event loop must not look like death.
+
+Owned by the controller client, which tells it what to say (``update``) and hears what comes back (``on_answer``, on
+the event loop). The thread decides nothing but whom to ask and how long to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from threading import Event, Lock, Thread
+from typing import Final
+
+import grpc
+
+from headrace_common.adapters.controller_route import ControllerRoute
+from headrace_common.core.errors import HeadraceError, NotController, UnknownOutcome
+from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import NodeKey
+from headrace_common.rpc.convert import role_to_proto
+from headrace_common.rpc.options import open_sync_channel
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.entropy import backoff_ms
+from headrace_proto.v1 import controller_pb2 as pb
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+_EAGER_MS: Final = 250.0
+"""Interval while the node waits for the controller: to be unfenced, or to be let go."""
+_RETRY_MS_MAX: Final = 1_000.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What the next heartbeat says."""
+
+    epoch: int = -1
+    """Below 0: the node is not registered, say nothing."""
+    image_revision: int = 0
+    want_fenced: bool = False
+    want_shutdown: bool = False
+    interval_ms: float = 2_000.0
+    waiting: bool = False
+    """The node waits for an answer that differs from the last one; ask more often."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeatAnswered:
+    """The controller heard the beat of ``epoch``."""
+
+    epoch: int
+    fenced: bool
+    may_shut_down: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeatRefused:
+    """The controller, or the way to it, refused the beat of ``epoch``."""
+
+    epoch: int
+    error: HeadraceError
+
+
+class HeartbeatThread:
+    """Beats from ``start`` to ``stop``. ``on_answer`` runs on the loop that started it."""
+
+    def __init__(
+        self, key: NodeKey, route: ControllerRoute, on_answer: Callable[[BeatAnswered | BeatRefused], None]
+    ) -> None:
+        self._key = key
+        self._route = route
+        self._on_answer = on_answer
+        self._lock = Lock()
+        self._beat = Beat()
+        self._wake = Event()
+        self._stopping = False
+        self._channel: tuple[Endpoint, grpc.Channel] | None = None
+        self._thread = Thread(target=self._run, name=f"heartbeat-{key}", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def beat(self) -> Beat:
+        """What the next heartbeat says."""
+        with self._lock:
+            return self._beat
+
+    def update(self, *, at_once: bool = False, **changes: int | float | bool) -> None:
+        """Change what is said; ``at_once`` says it without waiting for the interval."""
+        with self._lock:
+            self._beat = replace(self._beat, **changes)  # type: ignore[arg-type]  # names are Beat's fields
+        if at_once:
+            self._wake.set()
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Say nothing more; returns when the thread has ended (a call under way is broken off)."""
+        if self._loop is None:
+            return
+        self._stopping = True
+        self._wake.set()
+        channel = self._channel
+        if channel is not None:
+            channel[1].close()
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            beat = self.beat
+            if beat.epoch >= 0:
+                failures = 0 if self._send(beat) else failures + 1
+            self._wake.wait(self._pause_ms(failures) / 1_000)
+            self._wake.clear()
+        if self._channel is not None:
+            self._channel[1].close()
+
+    def _pause_ms(self, failures: int) -> float:
+        beat = self.beat
+        interval = min(beat.interval_ms, _EAGER_MS) if beat.waiting else beat.interval_ms
+        return min(interval, backoff_ms(failures, ms_max=_RETRY_MS_MAX)) if failures else interval
+
+    def _send(self, beat: Beat) -> bool:
+        target = self._route.target()
+        request = pb.HeartbeatRequest(
+            role=role_to_proto(self._key.role),
+            id=self._key.id,
+            epoch=beat.epoch,
+            image_revision=beat.image_revision,
+            want_fenced=beat.want_fenced,
+            want_shutdown=beat.want_shutdown,
+        )
+        try:
+            answer = self._stub(target).Heartbeat(request, timeout=beat.interval_ms / 1_000)
+        except grpc.RpcError as failure:
+            return self._refused(beat, target, error_from_rpc(failure))
+        except ValueError:
+            return False  # the channel was closed: we are stopping
+        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down))
+        return True
+
+    def _refused(self, beat: Beat, target: Endpoint, error: HeadraceError) -> bool:
+        if isinstance(error, NotController):
+            self._route.moved(target, error.endpoint_hint)
+        elif isinstance(error, UnknownOutcome):
+            self._route.failed(target)
+        self._tell(BeatRefused(beat.epoch, error))
+        return False
+
+    def _stub(self, target: Endpoint) -> ControllerStub:
+        if self._channel is None or self._channel[0] != target:
+            if self._channel is not None:
+                self._channel[1].close()
+            self._channel = (target, open_sync_channel(str(target), own_connection=True))
+        return ControllerStub(self._channel[1])
+
+    def _tell(self, what: BeatAnswered | BeatRefused) -> None:
+        assert self._loop is not None, "the thread runs only after start"
+        try:
+            self._loop.call_soon_threadsafe(self._on_answer, what)
+        except RuntimeError:
+            self._stopping = True  # the loop is closed: the process ends

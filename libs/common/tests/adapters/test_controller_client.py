@@ -1,0 +1,330 @@
+"""The node's tie to its controllers, over real gRPC, against controllers in memory that misbehave on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.adapters.controller_route import ControllerRoute
+from headrace_common.core.errors import (
+    DuplicateRegistration,
+    InconsistentClusterId,
+    MetadataUnavailable,
+    NotRegistered,
+    RequestTimedOut,
+)
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import ClusterImage, ImageDelta, Node, NodeKey, Role
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.testing.fake_controller import FakeController
+
+KEY = NodeKey(Role.BROKER, NodeId(1))
+NODE = Node(KEY, Endpoint("127.0.0.1", 9292), b"i" * 16, -1)
+DEAD = Endpoint("127.0.0.1", 1)
+
+
+@asynccontextmanager
+async def opened(*bootstrap: Endpoint) -> AsyncIterator[ControllerClient]:
+    async with (
+        TaskRunner() as tasks,
+        ControllerClient.open(bootstrap, role=Role.BROKER, id=1, clock=SystemClock(), tasks=tasks) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[FakeController]:
+    async with FakeController().serve() as fake:
+        yield fake
+
+
+def at(fake: FakeController) -> Endpoint:
+    assert fake.endpoint is not None
+    return fake.endpoint
+
+
+async def image_where(client: ControllerClient, condition: Callable[[ClusterImage], bool]) -> ClusterImage:
+    async for image in client.images():
+        if condition(image):
+            return image
+    raise AssertionError("images never end")
+
+
+async def test_registers_is_unfenced_and_follows(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        registered = await client.register(Registration(NODE))
+        assert (registered.cluster_id, registered.epoch) == ("test-cluster", 1)
+        await client.until_unfenced()
+        controller.put_topic("t", 3)
+        image = await image_where(client, lambda i: "t" in i.topic_ids)
+        assert image == controller.image
+        assert client.image is image
+
+
+async def test_stays_fenced_until_storage_is_ready(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE), want_fenced=True)
+        assert (await controller.until_beat(2)).want_fenced
+        assert client.fenced
+        client.want_unfenced()
+        await client.until_unfenced()
+
+
+async def test_a_standby_points_to_the_active_controller(controller: FakeController) -> None:
+    standby = FakeController()
+    standby.active, standby.hint = False, str(at(controller))
+    async with standby.serve(), opened(at(standby)) as client:
+        await client.register(Registration(NODE))
+        assert controller.calls[0] == "RegisterNode"
+        await controller.until_beat()
+
+
+async def test_a_dead_bootstrap_entry_is_passed_over(controller: FakeController) -> None:
+    async with opened(DEAD, at(controller)) as client:
+        await client.register(Registration(NODE))
+        await image_where(client, lambda i: KEY in i.nodes)
+
+
+async def test_registration_waits_until_a_controller_answers() -> None:
+    fake = FakeController()
+    async with fake.serve():
+        endpoint = at(fake)
+    async with opened(endpoint) as client:
+        joining = asyncio.ensure_future(client.register(Registration(NODE)))
+        await asyncio.sleep(0.05)
+        assert not joining.done()
+        async with fake.serve(endpoint.port):
+            assert (await joining).epoch == 1
+
+
+async def test_data_of_another_cluster_is_refused_at_once(controller: FakeController) -> None:
+    controller.refusals["RegisterNode"] = [InconsistentClusterId("the data belongs to cluster x")]
+    async with opened(at(controller)) as client:
+        with pytest.raises(InconsistentClusterId):
+            await client.register(Registration(NODE, cluster_id="x"))
+    assert controller.calls.count("RegisterNode") == 1
+
+
+async def test_a_busy_controller_is_asked_again(controller: FakeController) -> None:
+    controller.refusals["RegisterNode"] = [MetadataUnavailable("etcd is away")] * 2
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+    assert controller.calls.count("RegisterNode") == 3
+
+
+async def test_a_forgotten_node_registers_again_as_the_same_process(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        await client.until_unfenced()
+        controller.change(removed_nodes=(KEY,))
+        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
+        await client.until_unfenced()
+        assert client.registered is not None
+        assert client.registered.epoch == 2
+    assert controller.registrations[1].previous_epoch == 1
+    assert controller.registrations[1].cluster_id == "test-cluster"
+    assert controller.registrations[1].node.incarnation == b"i" * 16
+
+
+async def test_a_stale_epoch_without_another_process_registers_again(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        await client.until_unfenced()
+        own = controller.image.nodes[KEY]
+        controller.change(nodes=(replace(own, epoch=own.epoch + 1, incarnation=own.incarnation),))
+        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch > own.epoch)
+        while len(controller.registrations) < 2:
+            await controller.until_beat()
+
+
+async def test_another_process_with_this_id_stops_this_one(controller: FakeController) -> None:
+    async with (
+        TaskRunner() as tasks,
+        ControllerClient.open([at(controller)], role=Role.BROKER, id=1, clock=SystemClock(), tasks=tasks) as client,
+    ):
+        await client.register(Registration(NODE))
+        await client.until_unfenced()
+        other = replace(controller.image.nodes[KEY], epoch=99, incarnation=b"o" * 16)
+        controller.change(nodes=(other,))
+        await tasks.failed.wait()
+        assert isinstance(tasks.failure, DuplicateRegistration)
+
+
+async def test_a_broken_stream_is_taken_up_again(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await image_where(client, lambda i: i.revision > 0)
+        controller.break_streams()
+        controller.put_topic("later", 1)
+        assert await image_where(client, lambda i: "later" in i.topic_ids) == controller.image
+
+
+async def test_a_gap_is_answered_with_a_new_snapshot(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        image = await image_where(client, lambda i: i.revision > 0)
+        controller.send(ImageDelta(image.incarnation, image.revision + 5, image.revision + 6, image.cluster_id))
+        controller.put_topic("after-gap", 1)
+        assert await image_where(client, lambda i: "after-gap" in i.topic_ids) == controller.image
+
+
+async def test_an_older_image_changes_nothing(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        controller.put_topic("kept", 1)
+        held = await image_where(client, lambda i: "kept" in i.topic_ids)
+        controller.image = replace(controller.image, revision=1, topics={}, topic_ids={}, partitions={})
+        controller.break_streams()
+        await controller.until_called("WatchMetadata", 4)
+        assert client.image is held
+
+
+async def test_a_slow_reader_gets_the_newest_only(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        images = client.images()
+        await anext(images)
+        for n in range(20):
+            controller.put_topic(f"t{n}", 1)
+        await image_where(client, lambda i: len(i.topics) == 20)
+        assert len((await anext(images)).topics) == 20
+
+
+async def test_heartbeats_go_on_while_the_event_loop_is_busy() -> None:
+    """The client's loop is blocked in this thread; the controller runs in another."""
+    ready: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    fake: list[FakeController] = []
+    done = asyncio.Event()
+    stop: list[Callable[[], object]] = []
+
+    def run_controller() -> None:
+        async def main() -> None:
+            controller = FakeController()
+            fake.append(controller)
+            finished = asyncio.Event()
+            inner = asyncio.get_running_loop()
+            stop.append(lambda: inner.call_soon_threadsafe(finished.set))
+            async with controller.serve():
+                loop.call_soon_threadsafe(ready.set_result, at(controller))
+                await finished.wait()
+            loop.call_soon_threadsafe(done.set)
+
+        asyncio.run(main())
+
+    thread = asyncio.to_thread(run_controller)
+    running = asyncio.ensure_future(thread)
+    try:
+        async with opened(await ready) as client:
+            await client.register(Registration(NODE))
+            await client.until_unfenced()
+            before = len(fake[0].beats)
+            time.sleep(1.0)  # the loop is blocked on purpose
+            assert len(fake[0].beats) >= before + 3
+    finally:
+        stop[0]()
+        await running
+
+
+async def test_leaving_waits_until_nothing_depends_on_the_node(controller: FakeController) -> None:
+    controller.may_shut_down = False
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        await client.until_unfenced()
+        leaving = asyncio.ensure_future(client.leave(20_000))
+        while not (await controller.until_beat()).want_shutdown:
+            pass
+        assert not leaving.done()
+        controller.may_shut_down = True
+        assert await leaving
+        count = len(controller.beats)
+        await asyncio.sleep(0.15)
+        assert len(controller.beats) == count
+
+
+async def test_leaving_is_bounded(controller: FakeController) -> None:
+    controller.may_shut_down = False
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        assert not await client.leave(100)
+
+
+async def test_producer_ids_and_confirmations(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        with pytest.raises(NotRegistered):
+            await client.allocate_producer_ids()
+        await client.register(Registration(NODE))
+        assert await client.allocate_producer_ids() == range(1_000, 2_000)
+        controller.refusals["ConfirmDeletions"] = [MetadataUnavailable("etcd is away")]
+        topic = controller.put_topic("gone", 1)
+        await client.confirm_deletions([topic.topic_id])
+        assert controller.confirmed == [topic.topic_id]
+
+
+async def test_unregistering_removes_the_node(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        await client.unregister()
+        assert KEY not in controller.image.nodes
+
+
+async def test_calls_give_up_when_nobody_is_active(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        controller.active = False
+        with pytest.raises(RequestTimedOut, match="no controller was active"):
+            await client.allocate_producer_ids(timeout_ms=500)
+
+
+class TestRoute:
+    A, B, C = Endpoint("a", 1), Endpoint("b", 1), Endpoint("c", 1)
+
+    def test_goes_round_the_bootstrap_list(self) -> None:
+        route = ControllerRoute([self.A, self.B])
+        seen = []
+        for _ in range(3):
+            seen.append(route.target())
+            route.failed(seen[-1])
+        assert seen == [self.A, self.B, self.A]
+
+    def test_a_hint_wins_until_it_fails(self) -> None:
+        route = ControllerRoute([self.A, self.B])
+        assert route.moved(self.A, "c:1")
+        assert route.target() == self.C
+        route.failed(self.C)
+        assert route.target() in {self.A, self.B}
+
+    def test_an_own_or_broken_hint_is_no_help(self) -> None:
+        route = ControllerRoute([self.A, self.B])
+        assert not route.moved(self.A, "a:1")
+        assert route.target() == self.B
+        assert not route.moved(self.B, "nonsense")
+        assert not route.moved(self.A, None)
+
+    def test_a_late_failure_does_not_undo_a_newer_hint(self) -> None:
+        route = ControllerRoute([self.A, self.B])
+        route.moved(self.A, "c:1")
+        route.failed(self.A)
+        assert route.target() == self.C
+
+    def test_an_image_of_a_known_epoch_does_not_undo_a_hint(self) -> None:
+        route = ControllerRoute([self.A])
+        route.learned(self.A, 3)
+        route.moved(self.A, "b:1")
+        route.learned(self.A, 3)
+        assert route.target() == self.B
+        route.learned(self.C, 4)
+        assert route.target() == self.C
+
+    def test_controllers_of_the_image_are_tried_too(self) -> None:
+        route = ControllerRoute([self.A])
+        route.learned(None, -1, [self.A, self.B])
+        route.failed(self.A)
+        assert route.target() == self.B
+
+    def test_an_empty_list_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="host:port"):
+            ControllerRoute([])
