@@ -10,10 +10,9 @@ import pytest
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.rocksdb_log import LogsOptions, RocksDbLogs
-from headrace_broker.adapters.rocksdb_store import StoreOptions
 from headrace_broker.ports import LogStore
 
-SMALL = LogsOptions(store=StoreOptions(memtable_bytes=1 << 20, wal_bytes_max=4 << 20, blob_file_bytes=1 << 20))
+from .storage_batches import SMALL
 
 
 class Disk:

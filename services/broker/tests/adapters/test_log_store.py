@@ -22,8 +22,8 @@ from headrace_broker.core.rows import (
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
-from .batches import Writer, make_batch, make_row, partition
 from .conftest import Disk
+from .storage_batches import Writer, make_batch, make_row, partition
 
 
 async def started(disk: Disk, count: int = 5) -> Writer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import random
 import struct
 from dataclasses import dataclass, field
 
 import crc32c
 
+from headrace_broker.adapters.rocksdb_log import LogsOptions
+from headrace_broker.adapters.rocksdb_store import StoreOptions
 from headrace_broker.core.rows import (
     EpochRow,
     IndexRow,
@@ -22,13 +24,17 @@ from headrace_broker.core.rows import (
 )
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
+LOGS = 8
+SMALL = LogsOptions(store=StoreOptions(memtable_bytes=1 << 20, wal_bytes_max=4 << 20, blob_file_bytes=1 << 20))
 _HEADER = struct.Struct(">qiibI")
 _COVERED = struct.Struct(">hiqqqhii3x")
 
 
-def make_batch(base: int, records: int = 10, size: int = 4096, epoch: int = 1) -> bytes:
-    """A batch of ``size`` bytes."""
-    covered = _COVERED.pack(0, records - 1, base, base + records, -1, -1, -1, records) + os.urandom(size - 64)
+def make_batch(base: int, records: int = 10, size: int = 4096, epoch: int = 1, log: int = 0) -> bytes:
+    """A batch of ``size`` bytes; the same arguments make the same bytes."""
+    covered = _COVERED.pack(0, records - 1, base, base + records, -1, -1, -1, records) + random.Random(
+        f"{log} {base} {epoch}"
+    ).randbytes(size - 64)
     return _HEADER.pack(base, size - 12, epoch, 3, crc32c.crc32c(covered)) + covered
 
 
@@ -49,6 +55,11 @@ def make_row(base: int, batch: bytes, records: int = 10, epoch: int = 1, segment
         segment_min_timestamp=base,
         segment_max_timestamp=base + records,
     )
+
+
+def size_of(log: int, base: int) -> int:
+    """Sizes are fixed by log and offset, so that a reader can make the same bytes again."""
+    return random.Random(f"size {log} {base}").choice((100, 700, 3000, 16_000, 40_000))
 
 
 def partition(number: int) -> PartitionId:
@@ -79,7 +90,7 @@ class Writer:
         """So many more batches."""
         writes: list[LogWrite] = []
         for _ in range(count):
-            batch = make_batch(self.end, records, size or self.size, self.epoch)
+            batch = make_batch(self.end, records, size or self.size, self.epoch, self.log)
             row = make_row(self.end, batch, records, self.epoch)
             self.batches[self.end] = batch
             self.rows.append(row)
