@@ -1,0 +1,1 @@
+"""The controller: cluster metadata in etcd, liveness, placement, leadership, configs and ids."""

@@ -1,0 +1,50 @@
+"""Looks at a node's own address: first whether anybody listens (TCP), then who it is (``Broker.Identify``)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import Node
+from headrace_common.rpc.options import open_channel
+from headrace_controller.ports import ProbeResult
+from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
+
+_TIMEOUT_S: Final = 1.0
+
+
+class GrpcProbe:
+    """A probe over the network; keeps nothing between two looks."""
+
+    async def probe(self, node: Node) -> ProbeResult:
+        """See the port."""
+        reached = await _connects(node.grpc)
+        if reached is not ProbeResult.ANSWERS:
+            return reached
+        async with open_channel(str(node.grpc), own_connection=True) as channel:
+            try:
+                stub = broker_pb2_grpc.BrokerStub(channel)
+                answer = await stub.Identify(broker_pb2.IdentifyRequest(), timeout=_TIMEOUT_S / 2)
+            except grpc.aio.AioRpcError as error:
+                unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED
+                return ProbeResult.ANSWERS if unknown else ProbeResult.SILENT
+        return ProbeResult.SAME if answer.incarnation == node.incarnation else ProbeResult.OTHER
+
+
+async def _connects(endpoint: Endpoint) -> ProbeResult:
+    try:
+        async with asyncio.timeout(_TIMEOUT_S / 2):
+            _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    except (ConnectionRefusedError, ConnectionResetError):
+        return ProbeResult.REFUSED
+    except (OSError, TimeoutError):
+        return ProbeResult.SILENT
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
+    return ProbeResult.ANSWERS

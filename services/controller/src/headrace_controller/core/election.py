@@ -1,0 +1,171 @@
+"""
+Who leads a partition, and which replicas may (KIP-966). Called by the active controller whenever nodes change.
+
+``settled`` looks at one partition and at the brokers as they are and gives the partition as it should be: level
+triggered, so that it can be repeated at any time, by any controller, after any crash. What is known to hold all
+committed records is the ISR; when it falls below min ISR, those who leave it become eligible leader replicas (ELR);
+those who leave the ELR because they stopped uncleanly stay on as last known ELR, and lead again only when all of
+them are back and their logs were compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from headrace_common.core.ids import NO_NODE, NodeId
+from headrace_common.core.image import Partition
+
+LogEnd = tuple[int, int]
+"""Last leader epoch and log end offset: what logs are compared by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The brokers as they are."""
+
+    unfenced: frozenset[NodeId]
+    leaving: frozenset[NodeId] = frozenset()
+    """In controlled shutdown; unfenced too, until they are gone."""
+
+    def may_lead(self, broker: NodeId) -> bool:
+        """Alive, and here to stay."""
+        return broker in self.unfenced and broker not in self.leaving
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a topic's settings say about elections."""
+
+    min_isr: int
+    unclean: bool = False
+    """Whether a replica that may have lost committed records may lead."""
+
+
+def settled(
+    partition: Partition, brokers: Brokers, rules: Rules, log_ends: Mapping[NodeId, LogEnd] | None = None
+) -> Partition:
+    """
+    The partition as it should be; the same object when nothing is to change.
+
+    Args:
+        log_ends: verified ends of the logs of last known ELR members, where they were asked for.
+    """
+    if _stands(partition, brokers, rules):
+        return partition
+    state = without_departed(partition, brokers, rules)
+    leader = state.leader if state.leader in state.isr and brokers.may_lead(state.leader) else NO_NODE
+    if leader == NO_NODE:
+        leader = next((r for r in state.replicas if r in state.isr and brokers.may_lead(r)), NO_NODE)
+    if leader == NO_NODE and not state.isr:
+        state, leader = _from_outside(state, brokers, rules, log_ends)
+    return stamped(partition, replace(state, leader=leader))
+
+
+def without_departed(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
+    """Fenced brokers leave the ISR, and so do leaving ones while another member stays; epochs are not touched."""
+    alive = tuple(r for r in partition.isr if r in brokers.unfenced)
+    staying = tuple(r for r in alive if r not in brokers.leaving)
+    isr = staying or alive
+    return with_isr(partition, isr, partition.elr + tuple(r for r in partition.isr if r not in isr), rules)
+
+
+def with_isr(partition: Partition, isr: Iterable[NodeId], elr: Iterable[NodeId], rules: Rules) -> Partition:
+    """New members of both sets, in assignment order; an ISR of min ISR members clears the ELRs."""
+    members = _ordered(partition, isr)
+    if len(members) >= _min_isr(partition, rules):
+        return replace(partition, isr=members, elr=(), last_known_elr=())
+    return replace(partition, isr=members, elr=tuple(r for r in _ordered(partition, elr) if r not in members))
+
+
+def without_log(partition: Partition, broker: NodeId, rules: Rules, *, damaged: bool) -> Partition:
+    """
+    The partition after ``broker`` came back without proof that its log holds all that was committed.
+
+    Stopped uncleanly: it leaves ISR and ELR and may stay as last known ELR. Damaged: it leaves that as well.
+    """
+    held = broker in partition.isr or broker in partition.elr or broker in partition.last_known_elr
+    if not held:
+        return partition
+    isr = tuple(r for r in partition.isr if r != broker)
+    elr = tuple(r for r in partition.elr if r != broker)
+    state = with_isr(partition, isr, elr, rules)
+    if len(state.isr) < _min_isr(partition, rules):
+        known = {*state.last_known_elr, broker} - ({broker} if damaged else set())
+        state = replace(state, last_known_elr=_ordered(partition, known))
+    leader = NO_NODE if partition.leader == broker else partition.leader
+    return stamped(partition, replace(state, leader=leader))
+
+
+def with_cleared_elr(partition: Partition) -> Partition:
+    """Min ISR was changed: the ELR is no longer what it says, except where it is all there is."""
+    if not partition.isr:
+        return partition
+    return stamped(partition, replace(partition, elr=(), last_known_elr=()))
+
+
+def stamped(old: Partition, new: Partition) -> Partition:
+    """``new`` with its epochs one above ``old``'s where it differs."""
+    if new == old:
+        return old
+    bump = 1 if new.leader != old.leader else 0
+    stamped = replace(new, leader_epoch=old.leader_epoch + bump, partition_epoch=old.partition_epoch + 1)
+    check(stamped)
+    return stamped
+
+
+def check(partition: Partition) -> None:
+    """The invariants of one partition, whatever happens."""
+    replicas = set(partition.replicas)
+    assert len(replicas) == len(partition.replicas) > 0, "each replica once, and at least one"
+    assert set(partition.isr) <= replicas, "only replicas are in sync"
+    assert not set(partition.isr) & set(partition.elr), "in sync or eligible, not both"
+    assert partition.leader == NO_NODE or partition.leader in partition.isr, "a leader is in sync"
+
+
+def _stands(partition: Partition, brokers: Brokers, rules: Rules) -> bool:
+    if not brokers.may_lead(partition.leader) or partition.leader not in partition.isr:
+        return False
+    if any(not brokers.may_lead(r) for r in partition.isr):
+        return False
+    full = len(partition.isr) >= _min_isr(partition, rules)
+    return not (full and (partition.elr or partition.last_known_elr))
+
+
+def _from_outside(
+    state: Partition, brokers: Brokers, rules: Rules, log_ends: Mapping[NodeId, LogEnd] | None
+) -> tuple[Partition, NodeId]:
+    eligible = [r for r in state.replicas if r in state.elr and brokers.may_lead(r)]
+    if eligible:
+        return with_isr(state, eligible[:1], state.elr, rules), eligible[0]
+    if state.elr:
+        return state, NO_NODE
+    known = state.last_known_elr
+    if known and all(brokers.may_lead(r) for r in known):
+        best = _longest(state, log_ends)
+        if best != NO_NODE:
+            return replace(with_isr(state, (best,), (), rules), last_known_elr=()), best
+    if rules.unclean:
+        anyone = next((r for r in state.replicas if brokers.may_lead(r)), NO_NODE)
+        if anyone != NO_NODE:
+            emptied = replace(state, elr=(), last_known_elr=(), recovering=True)
+            return with_isr(emptied, (anyone,), (), rules), anyone
+    return state, NO_NODE
+
+
+def _longest(state: Partition, log_ends: Mapping[NodeId, LogEnd] | None) -> NodeId:
+    known = state.last_known_elr
+    if len(known) == 1:
+        return known[0]
+    if log_ends is None or any(r not in log_ends for r in known):
+        return NO_NODE
+    return max(known, key=lambda r: (log_ends[r], -state.replicas.index(r)))
+
+
+def _min_isr(partition: Partition, rules: Rules) -> int:
+    return min(rules.min_isr, len(partition.replicas))
+
+
+def _ordered(partition: Partition, members: Iterable[NodeId]) -> tuple[NodeId, ...]:
+    wanted = frozenset(members)
+    return tuple(r for r in partition.replicas if r in wanted)

@@ -1,0 +1,74 @@
+"""
+Who lives: the sessions of registered nodes, in the memory of the active controller.
+
+Time comes in as monotonic milliseconds. Called by the active controller's term with heartbeats and ticks. A session
+that was missed costs a re-registration and nothing else, since epochs decide and not clocks; so a new controller
+gives every node a full session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_common.core.image import Node, NodeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a node says of itself."""
+
+    key: NodeKey
+    epoch: int
+    image_revision: int
+    want_fenced: bool = False
+    want_shutdown: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    """One node's last word."""
+
+    epoch: int
+    seen_ms: float
+    image_revision: int = 0
+
+
+class Sessions:
+    """All sessions; one per registered node."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._sessions: dict[NodeKey, Session] = {}
+
+    def open(self, key: NodeKey, epoch: int, now_ms: float) -> None:
+        """A full session, for a node that registered, or that a new controller found."""
+        self._sessions[key] = Session(epoch, now_ms)
+
+    def close(self, key: NodeKey) -> None:
+        """The node left for good."""
+        self._sessions.pop(key, None)
+
+    def renew(self, heartbeat: Heartbeat, now_ms: float) -> None:
+        """The node spoke, under an epoch that the caller has checked."""
+        session = self._sessions.setdefault(heartbeat.key, Session(heartbeat.epoch, now_ms))
+        session.epoch, session.seen_ms = heartbeat.epoch, now_ms
+        session.image_revision = max(session.image_revision, heartbeat.image_revision)
+
+    def image_revision(self, key: NodeKey) -> int:
+        """How far the node's image is, as far as known; 0: it has not said."""
+        session = self._sessions.get(key)
+        return 0 if session is None else session.image_revision
+
+    def expired(self, now_ms: float) -> list[NodeKey]:
+        """Nodes that were silent for longer than the session lasts."""
+        return [key for key, session in self._sessions.items() if now_ms - session.seen_ms > self._timeout_ms]
+
+
+def may_be_unfenced(node: Node, heartbeat: Heartbeat, registered_at: int) -> bool:
+    """Whether a fenced node takes part again: it wants to, it stays, and it has seen its own registration."""
+    return (
+        node.fenced
+        and not heartbeat.want_fenced
+        and not heartbeat.want_shutdown
+        and (heartbeat.image_revision >= registered_at)
+    )

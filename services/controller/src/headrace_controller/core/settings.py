@@ -1,0 +1,177 @@
+"""
+What a change of settings gives, and what a described setting looks like. Called by the active controller (changes)
+and by any controller (descriptions).
+
+The tables of what exists, with bounds, are ``headrace_common.core.configs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace_common.core.configs import (
+    BROKER_SETTINGS,
+    TOPIC_DEFAULT_FROM,
+    TOPIC_SETTINGS,
+    Setting,
+    Type,
+    check_broker_configs,
+    check_topic_configs,
+)
+from headrace_common.core.errors import InvalidConfig, NotFound, Rejected
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import ClusterImage, Topic
+from headrace_controller.core.topics import min_insync
+
+
+class Source(Enum):
+    """Where a value comes from."""
+
+    DEFAULT = "the built-in default"
+    CLUSTER = "set for all brokers"
+    BROKER = "set for this broker"
+    TOPIC = "set for this topic"
+
+
+class Op(Enum):
+    """One kind of change."""
+
+    SET = "set"
+    DELETE = "delete"
+    APPEND = "append"
+    SUBTRACT = "subtract"
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """One change of one setting."""
+
+    name: str
+    op: Op
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResource:
+    """The settings of a topic."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerResource:
+    """The settings of one broker, or with ``id`` None those of all brokers."""
+
+    id: NodeId | None
+
+
+Resource = TopicResource | BrokerResource
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting as it stands."""
+
+    setting: Setting
+    value: str
+    source: Source
+
+
+def broker_resource(name: str) -> BrokerResource:
+    """
+    The resource of a broker's name on the wire: its number, or nothing for all.
+
+    Raises:
+        Rejected: it is not a number.
+    """
+    if not name:
+        return BrokerResource(None)
+    if not name.isdecimal() or int(name) > 2**31 - 1:
+        raise Rejected(f"broker {name[:60]!r} is not a number; name a broker by its id, or '' for all brokers")
+    return BrokerResource(NodeId(int(name)))
+
+
+def altered(resource: Resource, own: Mapping[str, str], changes: Sequence[Alteration]) -> dict[str, str]:
+    """
+    The resource's own settings after all ``changes``, checked.
+
+    Raises:
+        InvalidConfig: unknown settings, bad values, list operations on what is no list; all in one text.
+    """
+    table = TOPIC_SETTINGS if isinstance(resource, TopicResource) else BROKER_SETTINGS
+    names = [c.name for c in changes]
+    twice = sorted({n[:80] for n in names if names.count(n) > 1})
+    if twice:
+        raise InvalidConfig(f"changed more than once in one request: {', '.join(twice)}; change each once")
+    result, touched = dict(own), {}
+    wrong: list[str] = []
+    for change in changes:
+        setting = table.get(change.name)
+        if change.op is Op.DELETE and setting is not None:
+            if not setting.dynamic:
+                wrong.append(f"{change.name} is fixed at start; change it in the process's configuration")
+            result.pop(change.name, None)
+        elif setting is None or change.op in {Op.SET, Op.DELETE}:
+            touched[change.name] = change.value
+        elif setting.type is not Type.LIST:
+            wrong.append(f"{change.name} is no list; set it instead of {change.op.value}")
+        else:
+            touched[change.name] = _listed(result.get(change.name, setting.default), change)
+    check = check_topic_configs if isinstance(resource, TopicResource) else check_broker_configs
+    try:
+        result.update(check(touched))
+    except InvalidConfig as error:
+        wrong.append(str(error))
+    if wrong:
+        raise InvalidConfig("; ".join(wrong))
+    return result
+
+
+def described(image: ClusterImage, resource: Resource) -> list[Entry]:
+    """
+    Every setting of a resource, with its value and where that comes from.
+
+    Raises:
+        NotFound: there is no such topic or broker.
+    """
+    match resource:
+        case TopicResource(name):
+            topic = image.topic(name)
+            if topic is None:
+                raise NotFound(f"topic {name[:260]} does not exist; create it first")
+            return [_topic_entry(setting, topic, image) for setting in TOPIC_SETTINGS.values()]
+        case BrokerResource(id):
+            if id is not None and all(n.key.id != id for n in image.brokers()):
+                raise NotFound(f"broker {id} is not registered; there are {[n.key.id for n in image.brokers()]}")
+            own = {} if id is None else image.broker_configs.get(id, {})
+            return [_broker_entry(setting, own, image.cluster_configs) for setting in BROKER_SETTINGS.values()]
+
+
+def _listed(present: str, change: Alteration) -> str:
+    items = [i for i in present.split(",") if i]
+    given = [i.strip() for i in change.value.split(",") if i.strip()]
+    if change.op is Op.APPEND:
+        return ",".join([*items, *(g for g in given if g not in items)])
+    return ",".join(i for i in items if i not in given)
+
+
+def _topic_entry(setting: Setting, topic: Topic, image: ClusterImage) -> Entry:
+    if setting.name in topic.configs:
+        return Entry(setting, topic.configs[setting.name], Source.TOPIC)
+    inherited = TOPIC_DEFAULT_FROM.get(setting.name)
+    if inherited is not None and inherited in image.cluster_configs:
+        return Entry(setting, image.cluster_configs[inherited], Source.CLUSTER)
+    if setting.name == "min.insync.replicas":
+        partitions = image.partitions_of(topic)
+        return Entry(setting, str(min_insync(topic, len(partitions[0].replicas) if partitions else 1)), Source.DEFAULT)
+    return Entry(setting, setting.default, Source.DEFAULT)
+
+
+def _broker_entry(setting: Setting, own: Mapping[str, str], cluster: Mapping[str, str]) -> Entry:
+    if setting.name in own:
+        return Entry(setting, own[setting.name], Source.BROKER)
+    if setting.name in cluster:
+        return Entry(setting, cluster[setting.name], Source.CLUSTER)
+    return Entry(setting, setting.default, Source.DEFAULT)

@@ -1,0 +1,216 @@
+"""
+The controller's engine: one method per RPC, and the loops behind them.
+
+Reads are answered from the mirrored image by every controller. Writes go to the present term; a controller without
+one says who is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from headrace_common.core.errors import MetadataUnavailable, NotController, Rejected
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, TopicId
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, ImageDelta, NodeKey, Role, Topic
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.config import ControllerConfig
+from headrace_controller.core.records import Cluster
+from headrace_controller.core.sessions import Heartbeat
+from headrace_controller.core.settings import Alteration, Entry, Resource, described
+from headrace_controller.core.topics import Assignments, Wanted
+from headrace_controller.engine.candidate import Candidate
+from headrace_controller.engine.deaths import Streams
+from headrace_controller.engine.feed import Feed
+from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.nodes import Joined, Joining, Vitals
+from headrace_controller.engine.term import Outside, Term
+from headrace_controller.engine.topics import Described
+from headrace_controller.ports import MetadataStore, NodeProbe
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some topics, in order of their names."""
+
+    topics: Sequence[Topic]
+    more: bool
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The cluster at a glance."""
+
+    image: ClusterImage
+    offline: int
+    under_replicated: int
+    store_reachable: bool
+
+
+class ControllerEngine:
+    """One controller, active or not."""
+
+    def __init__(
+        self,
+        *,
+        config: ControllerConfig,
+        store: MetadataStore,
+        probe: NodeProbe,
+        clock: Clock,
+        endpoint: Callable[[], Endpoint],
+        new_cluster: Callable[[], Cluster],
+    ) -> None:
+        self._config = config
+        self._streams = Streams()
+        self.feed = Feed(EMPTY_IMAGE, config.watcher_queue_max)
+        self.follower = Follower(store, self.feed, clock)
+        self._outside = Outside(store, probe, clock)
+        self.candidate = Candidate(
+            config=config,
+            store=store,
+            follower=self.follower,
+            clock=clock,
+            endpoint=endpoint,
+            new_term=self._new_term,
+            new_cluster=new_cluster,
+        )
+
+    def start(self, tasks: TaskRunner) -> None:
+        """Start following and standing for election."""
+        tasks.start(self.follower.run(), name="follower")
+        tasks.start(self.candidate.run(), name="candidate")
+
+    async def stop(self) -> None:
+        """Give the office up and end all watches; calls under way are answered."""
+        await self.candidate.resign()
+        self.feed.close()
+
+    @property
+    def image(self) -> ClusterImage:
+        """
+        The image as it stands.
+
+        Raises:
+            MetadataUnavailable: this process has never reached the store.
+        """
+        if not self.follower.mirror.loaded:
+            raise MetadataUnavailable("this controller has not reached the metadata store yet; try again")
+        return self.follower.mirror.image
+
+    async def register(self, joining: Joining) -> Joined:
+        """See ``Nodes.register``."""
+        return await self._active().nodes.register(joining)
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Vitals:
+        """See ``Nodes.heartbeat``."""
+        return await self._active().nodes.heartbeat(heartbeat)
+
+    async def unregister(self, key: NodeKey) -> None:
+        """See ``Nodes.unregister``."""
+        await self._active().nodes.unregister(key)
+
+    async def watch(self, node: NodeKey | None) -> AsyncIterator[ImageDelta]:
+        """A snapshot, then every step; the end of a node's stream makes the active controller look at the node."""
+        if node is not None:
+            self._streams.opened(node)
+        try:
+            async for step in self.feed.follow():
+                yield step
+        finally:
+            if node is not None and self._streams.closed(node):
+                term = self.candidate.term
+                if term is not None and not term.lost.is_set():
+                    term.deaths.stream_broke(node)
+
+    async def create_topic(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
+        """See ``Topics.create``."""
+        return await self._active().topics.create(wanted, validate_only=validate_only, timeout_ms=timeout_ms)
+
+    async def delete_topic(self, name: str) -> Topic:
+        """See ``Topics.delete``."""
+        return await self._active().topics.delete(name)
+
+    async def create_partitions(
+        self, name: str, count: int, assignments: Assignments, *, validate_only: bool
+    ) -> Described:
+        """See ``Topics.grow``."""
+        return await self._active().topics.grow(name, count, assignments, validate_only=validate_only)
+
+    async def confirm_deletions(self, broker: NodeId, epoch: int, topic_ids: Sequence[TopicId]) -> None:
+        """See ``Topics.confirm``; the broker's epoch must be current."""
+        term = self._active()
+        term.nodes.check_epoch(NodeKey(Role.BROKER, broker), epoch)
+        await term.topics.confirm(broker, topic_ids)
+
+    async def allocate_producer_ids(self, broker: NodeId, epoch: int) -> range:
+        """See ``ProducerIds.allocate``; the broker's epoch must be current."""
+        term = self._active()
+        term.nodes.check_epoch(NodeKey(Role.BROKER, broker), epoch)
+        return await term.producer_ids.allocate()
+
+    async def alter_configs(
+        self, resource: Resource, changes: Sequence[Alteration], *, validate_only: bool
+    ) -> list[Entry]:
+        """See ``Settings.alter``."""
+        return await self._active().settings.alter(resource, changes, validate_only=validate_only)
+
+    def describe_configs(self, resource: Resource) -> list[Entry]:
+        """All settings of a resource; see ``core.settings.described``."""
+        return described(self.image, resource)
+
+    def list_topics(self, after: str, limit: int, *, include_internal: bool) -> Page:
+        """
+        Topics in order of their names.
+
+        Raises:
+            Rejected: a limit out of bounds.
+        """
+        if not 1 <= limit <= 10_000:
+            raise Rejected(f"limit takes 1 to 10000, not {limit}; ask for the rest with after")
+        image = self.image
+        shown = sorted(n for n, i in image.topic_ids.items() if include_internal or not image.topics[i].internal)
+        rest = [n for n in shown if n > after]
+        topics = [image.topics[image.topic_ids[n]] for n in rest[:limit]]
+        return Page(topics, len(rest) > limit, len(shown))
+
+    def describe_topic(self, name: str) -> Described | None:
+        """A topic with its partitions; None: there is none."""
+        image = self.image
+        topic = image.topic(name)
+        return None if topic is None else Described(topic, image.partitions_of(topic))
+
+    def describe_cluster(self) -> Status:
+        """The cluster at a glance."""
+        image = self.image
+        partitions = image.partitions.values()
+        return Status(
+            image=image,
+            offline=sum(p.offline for p in partitions),
+            under_replicated=sum(len(p.isr) < len(p.replicas) for p in partitions),
+            store_reachable=self.follower.reachable,
+        )
+
+    def _active(self) -> Term:
+        term = self.candidate.term
+        if term is not None and term.is_sure():
+            return term
+        if not self.follower.reachable or term is not None:
+            raise MetadataUnavailable("the metadata store cannot be reached; nothing was changed, try again later")
+        active = self.image.active_controller
+        if active is None or active.id in {NO_NODE, self._config.node_id}:
+            raise NotController("no controller is active just now; one is being elected, try again in a moment")
+        hint = None if active.grpc is None else str(active.grpc)
+        raise NotController(f"controller {active.id} is active; ask it at {hint}", endpoint_hint=hint)
+
+    def _new_term(self, tasks: TaskRunner, elected_at: int, epoch: int) -> Term:
+        return Term(
+            config=self._config,
+            outside=self._outside,
+            follower=self.follower,
+            tasks=tasks,
+            streams=self._streams,
+            elected_at=elected_at,
+            epoch=epoch,
+        )

@@ -1,0 +1,130 @@
+"""
+Notices dead processes before their session ends: a stream breaks, so look at the node itself.
+
+A machine that refuses the connection twice says that nobody listens there; another process at the address says that
+the registered one is gone. Both fence at once. Silence decides nothing: a pause, a cut or a lost machine waits for
+the session. When several brokers look dead within a second and no other node can be reached either, this controller
+is the one that is cut off, and fences nobody on this path.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import Final
+
+from headrace_common.core.errors import MetadataUnavailable
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.logs import logger
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.nodes import Nodes
+from headrace_controller.ports import NodeProbe, ProbeResult, StoreOutcomeUnknown
+
+_WINDOW_MS: Final = 1_000
+
+log = logger(__name__)
+
+
+class Streams:
+    """Which nodes have a stream open to this process; kept over terms."""
+
+    def __init__(self) -> None:
+        self._open: Counter[NodeKey] = Counter()
+
+    def opened(self, key: NodeKey) -> None:
+        """One more."""
+        self._open[key] += 1
+
+    def closed(self, key: NodeKey) -> bool:
+        """One less; whether it was the node's last."""
+        self._open[key] -= 1
+        if self._open[key] > 0:
+            return False
+        del self._open[key]
+        return True
+
+    def has(self, key: NodeKey) -> bool:
+        """Whether the node has a stream open."""
+        return key in self._open
+
+
+class Deaths:
+    """Looks after broken streams, for one term."""
+
+    def __init__(
+        self,
+        *,
+        nodes: Nodes,
+        follower: Follower,
+        probe: NodeProbe,
+        clock: Clock,
+        tasks: TaskRunner,
+        streams: Streams,
+        probe_delay_ms: int,
+        self_key: NodeKey,
+    ) -> None:
+        self._nodes = nodes
+        self._follower = follower
+        self._probe = probe
+        self._clock = clock
+        self._tasks = tasks
+        self._streams = streams
+        self._delay_ms = probe_delay_ms
+        self._self_key = self_key
+        self._looking: set[NodeKey] = set()
+        self._dead: deque[tuple[float, NodeKey]] = deque()
+
+    def stream_broke(self, key: NodeKey) -> None:
+        """A node's last stream ended; look at the node."""
+        node = self._follower.mirror.image.nodes.get(key)
+        if node is None or node.fenced or key in self._looking or key == self._self_key:
+            return
+        self._looking.add(key)
+        self._tasks.start(self._look(node), name=f"look at {key}")
+
+    async def look_at_silent(self, grace_ms: int) -> None:
+        """At the start of a term: after ``grace_ms``, look at every node that has no stream open here."""
+        await self._clock.sleep_ms(grace_ms)
+        for key in self._follower.mirror.image.nodes:
+            if not self._streams.has(key):
+                self.stream_broke(key)
+
+    async def _look(self, node: Node) -> None:
+        try:
+            if not await self._is_gone(node):
+                return
+            if not await self._trustworthy(node):
+                log.warning("several nodes look dead and none can be reached; waiting for their sessions")
+                return
+            await self._nodes.fence(node.key, "its process is gone", epoch=node.epoch)
+        except (MetadataUnavailable, StoreOutcomeUnknown) as error:
+            log.warning("a dead node is fenced later", extra={"peer": str(node.key), "reason": str(error)})
+        finally:
+            self._looking.discard(node.key)
+
+    async def _is_gone(self, node: Node) -> bool:
+        first = await self._probe.probe(node)
+        if first is ProbeResult.OTHER:
+            return True
+        if first is not ProbeResult.REFUSED:
+            return False
+        await self._clock.sleep_ms(self._delay_ms)
+        return await self._probe.probe(node) in {ProbeResult.REFUSED, ProbeResult.OTHER}
+
+    async def _trustworthy(self, node: Node) -> bool:
+        """Whether it is the node that is dead, and not this controller that is cut off."""
+        now = self._clock.monotonic_ms()
+        while self._dead and now - self._dead[0][0] > _WINDOW_MS:
+            self._dead.popleft()
+        if node.key.role is Role.BROKER:
+            self._dead.append((now, node.key))
+        dead = {key for _, key in self._dead}
+        if len(dead) < 2:
+            return True
+        nodes = self._follower.mirror.image.nodes.values()
+        others = [n for n in nodes if n.key not in dead and not n.fenced and n.key != self._self_key]
+        for other in others:
+            if await self._probe.probe(other) in {ProbeResult.SAME, ProbeResult.ANSWERS}:
+                return True
+        return False

@@ -1,0 +1,273 @@
+"""
+Registration, heartbeats, fencing and leaving of nodes, for one term of the active controller.
+
+Order of a registration, so that a crash between two steps loses nothing (the node asks again, every step can be
+repeated): fence the old registration; take the node's replicas out of ISR and ELR where its logs are not proven;
+write the new registration, fenced; unfence when the node has seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from headrace_common.core.errors import (
+    Conflict,
+    DuplicateRegistration,
+    InconsistentClusterId,
+    NotFound,
+    NotRegistered,
+    StaleBrokerEpoch,
+)
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import Node, NodeKey, Partition, Role
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.logs import logger
+from headrace_controller.core import election, records
+from headrace_controller.core.sessions import Heartbeat, Sessions, may_be_unfenced
+from headrace_controller.core.store import Delete, Operation, Put, Unchanged
+from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.settling import Settling, brokers_of, rules_of, without
+from headrace_controller.engine.writer import Decision, Writer
+from headrace_controller.ports import NodeProbe, ProbeResult
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """What a node brings when it registers."""
+
+    node: Node
+    cluster_id: str | None = None
+    previous_epoch: int | None = None
+    """Epoch of its last registration, when it stopped cleanly or is the same process."""
+    damaged: frozenset[PartitionId] = frozenset()
+    max_producer_id: int = -1
+    """Highest in its logs; ids go on above it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A registration that is written."""
+
+    cluster_id: str
+    epoch: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What a heartbeat is answered."""
+
+    fenced: bool
+    may_shut_down: bool
+
+
+class Nodes:
+    """All registered nodes during one term."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        follower: Follower,
+        settling: Settling,
+        sessions: Sessions,
+        probe: NodeProbe,
+        clock: Clock,
+    ) -> None:
+        self._writer = writer
+        self._follower = follower
+        self._settling = settling
+        self._sessions = sessions
+        self._probe = probe
+        self._clock = clock
+        self._one_by_one = asyncio.Lock()
+        for key, node in follower.mirror.image.nodes.items():
+            sessions.open(key, node.epoch, clock.monotonic_ms())
+
+    async def register(self, joining: Joining) -> Joined:
+        """
+        Write a new registration; fenced until a heartbeat shows that the node has seen it.
+
+        Raises:
+            InconsistentClusterId: the node's data belongs to another cluster.
+            DuplicateRegistration: another living process has this id.
+            HeadraceError: as ``Writer.decide``.
+        """
+        image = self._follower.mirror.image
+        if joining.cluster_id is not None and joining.cluster_id != image.cluster_id:
+            raise InconsistentClusterId(
+                f"the data of {joining.node.key} belongs to cluster {joining.cluster_id[:60]}, this is "
+                f"{image.cluster_id}; connect it to its own cluster, or give it an empty data directory"
+            )
+        old = image.nodes.get(joining.node.key)
+        clean = old is not None and joining.previous_epoch == old.epoch
+        if old is not None and not clean:
+            await self._refuse_second(old, joining.node)
+        if old is not None:
+            await self.fence(old.key, "it registers again", epoch=old.epoch)
+        if joining.node.key.role is Role.BROKER:
+            await self._unsettle(joining.node.key.id, joining.damaged, clean=clean)
+        async with self._one_by_one:  # each takes the next epoch; side by side they would only conflict
+            revision = await self._writer.decide(lambda: self._registration(joining))
+        node = self._follower.mirror.image.nodes[joining.node.key]
+        self._sessions.open(node.key, node.epoch, self._clock.monotonic_ms())
+        log.info("node registered", extra={"peer": str(node.key), "epoch": node.epoch, "clean": clean})
+        return Joined(image.cluster_id, node.epoch, revision)
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> Vitals:
+        """
+        A node lives; unfence it or move its leaders away when it asks and may.
+
+        Raises:
+            NotRegistered, StaleBrokerEpoch: it has to register again.
+            HeadraceError: as ``Writer.decide``.
+        """
+        node = self.check_epoch(heartbeat.key, heartbeat.epoch)
+        self._sessions.renew(heartbeat, self._clock.monotonic_ms())
+        registered_at = self._follower.mirror.mod_revision(records.node_key(node.key))
+        if may_be_unfenced(node, heartbeat, registered_at):
+            node = await self._change(node.key, node.epoch, leaving=False)
+            log.info("node unfenced", extra={"peer": str(node.key), "epoch": node.epoch})
+        elif heartbeat.want_shutdown and not node.fenced and not node.in_controlled_shutdown:
+            node = await self._change(node.key, node.epoch, leaving=True)
+            log.info("node leaves", extra={"peer": str(node.key), "epoch": node.epoch})
+        return Vitals(node.fenced, heartbeat.want_shutdown and self._nothing_depends_on(node))
+
+    def check_epoch(self, key: NodeKey, epoch: int) -> Node:
+        """
+        The registration that a request speaks for.
+
+        Raises:
+            NotRegistered: there is none.
+            StaleBrokerEpoch: there is a newer one, or the epoch is not known here.
+        """
+        node = self._follower.mirror.image.nodes.get(key)
+        if node is None:
+            raise NotRegistered(f"{key} is not registered; register first")
+        if epoch != node.epoch:
+            raise StaleBrokerEpoch(
+                f"{key} speaks with epoch {epoch}, its registration has {node.epoch}; register again if it is yours"
+            )
+        return node
+
+    async def fence(self, key: NodeKey, why: str, *, epoch: int) -> None:
+        """Take a node out of service, if it is still registered under ``epoch``; its partitions follow."""
+
+        def decision() -> Decision | None:
+            node = self._follower.mirror.image.nodes.get(key)
+            if node is None or node.fenced or node.epoch != epoch:
+                return None
+            return self._write(replace(node, fenced=True, in_controlled_shutdown=False))
+
+        if await self._writer.decide(decision):
+            log.warning("node fenced", extra={"peer": str(key), "epoch": epoch, "why": why})
+            self._settling.nodes_changed()
+
+    async def fence_expired(self) -> None:
+        """Fence every node whose session is over."""
+        for key in self._sessions.expired(self._clock.monotonic_ms()):
+            node = self._follower.mirror.image.nodes.get(key)
+            if node is None:
+                self._sessions.close(key)
+            elif not node.fenced:
+                await self.fence(key, "it was silent for longer than its session", epoch=node.epoch)
+
+    async def unregister(self, key: NodeKey) -> None:
+        """
+        Forget a node for good.
+
+        Raises:
+            NotFound: it is not registered.
+            Conflict: it holds replicas, or it lives.
+        """
+
+        def decision() -> Decision | None:
+            mirror = self._follower.mirror
+            node = mirror.image.nodes.get(key)
+            if node is None:
+                raise NotFound(f"{key} is not registered; nothing is to be removed")
+            if not node.fenced:
+                raise Conflict(f"{key} lives; stop it first")
+            if key.role is Role.BROKER:
+                held = sum(key.id in p.replicas for p in mirror.image.partitions.values())
+                if held:
+                    raise Conflict(f"{key} holds {held} replicas; delete their topics or move the replicas away first")
+            name = records.node_key(key)
+            operations = (Delete(name), Put(records.REMOVAL_KEY, records.encode_number(node.epoch)))
+            return Decision(operations, (Unchanged(name, mirror.mod_revision(name)),))
+
+        await self._writer.decide(decision)
+        self._sessions.close(key)
+        log.info("node unregistered", extra={"peer": str(key)})
+
+    async def _refuse_second(self, old: Node, new: Node) -> None:
+        if old.fenced or old.incarnation == new.incarnation:
+            return
+        if await self._probe.probe(old) is ProbeResult.SAME:
+            raise DuplicateRegistration(
+                f"{old.key} lives already, at {old.grpc}; give this process another id, or stop that one first"
+            )
+
+    async def _unsettle(self, broker: NodeId, damaged: frozenset[PartitionId], *, clean: bool) -> None:
+        brokers = without(brokers_of(self._follower.mirror.image), broker)
+
+        def step(partition: Partition) -> Partition:
+            rules = rules_of(self._follower.mirror.image, partition)
+            new = election.settled(partition, brokers, rules)
+            hurt = partition.id in damaged
+            if hurt or not clean:
+                new = election.without_log(new, broker, rules, damaged=hurt)
+            return partition if new == partition else new
+
+        held = [p for p in self._follower.mirror.image.partitions.values() if broker in p.replicas]
+        await self._settling.bring(held, step)
+        for id in damaged:
+            log.error("a replica lost acknowledged records", extra={"partition": str(id), "broker": broker})
+
+    def _registration(self, joining: Joining) -> Decision:
+        mirror = self._follower.mirror
+        epoch = max(mirror.number(records.EPOCH_KEY, 0), joining.previous_epoch or 0) + 1
+        node = replace(joining.node, epoch=epoch, fenced=True, in_controlled_shutdown=False)
+        counted = Put(records.EPOCH_KEY, records.encode_number(epoch))
+        compares = [Unchanged(records.EPOCH_KEY, mirror.mod_revision(records.EPOCH_KEY))]
+        operations: list[Operation] = [counted]
+        if joining.max_producer_id >= mirror.number(records.PRODUCER_KEY, 0):  # the metadata was restored
+            operations.append(Put(records.PRODUCER_KEY, records.encode_number(joining.max_producer_id + 1)))
+            compares.append(Unchanged(records.PRODUCER_KEY, mirror.mod_revision(records.PRODUCER_KEY)))
+        written = self._write(node)
+        return Decision((*written.operations, *operations), (*written.compares, *compares))
+
+    async def _change(self, key: NodeKey, epoch: int, *, leaving: bool) -> Node:
+        def decision() -> Decision | None:
+            node = self.check_epoch(key, epoch)
+            new = replace(node, fenced=False, in_controlled_shutdown=leaving)
+            return None if new == node else self._write(new)
+
+        await self._writer.decide(decision)
+        self._settling.nodes_changed()
+        return self._follower.mirror.image.nodes[key]
+
+    def _write(self, node: Node) -> Decision:
+        key = records.node_key(node.key)
+        return Decision((Put(key, records.encode(node)),), (Unchanged(key, self._follower.mirror.mod_revision(key)),))
+
+    def _nothing_depends_on(self, node: Node) -> bool:
+        if node.fenced or node.key.role is not Role.BROKER:
+            return True
+        image = self._follower.mirror.image
+        if not node.in_controlled_shutdown or not self._settling.settled.is_set():
+            return False
+        if any(p.leader == node.key.id for p in image.partitions.values()):
+            return False
+        moved_at = self._moved_from(image.partitions.values(), node.key.id)
+        others = [n for n in image.brokers() if not n.fenced and not n.in_controlled_shutdown]
+        return all(self._sessions.image_revision(n.key) >= moved_at for n in others)
+
+    def _moved_from(self, partitions: Iterable[Partition], broker: NodeId) -> int:
+        """Newest revision of a partition that another broker leads and this one holds; 0: there is none."""
+        mirror = self._follower.mirror
+        held = (p.id for p in partitions if broker in p.replicas and not p.offline)
+        return max((mirror.mod_revision(records.partition_key(i)) for i in held), default=0)

@@ -1,0 +1,175 @@
+"""
+Brings every partition to what the present brokers allow: leaders, ISR and ELR follow the fencing of nodes.
+
+One task of the active controller. It compares, it does not remember: whatever changed, it looks at all partitions
+concerned, computes what they should be (``core.election``) and writes the differences in chunks. So a pass that a
+crash cut short is simply finished by the next active controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from headrace_common.core.errors import MetadataUnavailable
+from headrace_common.core.ids import NodeId, TopicId
+from headrace_common.core.image import ClusterImage, Partition, Role
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.entropy import backoff_ms
+from headrace_common.runtime.logs import logger
+from headrace_controller.core import election, records
+from headrace_controller.core.election import Brokers, Rules
+from headrace_controller.core.store import Put, Unchanged
+from headrace_controller.core.topics import min_insync
+from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.writer import CHUNK, Decision, Writer
+from headrace_controller.ports import StoreOutcomeUnknown
+
+PIPELINED = 4
+"""Chunks on their way to the store at one time."""
+
+log = logger(__name__)
+
+Step = Callable[[Partition], Partition]
+
+
+class Settling:
+    """Leadership of all partitions in one term."""
+
+    def __init__(self, writer: Writer, follower: Follower, clock: Clock) -> None:
+        self._writer = writer
+        self._follower = follower
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._all = True
+        self._topics: set[TopicId] = set()
+        self.settled = asyncio.Event()
+        """Set while nothing is known that would have to change."""
+        self.moves = 0
+        """Partitions whose leader this term has changed."""
+
+    def nodes_changed(self) -> None:
+        """Look at everything again."""
+        self._all = True
+        self.settled.clear()
+        self._wake.set()
+
+    def topics_changed(self, topics: Iterable[TopicId]) -> None:
+        """Look at these topics."""
+        self._topics.update(topics)
+        self.settled.clear()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """
+        Settle whenever something changed, until cancelled.
+
+        Raises:
+            NotController: the term is over.
+        """
+        self._wake.set()
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            everything, topics = self._all, frozenset(self._topics)
+            self._all, self._topics = False, set()
+            try:
+                await self.bring(self._concerned(everything, topics), self._should_be())
+                failures = 0
+            except (MetadataUnavailable, StoreOutcomeUnknown) as error:
+                failures += 1
+                log.warning("partitions are settled later", extra={"reason": str(error)})
+                self._all = self._all or everything
+                self._topics.update(topics)
+                self._wake.set()
+                await self._clock.sleep_ms(backoff_ms(failures))
+            if not self._wake.is_set():
+                self.settled.set()
+
+    async def bring(self, partitions: Sequence[Partition], step: Step) -> int:
+        """
+        Apply ``step`` to each partition where it changes something, in chunks; how many it changed.
+
+        ``step`` is asked again with the partition as it stands when the store has moved on.
+
+        Raises:
+            NotController, MetadataUnavailable, StoreOutcomeUnknown: some chunks may be written; repeat the whole.
+        """
+        due = [p for p in partitions if step(p) is not p]
+        pieces = [due[start : start + CHUNK] for start in range(0, len(due), CHUNK)]
+        for start in range(0, len(pieces), PIPELINED):
+            batch = pieces[start : start + PIPELINED]
+            results = await asyncio.gather(*(self._write(piece, step) for piece in batch), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+        if due:
+            log.info("partitions settled", extra={"partitions": len(due)})
+        return len(due)
+
+    async def _write(self, piece: Sequence[Partition], step: Step) -> None:
+        def decision() -> Decision | None:
+            operations, compares = [], []
+            for old in piece:
+                now = self._follower.mirror.partition(old.id)
+                new = None if now is None else step(now)
+                if now is None or new is None or new is now:
+                    continue
+                key = records.partition_key(old.id)
+                operations.append(Put(key, records.encode(new)))
+                compares.append(Unchanged(key, self._follower.mirror.mod_revision(key)))
+                self._note(now, new)
+            return Decision(tuple(operations), tuple(compares)) if operations else None
+
+        await self._writer.decide(decision)
+
+    def _note(self, old: Partition, new: Partition) -> None:
+        if new.leader == old.leader:
+            return
+        self.moves += 1
+        extra = {"partition": str(new.id), "leader": new.leader, "epoch": new.leader_epoch, "was": old.leader}
+        if new.recovering and not old.recovering:
+            log.warning("a replica that may have lost committed records leads (unclean election)", extra=extra)
+        else:
+            log.debug("leader changes", extra=extra)
+
+    def _concerned(self, everything: bool, topics: frozenset[TopicId]) -> list[Partition]:
+        image = self._follower.mirror.image
+        if everything:
+            return list(image.partitions.values())
+        return [p for i in topics if i in image.topics for p in image.partitions_of(image.topics[i])]
+
+    def _should_be(self) -> Step:
+        nodes = self._follower.mirror.image.nodes
+        brokers = brokers_of(self._follower.mirror.image)
+
+        def step(partition: Partition) -> Partition:
+            nonlocal nodes, brokers
+            image = self._follower.mirror.image
+            if image.nodes is not nodes:
+                nodes, brokers = image.nodes, brokers_of(image)
+            return election.settled(partition, brokers, rules_of(image, partition))
+
+        return step
+
+
+def brokers_of(image: ClusterImage) -> Brokers:
+    """The brokers as the image has them."""
+    alive = [n for n in image.nodes.values() if n.key.role is Role.BROKER and not n.fenced]
+    return Brokers(
+        unfenced=frozenset(n.key.id for n in alive),
+        leaving=frozenset(n.key.id for n in alive if n.in_controlled_shutdown),
+    )
+
+
+def without(brokers: Brokers, broker: NodeId) -> Brokers:
+    """The same with one broker fenced."""
+    return Brokers(brokers.unfenced - {broker}, brokers.leaving - {broker})
+
+
+def rules_of(image: ClusterImage, partition: Partition) -> Rules:
+    """What the partition's topic says about elections."""
+    topic = image.topics.get(partition.id.topic_id)
+    unclean = topic is not None and topic.configs.get("unclean.leader.election.enable") == "true"
+    return Rules(min_insync(topic, len(partition.replicas)), unclean)

@@ -1,0 +1,124 @@
+"""
+One term in office: everything that exists only while this controller is the active one.
+
+Built when the election is won, thrown away when it is lost, so that nothing of an old term can act in a new one.
+Called by the candidate (life cycle) and by the engine's RPC methods (work).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from headrace_common.core.errors import MetadataUnavailable, NotController
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import ImageDelta, NodeKey, Role
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.logs import logger
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.config import ControllerConfig
+from headrace_controller.core.sessions import Sessions
+from headrace_controller.core.topics import Limits
+from headrace_controller.engine.deaths import Deaths, Streams
+from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.nodes import Nodes
+from headrace_controller.engine.producer_ids import ProducerIds
+from headrace_controller.engine.settings import Settings
+from headrace_controller.engine.settling import Settling
+from headrace_controller.engine.topics import Topics
+from headrace_controller.engine.writer import Writer
+from headrace_controller.ports import MetadataStore, NodeProbe, StoreOutcomeUnknown
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a term needs from outside the process."""
+
+    store: MetadataStore
+    probe: NodeProbe
+    clock: Clock
+
+
+class Term:
+    """The work of the active controller."""
+
+    def __init__(
+        self,
+        *,
+        config: ControllerConfig,
+        outside: Outside,
+        follower: Follower,
+        tasks: TaskRunner,
+        streams: Streams,
+        elected_at: int,
+        epoch: int,
+    ) -> None:
+        clock, probe = outside.clock, outside.probe
+        self.epoch = epoch
+        self.lost = asyncio.Event()
+        """Set when the term is over."""
+        self.lease_until_ms = 0.0
+        """Until when nobody else can have been elected, on the monotonic clock."""
+        self._config = config
+        self._clock = clock
+        self._follower = follower
+        self._tasks = tasks
+        self.writer = Writer(outside.store, follower, elected_at, config.etcd_timeout_ms)
+        self.writer.may_write = self.is_sure
+        self.writer.on_lost = self.lost.set
+        sessions = Sessions(config.liveness.session_timeout_ms)
+        self.settling = Settling(self.writer, follower, clock)
+        self.nodes = Nodes(self.writer, follower, self.settling, sessions, probe, clock)
+        limits = Limits(config.replication_factor_max)
+        self.topics = Topics(self.writer, follower, self.settling, tasks, limits)
+        self.settings = Settings(self.writer, follower, self.settling)
+        self.producer_ids = ProducerIds(self.writer, follower)
+        self.deaths = Deaths(
+            nodes=self.nodes,
+            follower=follower,
+            probe=probe,
+            clock=clock,
+            tasks=tasks,
+            streams=streams,
+            probe_delay_ms=config.liveness.probe_delay_ms,
+            self_key=NodeKey(Role.CONTROLLER, NodeId(config.node_id)),
+        )
+
+    def is_sure(self) -> bool:
+        """Whether this controller can know that it is still the active one."""
+        return not self.lost.is_set() and self._clock.monotonic_ms() < self.lease_until_ms
+
+    def start(self) -> None:
+        """Start the loops of the term."""
+        self._tasks.start(self._until_lost(self.settling.run()), name="settling")
+        self._tasks.start(self._until_lost(self._watch_sessions()), name="sessions")
+        grace = self._config.liveness.stream_grace_ms
+        self._tasks.start(self._until_lost(self.deaths.look_at_silent(grace)), name="silent nodes")
+
+    def image_moved(self, step: ImageDelta) -> None:
+        """The image changed; called on the follower's task."""
+        if step.nodes or step.removed_nodes:
+            self.settling.nodes_changed()
+        if step.topics:
+            self.settling.topics_changed(t.topic_id for t in step.topics)
+
+    async def _watch_sessions(self) -> None:
+        while True:
+            await self._clock.sleep_ms(self._config.liveness.tick_ms)
+            if not self.is_sure():
+                continue
+            try:
+                await self.nodes.fence_expired()
+                await self.topics.sweep()
+            except (MetadataUnavailable, StoreOutcomeUnknown) as error:
+                log.warning("silent nodes are fenced later", extra={"reason": str(error)})
+
+    async def _until_lost(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except NotController:
+            self.lost.set()

@@ -1,0 +1,291 @@
+"""
+Creation, growth and deletion of topics, for one term of the active controller.
+
+Partitions are written before the topic that counts them, so a topic is there with all its partitions or not at all.
+What a crash leaves behind is swept: partitions that no topic counts and that nobody is creating. Deletion writes the
+order to the brokers and takes the topic away in one transaction; the order stays until each broker has confirmed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from headrace_common.core.errors import (
+    Conflict,
+    HeadraceError,
+    InvalidTopic,
+    MetadataUnavailable,
+    Rejected,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from headrace_common.core.ids import NodeId, PartitionId, TopicId
+from headrace_common.core.image import Partition, Topic, TopicDeletion
+from headrace_common.runtime.entropy import new_topic_id
+from headrace_common.runtime.logs import logger
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.core import records
+from headrace_controller.core.store import CreatedAt, Delete, DeleteUnder, Operation, Put, Unchanged
+from headrace_controller.core.topics import (
+    Assignments,
+    Chance,
+    Limits,
+    Plan,
+    Wanted,
+    first_partition,
+    plan_growth,
+    plan_topic,
+)
+from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.settling import PIPELINED, Settling, brokers_of
+from headrace_controller.engine.writer import CHUNK, Decision, Writer
+from headrace_controller.ports import StoreOutcomeUnknown
+
+_CHANCES = 1 << 16
+
+log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A topic with its partitions, as it is or as it would be."""
+
+    topic: Topic
+    partitions: Sequence[Partition]
+    notes: tuple[str, ...] = ()
+
+
+def chance() -> Chance:
+    """A start for placement."""
+    drawn = int.from_bytes(new_topic_id()[1:9], "big")
+    return Chance(start=drawn % _CHANCES, shift=drawn // _CHANCES % _CHANCES)
+
+
+class Topics:
+    """All changes of topics in one term."""
+
+    def __init__(
+        self, writer: Writer, follower: Follower, settling: Settling, tasks: TaskRunner, limits: Limits
+    ) -> None:
+        self._writer = writer
+        self._follower = follower
+        self._settling = settling
+        self._tasks = tasks
+        self._limits = limits
+        self._busy: set[str] = set()
+        self._growing: set[TopicId] = set()
+        self._pipeline = asyncio.Semaphore(PIPELINED)
+
+    async def create(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
+        """
+        Create one topic; the creation goes on when the caller stops waiting.
+
+        Raises:
+            RequestTimedOut: it is not finished; look for the topic later.
+            HeadraceError: as ``plan_topic`` and ``Writer.decide``; the topic does not exist.
+        """
+        plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._limits, self._busy)
+        if validate_only:
+            return self._described(plan, TopicId(bytes(16)))
+        self._busy.add(plan.name)
+        task = self._tasks.start(self._finished(plan), name=f"create {plan.name}")
+        done, _ = await asyncio.wait([task], timeout=timeout_ms / 1_000)
+        if not done:
+            raise RequestTimedOut(
+                f"creating {plan.name} takes longer than {timeout_ms} ms; it goes on, look for it later"
+            )
+        if task.cancelled():
+            raise MetadataUnavailable(f"this controller stopped while creating {plan.name}; try again")
+        result = task.result()
+        if isinstance(result, HeadraceError):
+            raise result
+        return result
+
+    async def grow(self, name: str, count: int, assignments: Assignments, *, validate_only: bool) -> Described:
+        """
+        Add partitions up to ``count``.
+
+        Raises:
+            HeadraceError: as ``plan_growth`` and ``Writer.decide``.
+        """
+        topic = self._topic(name)
+        new = plan_growth(topic, count, assignments, self._follower.mirror.image, chance(), self._limits)
+        grown = replace(topic, partition_count=count)
+        partitions = self._partitions(topic.topic_id, topic.partition_count, new)
+        if not validate_only:
+            self._take(name)
+            self._growing.add(topic.topic_id)
+            try:
+                await self._write(grown, partitions, was=self._follower.mirror.mod_revision(records.topic_key(name)))
+            finally:
+                self._busy.discard(name)
+                self._growing.discard(topic.topic_id)
+            self._settling.topics_changed([topic.topic_id])
+            log.info("partitions added", extra={"topic": name, "partitions": count})
+        old = self._follower.mirror.image.partitions_of(topic)
+        return Described(grown, [*old, *partitions])
+
+    async def delete(self, name: str) -> Topic:
+        """
+        Order the deletion of a topic; its name is free when this returns, its logs go as brokers confirm.
+
+        Raises:
+            UnknownTopicOrPartition, InvalidTopic: there is none, or it is not the user's.
+            HeadraceError: as ``Writer.decide``.
+        """
+        topic = self._topic(name)
+        self._take(name)
+        try:
+            await self._writer.decide(lambda: self._deletion(topic))
+        finally:
+            self._busy.discard(name)
+        log.info("topic deleted", extra={"topic": name, "topic_id": topic.topic_id})
+        await self.sweep()
+        return topic
+
+    async def confirm(self, broker: NodeId, topic_ids: Sequence[TopicId]) -> None:
+        """
+        ``broker`` has no log of these topics any more; ids that are not being deleted are passed over.
+
+        Raises:
+            HeadraceError: as ``Writer.decide``; repeat the whole.
+        """
+        for start in range(0, len(topic_ids), CHUNK):
+            piece = topic_ids[start : start + CHUNK]
+            await self._writer.decide(partial(self._confirmation, broker, piece))
+
+    async def sweep(self) -> None:
+        """Delete partitions that no topic counts and that nobody is creating; what fails is swept another time."""
+        mirror = self._follower.mirror
+        orphans = [i for i in mirror.hidden if i.topic_id not in self._growing]
+        if not orphans:
+            return
+        whole = {i.topic_id for i in orphans if i.topic_id not in mirror.image.topics}
+        operations: list[Operation] = [DeleteUnder(records.partitions_prefix(t)) for t in sorted(whole)]
+        operations += [Delete(records.partition_key(i)) for i in orphans if i.topic_id not in whole]
+        try:
+            for start in range(0, len(operations), CHUNK):
+                await self._writer.commit(Decision(tuple(operations[start : start + CHUNK]), ()))
+        except (MetadataUnavailable, StoreOutcomeUnknown) as error:
+            log.warning("orphans are swept later", extra={"reason": str(error)})
+            return
+        log.info("partitions without a topic swept", extra={"partitions": len(orphans), "topics": len(whole)})
+
+    def _topic(self, name: str) -> Topic:
+        topic = self._follower.mirror.image.topic(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")
+        return topic
+
+    def _take(self, name: str) -> None:
+        if name in self._busy:
+            raise Conflict(f"topic {name} is being changed just now; try again in a moment")
+        self._busy.add(name)
+
+    async def _finished(self, plan: Plan) -> Described | HeadraceError:
+        """The creation itself; an error is a result, since the one who asked may be gone."""
+        described = self._described(plan, new_topic_id())
+        topic_id = described.topic.topic_id
+        self._growing.add(topic_id)
+        try:
+            await self._write(described.topic, described.partitions, was=0)
+        except HeadraceError as error:
+            log.warning("topic not created", extra={"topic": plan.name, "reason": str(error)})
+            return error
+        finally:
+            self._busy.discard(plan.name)
+            self._growing.discard(topic_id)
+        self._settling.topics_changed([topic_id])
+        log.info("topic created", extra={"topic": plan.name, "partitions": len(plan.assignments)})
+        return described
+
+    async def _write(self, topic: Topic, partitions: Sequence[Partition], *, was: int) -> None:
+        """All partitions in chunks, the last one together with the topic that makes them visible."""
+        pieces = [partitions[start : start + CHUNK] for start in range(0, len(partitions), CHUNK)]
+        results = await asyncio.gather(*(self._piece(piece) for piece in pieces[:-1]), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        key = records.topic_key(topic.name)
+        value = records.encode(topic)
+        last = self._absent(pieces[-1])
+
+        def decision() -> Decision | None:
+            found = self._follower.mirror.mod_revision(key)
+            if found != was:
+                known = self._follower.mirror.image.topic(topic.name)
+                if known == topic:
+                    return None  # an earlier try, whose answer was lost, has landed
+                raise Conflict(f"topic {topic.name} was changed meanwhile; look at it and try again")
+            now = last() or Decision((), ())
+            return Decision((*now.operations, Put(key, value)), (*now.compares, Unchanged(key, was)))
+
+        await self._writer.decide(decision)
+
+    async def _piece(self, piece: Sequence[Partition]) -> None:
+        async with self._pipeline:
+            await self._writer.decide(self._absent(piece))
+
+    def _absent(self, piece: Sequence[Partition]) -> Callable[[], Decision | None]:
+        keys = [records.partition_key(p.id) for p in piece]
+        values = [records.encode(p) for p in piece]
+
+        def decision() -> Decision | None:
+            raw = self._follower.mirror.raw
+            due = [(k, v) for k, v in zip(keys, values, strict=True) if k not in raw]
+            return Decision(tuple(Put(*d) for d in due), tuple(CreatedAt(k, 0) for k, _ in due)) if due else None
+
+        return decision
+
+    def _described(self, plan: Plan, topic_id: TopicId) -> Described:
+        return Described(plan.topic(topic_id), self._partitions(topic_id, 0, plan.assignments), plan.notes)
+
+    def _partitions(self, topic_id: TopicId, first: int, assignments: Assignments) -> list[Partition]:
+        unfenced = brokers_of(self._follower.mirror.image).unfenced
+        numbered = enumerate(assignments, first)
+        return [first_partition(PartitionId(topic_id, n), replicas, unfenced) for n, replicas in numbered]
+
+    def _deletion(self, topic: Topic) -> Decision:
+        if topic.internal:
+            raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
+        mirror = self._follower.mirror
+        if mirror.image.topic(topic.name) is None:
+            raise UnknownTopicOrPartition(f"topic {topic.name} does not exist; it was deleted before")
+        holders = sorted({r for p in mirror.image.partitions_of(topic) for r in p.replicas})
+        key = records.topic_key(topic.name)
+        order = TopicDeletion(topic.topic_id, topic.name, tuple(holders))
+        operations = (Put(records.deletion_key(topic.topic_id), records.encode(order)), Delete(key))
+        return Decision(operations, (Unchanged(key, mirror.mod_revision(key)),))
+
+    def _confirmation(self, broker: NodeId, topic_ids: Sequence[TopicId]) -> Decision | None:
+        mirror = self._follower.mirror
+        operations: list[Operation] = []
+        compares = []
+        for topic_id in topic_ids:
+            order = mirror.image.deletions.get(topic_id)
+            if order is None or broker not in order.pending:
+                continue
+            key = records.deletion_key(topic_id)
+            rest = tuple(b for b in order.pending if b != broker)
+            operations.append(Put(key, records.encode(replace(order, pending=rest))) if rest else Delete(key))
+            compares.append(Unchanged(key, mirror.mod_revision(key)))
+        if not operations:
+            return None
+        operations.append(Put(records.REMOVAL_KEY, records.encode_number(broker)))
+        return Decision(tuple(operations), tuple(compares))
+
+
+def check_once(names: Iterable[str]) -> None:
+    """
+    Each name once in a request.
+
+    Raises:
+        Rejected: with the names that are there twice.
+    """
+    twice = sorted(n[:80] for n, count in Counter(names).items() if count > 1)
+    if twice:
+        raise Rejected(f"named more than once in the request: {', '.join(twice)}; name each once")

@@ -1,0 +1,86 @@
+"""Composition root of the controller: opens adapters, builds the engine, serves, resigns, drains, closes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.adapters.etcd_store import EtcdStore
+from headrace_controller.adapters.grpc_peer import GrpcPeer
+from headrace_controller.adapters.grpc_probe import GrpcProbe
+from headrace_controller.config import ControllerConfig
+from headrace_controller.core.records import Cluster
+from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.membership import Membership
+from headrace_controller.rpc.servicer import ControllerServicer
+from headrace_proto.v1.controller_pb2_grpc import add_ControllerServicer_to_server
+
+VERSION = "0.1.0"
+SERVICE = "headrace.v1.Controller"
+
+
+async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
+    """Run one controller until ``stop`` is set; it needs no etcd to be there yet."""
+    configure_logs("controller", config.node_id, config.server.log_level)
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        metrics = stack.enter_context(open_metrics("controller", config.node_id, config.server.metrics_listen))
+        store = await stack.enter_async_context(
+            EtcdStore.open(config.etcd, config.prefix, request_timeout_ms=config.etcd_timeout_ms)
+        )
+        peer = await stack.enter_async_context(GrpcPeer.open())
+        serving: list[Endpoint] = []
+        engine = ControllerEngine(
+            config=config,
+            store=store,
+            probe=GrpcProbe(),
+            clock=clock,
+            endpoint=lambda: serving[0],
+            new_cluster=_new_cluster,
+        )
+        tasks = await stack.enter_async_context(TaskRunner())
+        server = await stack.enter_async_context(
+            GrpcService.open(
+                config.server,
+                servicers=[
+                    (add_ControllerServicer_to_server, ControllerServicer(engine, config.liveness)),
+                ],
+                health_names=[SERVICE],
+            )
+        )
+        serving.append(server.endpoint)
+        node = _as_node(config, server.endpoint, metrics.endpoint)
+        membership = Membership(engine, peer, clock, node, config.liveness.heartbeat_interval_ms)
+        engine.start(tasks)
+        tasks.start(membership.run(), name="membership")
+        announce_ready(
+            Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics.endpoint), config.server.ready_file
+        )
+        try:
+            await run_until(stop, tasks)
+        finally:
+            await engine.stop()
+
+
+def _new_cluster() -> Cluster:
+    return Cluster(id=new_incarnation().hex(), incarnation=new_incarnation())
+
+
+def _as_node(config: ControllerConfig, grpc: Endpoint, metrics: Endpoint | None) -> Node:
+    return Node(
+        key=NodeKey(Role.CONTROLLER, NodeId(config.node_id)),
+        grpc=grpc,
+        incarnation=new_incarnation(),
+        epoch=0,
+        metrics=metrics,
+        rack=config.rack,
+        version=VERSION,
+    )

@@ -1,0 +1,1 @@
+"""The gRPC face: decode, one engine call, encode."""

@@ -1,0 +1,124 @@
+"""Between the engine's values and the messages of ``controller.proto``; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.ids import NodeId
+from headrace_common.rpc.convert import partition_to_proto, topic_to_proto
+from headrace_controller.core.settings import (
+    Alteration,
+    Entry,
+    Op,
+    Resource,
+    Source,
+    TopicResource,
+    broker_resource,
+)
+from headrace_controller.core.topics import UNSET, Assignments, Wanted
+from headrace_controller.engine.topics import Described
+from headrace_proto.v1 import controller_pb2 as pb
+from headrace_proto.v1 import errors_pb2
+
+_SOURCES: Final = {
+    Source.DEFAULT: pb.DEFAULT_CONFIG,
+    Source.CLUSTER: pb.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    Source.BROKER: pb.DYNAMIC_BROKER_CONFIG,
+    Source.TOPIC: pb.DYNAMIC_TOPIC_CONFIG,
+}
+_OPS: Final = {pb.SET: Op.SET, pb.DELETE: Op.DELETE, pb.APPEND: Op.APPEND, pb.SUBTRACT: Op.SUBTRACT}
+
+
+def wanted_topic(topic: pb.NewTopic) -> Wanted:
+    """A topic as it was asked for."""
+    return Wanted(
+        name=topic.name,
+        partition_count=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        configs=dict(topic.configs),
+        assignments=assignments(topic.assignments),
+    )
+
+
+def assignments(entries: Iterable[pb.ReplicaAssignment]) -> Assignments:
+    """Placement by hand."""
+    return tuple(tuple(map(NodeId, entry.replicas)) for entry in entries)
+
+
+def description(described: Described) -> pb.TopicDescription:
+    """A topic with its partitions."""
+    return pb.TopicDescription(
+        topic=topic_to_proto(described.topic),
+        partitions=map(partition_to_proto, described.partitions),
+        notes=described.notes,
+    )
+
+
+def topic_result(name: str, result: Described | HeadraceError) -> pb.TopicResult:
+    """One topic's part of an answer."""
+    if isinstance(result, HeadraceError):
+        return pb.TopicResult(name=name, error=_code(result), message=str(result))
+    return pb.TopicResult(name=name, topic=description(result))
+
+
+def resource(message: pb.ConfigResource) -> Resource:
+    """
+    What settings belong to.
+
+    Raises:
+        Rejected: an unknown type, or a broker that is no number.
+    """
+    if message.type == pb.TOPIC_CONFIG:
+        return TopicResource(message.name)
+    if message.type == pb.BROKER_CONFIG:
+        return broker_resource(message.name)
+    raise Rejected(f"config resource type {message.type} is not known; use TOPIC_CONFIG or BROKER_CONFIG")
+
+
+def alterations(changes: Sequence[pb.AlterConfig]) -> list[Alteration]:
+    """
+    What is to be changed.
+
+    Raises:
+        Rejected: an unknown operation.
+    """
+    unknown = [c.op for c in changes if c.op not in _OPS]
+    if unknown:
+        raise Rejected(f"operation {unknown[0]} is not known; use SET, DELETE, APPEND or SUBTRACT")
+    return [Alteration(c.name, _OPS[c.op], c.value) for c in changes]
+
+
+def config_result(message: pb.ConfigResource, result: Sequence[Entry] | HeadraceError) -> pb.ConfigResult:
+    """One resource's part of an answer."""
+    if isinstance(result, HeadraceError):
+        return pb.ConfigResult(resource=message, error=_code(result), message=str(result))
+    entries = [
+        pb.ConfigEntry(
+            name=e.setting.name,
+            value=e.value,
+            source=_SOURCES[e.source],
+            read_only=not e.setting.dynamic,
+            documentation=e.setting.doc,
+            type=e.setting.type.value,
+        )
+        for e in result
+    ]
+    return pb.ConfigResult(resource=message, entries=entries)
+
+
+def _code(error: HeadraceError) -> errors_pb2.ErrorCode.ValueType:
+    return errors_pb2.ErrorCode.ValueType(error.code)
+
+
+__all__ = [
+    "UNSET",
+    "alterations",
+    "assignments",
+    "config_result",
+    "description",
+    "resource",
+    "topic_result",
+    "wanted_topic",
+]

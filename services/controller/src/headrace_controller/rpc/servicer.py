@@ -1,0 +1,240 @@
+"""The ``Controller`` service: decode, one engine call per thing asked for, encode."""
+
+# ruff: noqa: N802 - methods have the names of the RPCs
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from typing import Any, Final, TypeVar
+
+import grpc.aio
+
+from headrace_common.core.errors import HeadraceError, Rejected, UnknownTopicOrPartition
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import ImageDelta, NodeKey
+from headrace_common.rpc.convert import (
+    active_controller_to_proto,
+    delta_to_proto,
+    node_from_proto,
+    node_key_from_proto,
+    node_to_proto,
+    role_from_proto,
+    topic_id_from_proto,
+    topic_to_proto,
+)
+from headrace_controller.config import LivenessConfig
+from headrace_controller.core.sessions import Heartbeat
+from headrace_controller.core.settings import Entry
+from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.nodes import Joining
+from headrace_controller.engine.topics import Described, check_once
+from headrace_controller.rpc import encode
+from headrace_proto.v1 import cluster_pb2, controller_pb2_grpc
+from headrace_proto.v1 import controller_pb2 as pb
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_TOPICS_MAX: Final = 1_000
+_NAMES_MAX: Final = 10_000
+_TIMEOUT_MS_MAX: Final = 600_000
+_STEPS_KEPT: Final = 32
+
+
+class ControllerServicer(controller_pb2_grpc.ControllerServicer):
+    """Every controller serves it, active or not."""
+
+    def __init__(self, engine: ControllerEngine, liveness: LivenessConfig) -> None:
+        self._engine = engine
+        self._liveness = liveness
+        self._encoded: OrderedDict[int, tuple[ImageDelta, cluster_pb2.MetadataUpdate]] = OrderedDict()
+
+    async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.RegisterNodeResponse:
+        """See controller.proto."""
+        joining = Joining(
+            node=node_from_proto(request.node),
+            cluster_id=request.cluster_id if request.HasField("cluster_id") else None,
+            previous_epoch=request.previous_epoch if request.HasField("previous_epoch") else None,
+            damaged=frozenset(PartitionId(topic_id_from_proto(d.topic_id), d.partition) for d in request.damaged),
+            max_producer_id=request.max_producer_id or -1,
+        )
+        joined = await self._engine.register(joining)
+        return pb.RegisterNodeResponse(
+            cluster_id=joined.cluster_id,
+            epoch=joined.epoch,
+            revision=joined.revision,
+            heartbeat_interval_ms=self._liveness.heartbeat_interval_ms,
+            session_timeout_ms=self._liveness.session_timeout_ms,
+        )
+
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
+        """See controller.proto."""
+        heartbeat = Heartbeat(
+            key=_node_key(request.role, request.id),
+            epoch=request.epoch,
+            image_revision=request.image_revision,
+            want_fenced=request.want_fenced,
+            want_shutdown=request.want_shutdown,
+        )
+        vitals = await self._engine.heartbeat(heartbeat)
+        return pb.HeartbeatResponse(fenced=vitals.fenced, may_shut_down=vitals.may_shut_down)
+
+    async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
+        """See controller.proto."""
+        await self._engine.unregister(_node_key(request.role, request.id))
+        return pb.UnregisterNodeResponse()
+
+    async def WatchMetadata(
+        self, request: pb.WatchMetadataRequest, context: Context
+    ) -> AsyncIterator[cluster_pb2.MetadataUpdate]:
+        """See controller.proto."""
+        node = node_key_from_proto(request.node) if request.HasField("node") else None
+        async for step in self._engine.watch(node):
+            yield self._once(step)
+
+    async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
+        """See controller.proto."""
+        status = self._engine.describe_cluster()
+        image = status.image
+        active = image.active_controller
+        return pb.DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            revision=image.revision,
+            nodes=[node_to_proto(image.nodes[k]) for k in sorted(image.nodes, key=lambda k: (k.role.value, k.id))],
+            active_controller=None if active is None else active_controller_to_proto(active),
+            topic_count=len(image.topics),
+            partition_count=len(image.partitions),
+            offline_partition_count=status.offline,
+            under_replicated_partition_count=status.under_replicated,
+            metadata_store_reachable=status.store_reachable,
+        )
+
+    async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
+        """See controller.proto."""
+        _check_count(len(request.topics), _TOPICS_MAX)
+        if not 1 <= request.timeout_ms <= _TIMEOUT_MS_MAX:
+            raise Rejected(f"timeout_ms takes 1 to {_TIMEOUT_MS_MAX}, not {request.timeout_ms}")
+        check_once([t.name for t in request.topics])
+        results = await _each(
+            [
+                self._engine.create_topic(
+                    encode.wanted_topic(topic), validate_only=request.validate_only, timeout_ms=request.timeout_ms
+                )
+                for topic in request.topics
+            ]
+        )
+        named = zip(request.topics, results, strict=True)
+        return pb.CreateTopicsResponse(topics=[encode.topic_result(t.name, r) for t, r in named])
+
+    async def DeleteTopics(self, request: pb.DeleteTopicsRequest, context: Context) -> pb.DeleteTopicsResponse:
+        """See controller.proto."""
+        _check_count(len(request.names), _TOPICS_MAX)
+        check_once(request.names)
+        results = await _each([self._engine.delete_topic(name) for name in request.names])
+        topics = []
+        for name, result in zip(request.names, results, strict=True):
+            gone = result if isinstance(result, HeadraceError) else Described(result, ())
+            topics.append(encode.topic_result(name, gone))
+        return pb.DeleteTopicsResponse(topics=topics)
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
+        """See controller.proto."""
+        page = self._engine.list_topics(request.after, request.limit, include_internal=request.include_internal)
+        return pb.ListTopicsResponse(topics=map(topic_to_proto, page.topics), more=page.more, total=page.total)
+
+    async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
+        """See controller.proto."""
+        _check_count(len(request.names), _NAMES_MAX)
+        results = [encode.topic_result(n, self._engine.describe_topic(n) or _unknown(n)) for n in request.names]
+        return pb.DescribeTopicsResponse(topics=results)
+
+    async def CreatePartitions(
+        self, request: pb.CreatePartitionsRequest, context: Context
+    ) -> pb.CreatePartitionsResponse:
+        """See controller.proto."""
+        placed = encode.assignments(request.assignments)
+        growth = self._engine.create_partitions(
+            request.name, request.partition_count, placed, validate_only=request.validate_only
+        )
+        (result,) = await _each([growth])
+        return pb.CreatePartitionsResponse(result=encode.topic_result(request.name, result))
+
+    async def DescribeConfigs(self, request: pb.DescribeConfigsRequest, context: Context) -> pb.DescribeConfigsResponse:
+        """See controller.proto."""
+        _check_count(len(request.resources), _TOPICS_MAX)
+        results = []
+        for resource in request.resources:
+            try:
+                entries = self._engine.describe_configs(encode.resource(resource))
+            except HeadraceError as error:
+                results.append(encode.config_result(resource, error))
+            else:
+                results.append(encode.config_result(resource, entries))
+        return pb.DescribeConfigsResponse(results=results)
+
+    async def IncrementalAlterConfigs(
+        self, request: pb.IncrementalAlterConfigsRequest, context: Context
+    ) -> pb.IncrementalAlterConfigsResponse:
+        """See controller.proto."""
+        _check_count(len(request.resources), _TOPICS_MAX)
+        check_once([f"{r.resource.type}/{r.resource.name}" for r in request.resources])
+
+        async def alter(part: pb.AlterConfigsResource) -> list[Entry]:
+            changes = encode.alterations(part.changes)
+            target = encode.resource(part.resource)
+            return await self._engine.alter_configs(target, changes, validate_only=request.validate_only)
+
+        results = await _each([alter(part) for part in request.resources])
+        parts = zip(request.resources, results, strict=True)
+        return pb.IncrementalAlterConfigsResponse(results=[encode.config_result(p.resource, r) for p, r in parts])
+
+    async def AllocateProducerIds(
+        self, request: pb.AllocateProducerIdsRequest, context: Context
+    ) -> pb.AllocateProducerIdsResponse:
+        """See controller.proto."""
+        block = await self._engine.allocate_producer_ids(NodeId(request.broker_id), request.broker_epoch)
+        return pb.AllocateProducerIdsResponse(first_id=block.start, count=len(block))
+
+    async def ConfirmDeletions(
+        self, request: pb.ConfirmDeletionsRequest, context: Context
+    ) -> pb.ConfirmDeletionsResponse:
+        """See controller.proto."""
+        topic_ids = [topic_id_from_proto(i) for i in request.topic_ids]
+        await self._engine.confirm_deletions(NodeId(request.broker_id), request.broker_epoch, topic_ids)
+        return pb.ConfirmDeletionsResponse()
+
+    def _once(self, step: ImageDelta) -> cluster_pb2.MetadataUpdate:
+        """Each step is encoded once, however many watch; the newest few are kept."""
+        found = self._encoded.get(id(step))
+        if found is not None and found[0] is step:
+            return found[1]
+        update = delta_to_proto(step)
+        self._encoded[id(step)] = (step, update)
+        while len(self._encoded) > _STEPS_KEPT:
+            self._encoded.popitem(last=False)
+        return update
+
+
+async def _each(calls: Sequence[Awaitable[T]]) -> list[T | HeadraceError]:
+    """All calls side by side; what one refuses is its result. A bug ends them all."""
+    results: list[T | HeadraceError] = []
+    for result in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(result, BaseException) and not isinstance(result, HeadraceError):
+            raise result
+        results.append(result)
+    return results
+
+
+def _check_count(count: int, most: int) -> None:
+    if not 1 <= count <= most:
+        raise Rejected(f"a request takes 1 to {most} entries, not {count}; split it")
+
+
+def _node_key(role: int, node_id: int) -> NodeKey:
+    return NodeKey(role_from_proto(role), NodeId(node_id))
+
+
+def _unknown(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")

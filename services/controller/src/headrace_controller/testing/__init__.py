@@ -1,0 +1,1 @@
+"""Real processes for tests: etcd and controllers. Nothing of the service imports this."""
