@@ -372,6 +372,11 @@ class FetchPositions:
         self.rooms.moved(partition)
         self._settle(partition)
 
+    @property
+    def has_failures(self) -> bool:
+        """Whether ``take_failure`` may have something."""
+        return bool(self._failed or self._troubled)
+
     def take_failure(self, now_ms: float) -> HeadraceError | None:
         """What has to be raised now, once: failures of drained partitions, and partitions stuck for too long."""
         for partition in list(self._failed):

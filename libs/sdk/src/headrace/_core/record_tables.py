@@ -1,0 +1,105 @@
+"""
+From decoded batches to one Arrow table: keys and values of columnar batches are not copied.
+
+Called by the consumer shell for ``poll_table``. pyarrow and numpy are loaded by the first call.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from headrace_common.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace_common.core.batch import DecodedBatch
+
+CONSTANT_LENGTH = 1 << 14
+"""Columns that say the same in each row are slices of one array of this length, or of a longer one."""
+
+
+@lru_cache(maxsize=1)
+def table_schema() -> pa.Schema:
+    """
+    ``topic`` (dictionary of string), ``partition`` (int32), ``offset`` and ``timestamp_ms`` (int64), ``key`` and
+    ``value`` (binary), ``headers`` (list<struct<key: string, value: binary>>).
+    """
+    import pyarrow as pa
+
+    from headrace_common.core.batch.arrow_schema import headers_type
+
+    return pa.schema(
+        [
+            pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("partition", pa.int32(), nullable=False),
+            pa.field("offset", pa.int64()),
+            pa.field("timestamp_ms", pa.int64()),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary()),
+            pa.field("headers", headers_type()),
+        ]
+    )
+
+
+class TableParts:
+    """Gathers the record batches of one table, and the columns that are the same in each row of a partition."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, int] = {}
+        self._parts: list[tuple[TopicPartition, pa.RecordBatch]] = []
+        self.rows = 0
+
+    def add(self, tp: TopicPartition, batch: DecodedBatch, position: int, rows_max: int) -> int:
+        """Add up to ``rows_max`` records from ``position`` on; return the position after them."""
+        rows = batch.to_arrow()
+        header = batch.header
+        first = _rows_below(rows, position) if position > header.base_offset else 0
+        taken = min(len(rows) - first, rows_max)
+        if first or taken < len(rows):
+            rows = rows.slice(first, taken)
+        if taken:
+            self._topics.setdefault(tp.topic, len(self._topics))
+            self._parts.append((tp, rows))
+        self.rows += taken
+        if first + taken == header.record_count:
+            return header.next_offset
+        return int(rows.column("offset")[-1].as_py()) + 1
+
+    def table(self) -> pa.Table:
+        """All that was added."""
+        import pyarrow as pa
+
+        schema = table_schema()
+        names = pa.array(list(self._topics), pa.string())
+        batches: list[Any] = []
+        for tp, rows in self._parts:
+            count = len(rows)
+            topic = pa.DictionaryArray.from_arrays(_constant(self._topics[tp.topic], count), names)
+            columns = [topic, _constant(tp.partition, count), *rows.columns]
+            batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
+        return pa.Table.from_batches(batches, schema=schema)
+
+
+def _rows_below(rows: pa.RecordBatch, position: int) -> int:
+    import numpy as np
+
+    return int(np.searchsorted(rows.column("offset").to_numpy(), position))
+
+
+def _constant(value: int, count: int) -> pa.Array[Any]:
+    if count <= CONSTANT_LENGTH:
+        return _constants(value).slice(0, count)
+    import numpy as np
+    import pyarrow as pa
+
+    return pa.array(np.full(count, value, dtype=np.int32))
+
+
+@lru_cache(maxsize=256)
+def _constants(value: int) -> pa.Array[Any]:
+    import numpy as np
+    import pyarrow as pa
+
+    return pa.array(np.full(CONSTANT_LENGTH, value, dtype=np.int32))

@@ -1,0 +1,160 @@
+"""What both consumers do with their arguments, and the values that they return. No decision about reading is here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace._core.record_runs import Deserializer, Deserializers
+from headrace._runtime import Clock, SystemClock
+from headrace.consumer_errors import GroupsUnavailable
+from headrace.consumer_settings import ConsumerSettings
+from headrace.errors import InvalidConfig, Rejected
+from headrace.records import TopicPartition
+from headrace.settings import bootstrap_addresses, read_settings
+from headrace_common.core.ids import check_topic_name
+
+if TYPE_CHECKING:
+    from headrace._transport.port import Transport
+    from headrace.aio._reading import Reading
+
+DESERIALIZERS: Final[dict[str, Deserializer]] = {"json": json.loads, "str": bytes.decode, "string": bytes.decode}
+
+PartitionLike = TopicPartition | tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth:
+    """How a consumer is doing, for status pages and probes."""
+
+    state: str
+    """As ``Consumer.state``."""
+    partitions: int
+    paused: int
+    buffered_bytes: int
+    """Fetched and not handed out."""
+    resets: int
+    """How often a position did not exist and ``auto_offset_reset`` was applied."""
+    troubled: dict[TopicPartition, str] = field(default_factory=dict)
+    """Partitions that cannot be read now, and why; they are tried again."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is open and every partition can be read."""
+        return self.state not in ("stuck", "closed") and not self.troubled
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerArguments:
+    """What a consumer was made with, checked."""
+
+    topics: tuple[str, ...]
+    addresses: list[str]
+    settings: ConsumerSettings
+    deserializers: Deserializers
+
+
+def read_arguments(
+    topics: Sequence[str],
+    bootstrap_servers: str | Sequence[str] | None,
+    group_id: str | None,
+    settings: dict[str, Any],
+) -> ConsumerArguments:
+    """
+    Check what the application gave.
+
+    Raises:
+        InvalidConfig: all settings that are wrong.
+        InvalidTopic: no topic can have such a name.
+        GroupsUnavailable: there is a ``group_id``.
+    """
+    if group_id is not None:
+        raise GroupsUnavailable(
+            f"group_id={group_id!r}: consumer groups come with the coordinator, which this version does not have; "
+            "leave group_id out, and all partitions of the topics are assigned to this consumer"
+        )
+    read = read_settings(ConsumerSettings, settings)
+    deserializers = Deserializers(
+        deserializer_of("key_deserializer", read.key_deserializer),
+        deserializer_of("value_deserializer", read.value_deserializer),
+    )
+    names = tuple(check_topic_name(name) for name in topics)
+    return ConsumerArguments(names, bootstrap_addresses(bootstrap_servers), read, deserializers)
+
+
+def open_reading(
+    arguments: ConsumerArguments, transport: Transport | None, signal: Callable[[], None]
+) -> tuple[Reading, Transport, Clock]:
+    """The engine, over the transport given or a gRPC one; connections are opened when they are first used."""
+    from headrace.aio._reading import Reading
+
+    if transport is None:
+        from headrace._transport.grpc import GrpcTransport
+
+        timeout_ms = min(arguments.settings.request_timeout_ms, arguments.settings.default_api_timeout_ms)
+        transport = GrpcTransport(arguments.addresses, call_timeout_ms=timeout_ms)
+    clock = SystemClock()
+    return Reading(transport, arguments.settings, clock, arguments.deserializers, signal), transport, clock
+
+
+def deserializer_of(setting: str, given: Callable[[bytes], Any] | str | None) -> Deserializer | None:
+    """
+    The function itself, or the built-in one of that name.
+
+    Raises:
+        InvalidConfig: neither.
+    """
+    if given is None or callable(given):
+        return given
+    if given not in DESERIALIZERS:
+        raise InvalidConfig(f"{setting} takes a function of one argument, 'json' or 'str', not {given!r}")
+    return DESERIALIZERS[given]
+
+
+def partitions_like(given: Iterable[PartitionLike]) -> list[TopicPartition]:
+    """
+    Partitions as the application wrote them: ``TopicPartition``s or pairs.
+
+    Raises:
+        Rejected: something else.
+    """
+    try:
+        return [TopicPartition(*pair) for pair in given]
+    except TypeError:
+        raise Rejected(
+            f"partitions are given as TopicPartition or (topic, number), several of them, not {given!r}"
+        ) from None
+
+
+def no_group(call: str) -> GroupsUnavailable:
+    """What the calls of a group member raise."""
+    return GroupsUnavailable(
+        f"{call} needs a group_id, and consumer groups come with the coordinator, which this version does not have; "
+        "keep position() yourself, and seek() to it at the start"
+    )
+
+
+def check_offset(offset: int) -> int:
+    """
+    An offset to seek to.
+
+    Raises:
+        Rejected: negative, or no whole number.
+    """
+    if not isinstance(offset, int) or isinstance(offset, bool) or not 0 <= offset < 1 << 63:
+        raise Rejected(f"an offset is a whole number from 0, not {offset!r}; see seek_to_beginning and seek_to_end")
+    return offset
+
+
+def check_timestamp(timestamp_ms: int) -> int:
+    """
+    A time to look for.
+
+    Raises:
+        Rejected: negative, or no whole number.
+    """
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or not 0 <= timestamp_ms < 1 << 63:
+        raise Rejected(f"a timestamp is in whole milliseconds since 1970 (UTC), not {timestamp_ms!r}")
+    return timestamp_ms

@@ -1,0 +1,204 @@
+"""
+What both consumers do with what was fetched: hand it out, and move positions. Every method may be called by any
+thread, one at a time: the event loop in ``aio``, the application's thread in the sync consumer.
+
+The core is guarded by one short lock; whole batches, never records, cross it, and they are decoded outside it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from headrace._core.fetch_partition import PartitionFetch
+from headrace._core.fetch_positions import FetchPositions
+from headrace._core.record_runs import Deserializers, RecordRun, run_of
+from headrace._core.record_tables import TableParts
+from headrace._core.starts import Start, parse_reset
+from headrace._runtime import Clock
+from headrace.consumer_errors import NoPosition
+from headrace.consumer_settings import ConsumerSettings
+from headrace.errors import HeadraceError, Rejected
+from headrace_common.core.batch import DecodedBatch, decode_batch
+from headrace_common.core.ids import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.records import Record
+
+TABLE_ROWS_MAX: Final = 200_000
+"""Rows of one ``poll_table`` that names no number."""
+
+
+class HandOut:
+    """The core, its lock, and the batch that is being handed out. ``changed`` is called after the core was changed."""
+
+    def __init__(
+        self, settings: ConsumerSettings, clock: Clock, deserializers: Deserializers, changed: Callable[[], None]
+    ) -> None:
+        self.lock = threading.Lock()
+        self.core = FetchPositions(settings.limits, parse_reset(settings.auto_offset_reset))
+        self.crash: HeadraceError | None = None
+        """Set when a task of the consumer met a bug: every call raises it."""
+        self._settings = settings
+        self._clock = clock
+        self._deserializers = deserializers
+        self._changed = changed
+        self._run: RecordRun | None = None
+
+    def take(self, records_max: int) -> list[Record]:
+        """
+        Up to ``records_max`` records that are here already.
+
+        Raises:
+            HeadraceError: what the application has to know before it gets more.
+        """
+        self.raise_failures()
+        taken: list[Record] = []
+        while len(taken) < records_max:
+            run = self._run
+            if run is None or run.finished:
+                if taken and run is not None and run.failure is not None:
+                    break
+                run = self._next_run(taken)
+                if run is None:
+                    break
+            some = run.take(records_max - len(taken))
+            taken = taken + some if taken else some
+        self._changed()
+        return taken
+
+    def next_run(self) -> RecordRun | None:
+        """The next run to iterate over, as far as one is here; it counts as handed out as it is walked."""
+        self.raise_failures()
+        run = self._run
+        if run is None or run.finished:
+            run = self._next_run(())
+            self._changed()
+        return run
+
+    def _next_run(self, taken: Collection[object]) -> RecordRun | None:
+        """End the run that is finished, and decode the next batch. What fails after ``taken`` fails next time."""
+        failure = self._run.failure if self._run is not None else None
+        with self.lock:
+            self.close_run()
+            if failure is not None:
+                raise failure
+            partition = self.core.next_batch()
+        if partition is None:
+            return None
+        try:
+            self._run = run_of(partition, self._decoded(partition), self._deserializers)
+        except HeadraceError:
+            self._undo(partition)
+            if not taken:
+                raise
+            return None
+        return self._run
+
+    def take_table(self, rows_max: int | None) -> pa.Table:
+        """What is here already, as one table; it may have no rows."""
+        self.raise_failures()
+        with self.lock:
+            self.close_run()
+        parts, limit = TableParts(), rows_max or TABLE_ROWS_MAX
+        while parts.rows < limit:
+            with self.lock:
+                partition = self.core.next_batch()
+            if partition is None:
+                break
+            epoch, position = partition.epoch, partition.position
+            assert position is not None, "an open batch means that there is a position"
+            try:
+                position = parts.add(partition.tp, self._decoded(partition), position, limit - parts.rows)
+            except HeadraceError:
+                self._undo(partition)
+                if not parts.rows:
+                    raise
+                break
+            with self.lock:
+                self.core.handed_out(partition, epoch, position)
+        self._changed()
+        return parts.table()
+
+    def _decoded(self, partition: PartitionFetch) -> DecodedBatch:
+        assert partition.open is not None, "an open batch is there until it was handed out"
+        batch, header = partition.open
+        where = f"{partition.tp}@{max(header.base_offset, partition.position or 0)}"
+        return decode_batch(batch, verify_crc=self._settings.check_crcs, where=where)
+
+    def _undo(self, partition: PartitionFetch) -> None:
+        with self.lock:
+            if partition.position is not None:
+                self.core.damaged(partition, partition.epoch, partition.position)
+        self._changed()
+
+    def close_run(self) -> None:
+        """The position becomes where the run is; what is left of it is handed out later. Under the lock."""
+        run, self._run = self._run, None
+        if run is not None:
+            self.core.handed_out(run.partition, run.epoch, run.position)
+            run.cut()
+
+    def raise_failures(self) -> None:
+        """Raise what the application has to know, if anything."""
+        if self.crash is not None:
+            raise self.crash
+        core = self.core
+        if core.has_failures:
+            with self.lock:
+                if self._run is not None and self._run.finished and self._run.failure is None:
+                    self.close_run()
+                failure = core.take_failure(self._clock.monotonic_ms())
+            self._changed()
+            if failure is not None:
+                raise failure
+        lost = core.without_position()
+        if lost:
+            names = ", ".join(map(str, lost[:5]))
+            raise NoPosition(f"{names}: no position, and auto_offset_reset is 'none'; seek to where reading starts")
+
+    def assignment(self) -> list[TopicPartition]:
+        """What is read now."""
+        with self.lock:
+            return list(self.core.partitions)
+
+    def seek(self, targets: Mapping[TopicPartition, int | Start]) -> None:
+        """Go on elsewhere."""
+        with self.lock:
+            self._check_assigned(targets)
+            self.close_run()
+            for tp, target in targets.items():
+                self.core.seek(tp, target)
+        self._changed()
+
+    def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:
+        """Hand nothing of these out, or do so again."""
+        with self.lock:
+            self._check_assigned(partitions)
+            self.close_run()
+            for tp in partitions:
+                (self.core.pause if paused else self.core.resume)(tp)
+        self._changed()
+
+    def paused(self) -> list[TopicPartition]:
+        """Those that are paused."""
+        with self.lock:
+            return [p.tp for p in self.core.partitions.values() if p.paused]
+
+    def position_now(self, tp: TopicPartition) -> int | None:
+        """The next record that will be handed out; None while it is looked up."""
+        with self.lock:
+            self._check_assigned((tp,))
+            run = self._run
+            partition = self.core.partitions[tp]
+            if run is not None and run.partition is partition and run.epoch == partition.epoch:
+                return run.position
+            return partition.position
+
+    def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            if tp not in self.core.partitions:
+                raise Rejected(f"{tp} is not read by this consumer; assign it first, or subscribe to its topic")

@@ -1,0 +1,299 @@
+"""
+The engine of both consumers: feeds the pure core with what happens, and does what it wants done.
+
+It lives on one event loop; ``HandOut``, which applications take from, may be called by another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from headrace._core.fetch_events import PositionReset
+from headrace._core.fetch_positions import Lookup
+from headrace._core.record_runs import Deserializers
+from headrace._core.starts import Beginning, parse_reset, timestamp_to_ask
+from headrace._runtime import Clock, Tasks
+from headrace._transport.port import Transport
+from headrace.aio._client import ClusterClient
+from headrace.aio._consumer_setup import ConsumerHealth
+from headrace.aio._fetch_wire import FetchWire
+from headrace.aio._hand_out import HandOut
+from headrace.aio._offsets import OffsetQueries
+from headrace.consumer_settings import ConsumerSettings
+from headrace.errors import HeadraceError, Internal, UnknownTopicOrPartition, WaitTimedOut, error_for
+from headrace_common.core.ids import NodeId, TopicId, TopicPartition
+
+_log = logging.getLogger("headrace.consumer")
+
+
+class Reading:
+    """One consumer's partitions, the tasks that fetch them, and what was fetched."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        settings: ConsumerSettings,
+        clock: Clock,
+        deserializers: Deserializers,
+        signal: Callable[[], None],
+    ) -> None:
+        self.settings = settings
+        self.out = HandOut(settings, clock, deserializers, self._nudge)
+        self.resets = 0
+        """How often ``auto_offset_reset`` was applied to a position that was gone."""
+        self._transport = transport
+        self._clock = clock
+        self._signal = signal
+        self._topics: tuple[str, ...] = ()
+        self._tasks = Tasks(self._crashed)
+        self._cluster = ClusterClient(transport, settings, clock=clock, on_change=self._metadata_changed)
+        self.offsets = OffsetQueries(self._cluster, transport, settings, clock)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fetchers: dict[NodeId, asyncio.Event] = {}
+        self._care = asyncio.Event()
+        self._nudged = False
+        self._position_waiters: list[asyncio.Future[None]] = []
+
+    # --- what is read (on the loop) -----------------------------------------------------------------------------
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """
+        Read all partitions of these topics, those added later too, from the position or by ``auto_offset_reset``.
+
+        Raises:
+            UnknownTopicOrPartition: a topic does not exist.
+            NetworkFailed: no broker answered within ``default_api_timeout_ms``.
+        """
+        names = tuple(dict.fromkeys(topics))
+        self._begin()
+        partitions = [tp for name in names for tp in await self.partitions_of(name)]
+        self._topics = names
+        self._replace(partitions)
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions and no others; those that were read before go on where they are."""
+        wanted = dict.fromkeys(partitions)
+        self._begin()
+        for tp in wanted:
+            view = await self._cluster.topic(tp.topic, self.settings.default_api_timeout_ms)
+            if not 0 <= tp.partition < view.partitions:
+                raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
+        self._topics = ()
+        self._replace(list(wanted))
+
+    async def partitions_of(self, topic: str) -> list[TopicPartition]:
+        """All partitions of a topic."""
+        view = await self._cluster.topic(topic, self.settings.default_api_timeout_ms)
+        return [TopicPartition(topic, number) for number in range(view.partitions)]
+
+    def _begin(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._tasks.start(self._take_care(), "consumer: care")
+
+    def _replace(self, partitions: Collection[TopicPartition]) -> None:
+        core = self.out.core
+        reset = parse_reset(self.settings.auto_offset_reset)
+        with self.out.lock:
+            self.out.close_run()
+            for tp in [tp for tp in core.partitions if tp not in partitions]:
+                core.remove(tp)
+            for tp in partitions:
+                if tp not in core.partitions:
+                    core.add(tp, reset)
+            self._place()
+        self._act()
+
+    def _place(self) -> None:
+        """Tell the core who leads what; under the lock."""
+        now_ms = self._clock.monotonic_ms()
+        for tp in list(self.out.core.partitions):
+            view, leader = self._cluster.known(tp.topic), self._cluster.leader(tp)
+            if view is None or leader is None:
+                text = f"{tp} is not in the cluster's metadata; was the topic deleted?"
+                self.out.core.unplaced(tp, UnknownTopicOrPartition(text), now_ms)
+            else:
+                self.out.core.placed(tp, TopicId(view.topic_id), leader.broker, leader.epoch, now_ms)
+
+    def _metadata_changed(self) -> None:
+        with self.out.lock:
+            for topic in self._topics:
+                view = self._cluster.known(topic)
+                for number in range(view.partitions if view is not None else 0):
+                    tp = TopicPartition(topic, number)
+                    if tp not in self.out.core.partitions:
+                        _log.info("%s is new; it is read from its beginning", tp)
+                        self.out.core.add(tp, Beginning())
+            self._place()
+        self._act()
+
+    # --- tasks (on the loop) ------------------------------------------------------------------------------------
+
+    async def _fetch_from(self, broker: NodeId, wake: asyncio.Event) -> None:
+        """Keep one fetch to ``broker`` on the wire while there is something to ask for."""
+        core, wire = self.out.core, FetchWire(self.settings)
+        stream = self._transport.fetch_stream(broker)
+        while True:
+            wake.clear()
+            with self.out.lock:
+                plan = core.fetch(broker)
+            if plan is None:
+                await wake.wait()
+                continue
+            try:
+                response = await stream.send(wire.request(plan))
+                if response.error:
+                    raise error_for(response.error, response.message)
+            except HeadraceError as error:
+                with self.out.lock:
+                    core.fetch_failed(plan, error, self._clock.monotonic_ms())
+                news = True
+            else:
+                answers = wire.answers(plan, response)
+                with self.out.lock:
+                    news = core.answered(plan, answers, self._clock.monotonic_ms())
+            self._act()
+            if news:
+                self._signal()
+
+    async def _take_care(self) -> None:
+        """Look up starts, wait for pauses, ask for metadata, log events."""
+        core, clock = self.out.core, self._clock
+        while True:
+            self._care.clear()
+            with self.out.lock:
+                core.care = False
+                due_ms = core.tick(clock.monotonic_ms())
+                events, reason = list(core.events), core.refresh_reason
+                core.events.clear()
+                core.refresh_reason = None
+                lookups = core.lookups()
+                self._cluster_is_fresh()
+            for event in events:
+                self.resets += isinstance(event, PositionReset)
+                _log.warning("%s", event)
+            if reason is not None:
+                self._cluster.refresh(reason)
+            for broker, wanted in lookups.items():
+                self._tasks.start(self._look_up(broker, wanted), f"consumer: look up starts at broker {broker}")
+            self._act()
+            await self._until(self._care, due_ms)
+
+    def _cluster_is_fresh(self) -> None:
+        """Asking for a topic asks the cluster again when what is known is old."""
+        for topic in {tp.topic for tp in self.out.core.partitions}:
+            self._cluster.known(topic)
+
+    async def _until(self, event: asyncio.Event, due_ms: float | None) -> None:
+        wait_ms = float(self.settings.metadata_max_age_ms)
+        if due_ms is not None:
+            wait_ms = min(wait_ms, due_ms - self._clock.monotonic_ms())
+        timer = asyncio.get_running_loop().call_later(max(0.001, wait_ms / 1000), event.set)
+        await event.wait()
+        timer.cancel()
+
+    async def _look_up(self, broker: NodeId, lookups: list[Lookup]) -> None:
+        wall_ms = self._clock.now_ms()
+        wanted = {lookup.partition.tp: timestamp_to_ask(lookup.start, wall_ms) for lookup in lookups}
+        answers = await self.offsets.ask_broker(broker, wanted)
+        with self.out.lock:
+            for lookup in lookups:
+                answer = answers[lookup.partition.tp]
+                if isinstance(answer, HeadraceError):
+                    self.out.core.lookup_failed(lookup, answer, self._clock.monotonic_ms())
+                else:
+                    self.out.core.looked_up(lookup, answer.offset)
+        self._act()
+        waiters, self._position_waiters = self._position_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._signal()
+
+    def _act(self) -> None:
+        """On the loop, after the core was changed: wake those who have something to do now."""
+        self._nudged = False
+        with self.out.lock:
+            wakes, self.out.core.rooms.wakes = self.out.core.rooms.wakes, set()
+        for broker in wakes:
+            wake = self._fetchers.get(broker)
+            if wake is None:
+                wake = self._fetchers[broker] = asyncio.Event()
+                self._tasks.start(self._fetch_from(broker, wake), f"consumer: fetch from broker {broker}")
+            wake.set()
+        if self.out.core.care:
+            self._care.set()
+
+    def _nudge(self) -> None:
+        """*Any thread*, after the core was changed there."""
+        core = self.out.core
+        if (core.rooms.wakes or core.care) and not self._nudged and self._loop is not None:
+            self._nudged = True
+            self._loop.call_soon_threadsafe(self._act)
+
+    def _crashed(self, error: BaseException) -> None:
+        crash = Internal(f"the consumer has met a bug and stopped: {type(error).__name__}: {error}")
+        crash.__cause__ = error
+        self.out.crash = crash
+        self._signal()
+
+    # --- positions ----------------------------------------------------------------------------------------------
+
+    async def position(self, tp: TopicPartition) -> int:
+        """
+        The next record that will be handed out; waits while it is looked up.
+
+        Raises:
+            WaitTimedOut: it could not be looked up within ``default_api_timeout_ms``.
+        """
+        limit_ms = self.settings.default_api_timeout_ms
+        deadline_ms = self._clock.monotonic_ms() + limit_ms
+        while (now := self.out.position_now(tp)) is None:
+            self.out.raise_failures()
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                raise WaitTimedOut(f"the position of {tp} could not be looked up within {limit_ms} ms")
+            waiter = asyncio.get_running_loop().create_future()
+            self._position_waiters.append(waiter)
+            await asyncio.wait([waiter], timeout=min(left_ms, 500) / 1000)
+            if waiter in self._position_waiters:
+                self._position_waiters.remove(waiter)
+        return now
+
+    def state(self, started: bool) -> str:
+        """As ``Consumer.state`` of one that is not closed."""
+        partitions = list(self.out.core.partitions.values())
+        if self.out.crash is not None or (partitions and all(p.trouble is not None for p in partitions)):
+            return "stuck"
+        if not started:
+            return "new"
+        return "reading" if partitions else "idle"
+
+    def health(self, state: str) -> ConsumerHealth:
+        """How it is doing."""
+        with self.out.lock:
+            partitions = list(self.out.core.partitions.values())
+            return ConsumerHealth(
+                state=state,
+                partitions=len(partitions),
+                paused=sum(p.paused for p in partitions),
+                buffered_bytes=sum(p.buffered_bytes for p in partitions),
+                resets=self.resets,
+                troubled={p.tp: str(p.trouble.error) for p in partitions if p.trouble is not None},
+            )
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics of which all partitions are read."""
+        return self._topics
+
+    async def close(self) -> None:
+        """Stop all tasks. What was fetched and not handed out is dropped. The transport is closed by its owner."""
+        await self._tasks.close()
+        await self._cluster.close()
+        with self.out.lock:
+            self.out.close_run()
+            for tp in list(self.out.core.partitions):
+                self.out.core.remove(tp)

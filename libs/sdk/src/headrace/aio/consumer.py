@@ -1,0 +1,333 @@
+"""
+``headrace.aio.Consumer``: reads topics on the application's event loop.
+
+The engine (``_reading``) fetches in the background; this is its face. The sync twin is ``headrace.consumer``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginning, End, Start
+from headrace.aio._consumer_setup import (
+    ConsumerHealth,
+    PartitionLike,
+    check_offset,
+    check_timestamp,
+    no_group,
+    open_reading,
+    partitions_like,
+    read_arguments,
+)
+from headrace.aio._offsets import OffsetAndTimestamp
+from headrace.errors import ClientClosed
+from headrace.records import Record, TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace._transport.port import Transport
+
+WAIT_SLICE_MS = 500
+"""Nobody waits longer without looking for failures."""
+
+
+class Consumer:
+    """
+    Reads records of one or more topics; without a group, all their partitions, those added later too.
+
+    Args:
+        topics: what to read. None: nothing until ``subscribe`` or ``assign``.
+        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
+        group_id: refused until there are consumer groups.
+        settings: see ``headrace.consumer_settings.ConsumerSettings``.
+
+    Not for concurrent use: one task at a time. Prefetched records take up to ``fetch_max_bytes`` per broker.
+
+    Raises:
+        InvalidConfig: a setting is unknown or out of bounds; all of them are named.
+
+    Example::
+
+        async with aio.Consumer("flights", auto_offset_reset="earliest") as consumer:
+            async for record in consumer:
+                print(record.partition, record.offset, record.value)
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        group_id: str | None = None,
+        transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        arguments = read_arguments(topics, bootstrap_servers, group_id, settings)
+        self._settings = arguments.settings
+        self._wanted = arguments.topics
+        self._arrived = asyncio.Event()
+        self._reading, self._transport, self._clock = open_reading(arguments, transport, self._arrived.set)
+        self._out = self._reading.out
+        self._started = not arguments.topics
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """
+        Connect and assign all partitions of the topics. The first call that reads does it by itself.
+
+        Raises:
+            UnknownTopicOrPartition: a topic does not exist.
+            NetworkFailed: no broker answered within ``default_api_timeout_ms``.
+        """
+        self._check_usable()
+        if self._started:
+            return
+        async with self._starting:
+            if not self._started:
+                await self._reading.subscribe(self._wanted)
+                self._started = True
+
+    async def close(self) -> None:
+        """Stop fetching and close the connections. Idempotent; every other call raises ``ClientClosed`` afterwards."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        await self._reading.close()
+        await self._transport.close()
+        self._arrived.set()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer is closed; make a new one")
+        if self._pid != os.getpid():
+            raise ClientClosed("the consumer belongs to the process that this one was forked from; make a new one")
+
+    # --- what is read -------------------------------------------------------------------------------------------
+
+    async def subscribe(self, topics: Iterable[str]) -> None:
+        """Read all partitions of these topics instead of what was read; positions of those that stay are kept."""
+        self._check_usable()
+        await self._reading.subscribe([topics] if isinstance(topics, str) else topics)
+        self._started = True
+
+    async def assign(self, partitions: Iterable[PartitionLike]) -> None:
+        """
+        Read these partitions instead of what was read; positions of those that stay are kept.
+
+        Raises:
+            UnknownTopicOrPartition: one does not exist.
+        """
+        self._check_usable()
+        await self._reading.assign(partitions_like(partitions))
+        self._started = True
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read; empty before ``start``."""
+        self._check_usable()
+        return set(self._out.assignment())
+
+    def subscription(self) -> set[str]:
+        """The topics of which all partitions are read; empty after ``assign``."""
+        self._check_usable()
+        return set(self._reading.topics if self._started else self._wanted)
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """
+        The numbers of a topic's partitions.
+
+        Raises:
+            UnknownTopicOrPartition: it does not exist.
+        """
+        self._check_usable()
+        return {tp.partition for tp in await self._reading.partitions_of(topic)}
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> list[Record]:
+        """
+        Records that are here, waiting up to ``timeout_ms`` for the first (None: for as long as it takes).
+
+        Args:
+            max_records: at most so many; by default ``max_poll_records``.
+
+        Raises:
+            HeadraceError: what stops a partition: a position that does not exist, damaged bytes, a leader that could
+                not be reached for ``default_api_timeout_ms``. The next poll tries again.
+        """
+        limit = self._settings.max_poll_records if max_records is None else max_records
+        await self.start()
+        await asyncio.sleep(0)  # the next fetch leaves, even when nobody ever waits
+        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
+        while True:
+            self._arrived.clear()
+            records = self._out.take(limit)
+            if records or not await self._wait(deadline_ms):
+                return records
+
+    async def poll_table(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> pa.Table:
+        """
+        What is here as an Arrow table: topic, partition, offset, timestamp_ms, key, value, headers. Keys and values are
+        bytes, not copied and not deserialized; while the table lives, the batches it came from stay in memory.
+        Without records within ``timeout_ms`` it has no rows.
+        """
+        await self.start()
+        await asyncio.sleep(0)
+        deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
+        while True:
+            self._arrived.clear()
+            table = self._out.take_table(max_records)
+            if len(table) or not await self._wait(deadline_ms):
+                return table
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        """All records, without end. A record counts as handed out when the loop gets it; ``break`` loses nothing."""
+        await self.start()
+        while True:
+            await asyncio.sleep(0)
+            self._arrived.clear()
+            run = self._out.next_run()
+            if run is None:
+                await self._wait(None)
+                continue
+            for record in run.iterator:
+                yield record
+
+    async def _wait(self, deadline_ms: float | None) -> bool:
+        """Wait for news, a while at most; False: the deadline has passed."""
+        left_ms = WAIT_SLICE_MS if deadline_ms is None else deadline_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            return False
+        timer = asyncio.get_running_loop().call_later(min(left_ms, WAIT_SLICE_MS) / 1000, self._arrived.set)
+        try:
+            await self._arrived.wait()
+        finally:
+            timer.cancel()
+        self._check_usable()
+        return True
+
+    # --- positions ----------------------------------------------------------------------------------------------
+
+    async def position(self, partition: PartitionLike) -> int:
+        """
+        The offset of the next record that the application gets.
+
+        Raises:
+            Rejected: the partition is not read by this consumer.
+            WaitTimedOut: it could not be looked up within ``default_api_timeout_ms``.
+        """
+        await self.start()
+        return await self._reading.position(TopicPartition(*partition))
+
+    def seek(self, partition: PartitionLike, offset: int) -> None:
+        """Go on at ``offset``. Whether it exists is seen when it is fetched; ``auto_offset_reset`` applies."""
+        self._check_usable()
+        self._out.seek({TopicPartition(*partition): check_offset(offset)})
+
+    def seek_to_beginning(self, *partitions: PartitionLike) -> None:
+        """Go on at the first record there is, in these partitions or in all."""
+        self._seek(partitions, Beginning())
+
+    def seek_to_end(self, *partitions: PartitionLike) -> None:
+        """Go on behind the last record there is when the end is looked up, in these partitions or in all."""
+        self._seek(partitions, End())
+
+    def seek_to_timestamp(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
+        """Go on at the first record at or after a time (ms since the epoch), or at the end if there is none."""
+        self._seek(partitions, AtTime(check_timestamp(timestamp_ms)))
+
+    def _seek(self, partitions: Iterable[PartitionLike], start: Start) -> None:
+        self._check_usable()
+        self._out.seek(dict.fromkeys(partitions_like(partitions) or self._out.assignment(), start))
+
+    async def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        """The first offset that exists, of any partitions."""
+        return await self._offsets(partitions, START_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        """The offset behind the last committed record, of any partitions."""
+        return await self._offsets(partitions, END_TIMESTAMP)
+
+    async def _offsets(self, partitions: Iterable[PartitionLike], timestamp_ms: int) -> dict[TopicPartition, int]:
+        self._check_usable()
+        wanted = dict.fromkeys(partitions_like(partitions), timestamp_ms)
+        found = await self._reading.offsets.ask(wanted, self._settings.default_api_timeout_ms)
+        return {tp: found[tp].offset for tp in wanted}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[PartitionLike, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """For each partition the first record at or after a time, in ms since the epoch; None: there is none."""
+        self._check_usable()
+        wanted = {TopicPartition(*tp): check_timestamp(time) for tp, time in timestamps.items()}
+        found = await self._reading.offsets.ask(wanted, self._settings.default_api_timeout_ms)
+        return {tp: found[tp] if found[tp].offset >= 0 else None for tp in wanted}
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """How many offsets each partition's end is ahead of the position; asks the leaders."""
+        await self.start()
+        ends = await self.end_offsets(self._out.assignment())
+        return {tp: max(0, end - await self._reading.position(tp)) for tp, end in ends.items()}
+
+    def pause(self, *partitions: PartitionLike) -> None:
+        """Hand out nothing of these partitions (or of all) until ``resume``; what was fetched is kept."""
+        self._check_usable()
+        self._out.pause(partitions_like(partitions) or self._out.assignment(), paused=True)
+
+    def resume(self, *partitions: PartitionLike) -> None:
+        """Undo ``pause``, for these partitions or for all."""
+        self._check_usable()
+        self._out.pause(partitions_like(partitions) or self._out.assignment(), paused=False)
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        self._check_usable()
+        return set(self._out.paused())
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Mapping[PartitionLike, int] | None = None) -> None:
+        """Raises ``GroupsUnavailable``: commits need a group."""
+        self._check_usable()
+        raise no_group("commit")
+
+    def commit_async(self, callback: Any = None) -> None:
+        """Raises ``GroupsUnavailable``: commits need a group."""
+        self._check_usable()
+        raise no_group("commit_async")
+
+    async def committed(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int | None]:
+        """Raises ``GroupsUnavailable``: committed offsets belong to a group."""
+        self._check_usable()
+        raise no_group("committed")
+
+    # --- how it is doing ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``."""
+        return "closed" if self._closed else self._reading.state(self._started)
+
+    def health(self) -> ConsumerHealth:
+        """How it is doing, without asking anybody."""
+        return self._reading.health(self.state)
+
+    def __repr__(self) -> str:
+        return f"<headrace.aio.Consumer {', '.join(sorted(self._wanted)) or 'of nothing'}: {self.state}>"
