@@ -73,9 +73,7 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         raise InvalidTimestamp("the batch claims LogAppendTime, but the topic has message.timestamp.type=CreateTime")
     if header.max_timestamp < header.base_timestamp or header.base_timestamp < -1:
-        raise InvalidTimestamp(
-            f"the batch says timestamps from {header.base_timestamp} to {header.max_timestamp}"
-        )
+        raise InvalidTimestamp(f"the batch says timestamps from {header.base_timestamp} to {header.max_timestamp}")
     ahead = header.max_timestamp - now_ms
     if ahead > config.timestamp_after_max_ms:
         raise InvalidTimestamp(

@@ -6,20 +6,21 @@ The broker: one method per RPC, and the loops behind them.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
+from headrace_broker.core.measures import Measures, PartitionGauges
 from headrace_broker.core.partition import CheckpointAsked, Partition, TrimAsked, segment_rows
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
-from headrace_broker.engine.measures import Measures
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
-from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.storage_loop import Flush, QueueLimits, StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
@@ -29,7 +30,8 @@ from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 
-_log = logging.getLogger(__name__)
+GAUGES_PER_PARTITION_MAX: Final = 200
+"""With more logs than this their ends are not published one by one; DescribeLogs has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +173,30 @@ class Broker:
     def disk(self) -> tuple[int, int]:
         """Bytes free and in all."""
         return self._store.free_bytes()
+
+    def gauges(self) -> Mapping[str, Callable[[], float]]:
+        """Numbers of the moment, by name; each may be read from any thread."""
+        logs = {f"logs_{standing.value}": partial(self._count, standing) for standing in Standing}
+        return {
+            "queue_bytes": lambda: self.loop.queued_bytes,
+            "tail_cache_bytes": lambda: self.tail.size,
+            "fetch_bytes_in_flight": lambda: self.fetches.in_flight_bytes,
+            "disk_free_bytes": lambda: self.disk()[0],
+            "image_revision": lambda: self.replicas.image.revision,
+            "producer_ids_left": lambda: self.producer_ids.left,
+            "partitions_led": lambda: sum(one.core.leader_epoch is not None for one in self.replicas.all()),
+            **logs,
+        }
+
+    def _count(self, standing: Standing) -> int:
+        return sum(one.standing is standing for one in self.replicas.all())
+
+    def partition_gauges(self) -> Iterable[PartitionGauges]:
+        """Where each served log stands; nothing when there are too many to publish."""
+        online = [one for one in self.replicas.all() if one.standing is Standing.ONLINE]
+        if len(online) > GAUGES_PER_PARTITION_MAX:
+            return []
+        return [
+            PartitionGauges(one.topic, one.id.partition, one.core.log_start, one.core.log_end, one.core.high_watermark)
+            for one in online
+        ]

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from headrace_broker.core.measures import Measures
 from headrace_broker.core.rows import IndexRow, LogId
-from headrace_broker.engine.measures import Measures
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.ports import LogStore
 from headrace_common.core.errors import OffsetOutOfRange, StorageFailed

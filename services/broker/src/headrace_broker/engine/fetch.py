@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace_broker.core.measures import Measures
 from headrace_broker.engine.cold_reader import ColdReader
-from headrace_broker.engine.measures import Measures
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected

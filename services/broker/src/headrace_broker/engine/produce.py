@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace_broker.core.append_rules import check_from_producer, check_request
-from headrace_broker.engine.measures import Measures
+from headrace_broker.core.measures import Measures
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.storage_loop import Arrival, StorageLoop
 from headrace_common.core.batch import check_crc, read_header

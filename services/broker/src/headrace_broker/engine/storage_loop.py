@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
 
+from headrace_broker.core.measures import Measures
 from headrace_broker.core.partition import (
     Answer,
     BatchArrived,
@@ -28,7 +29,6 @@ from headrace_broker.core.partition import (
     ShowUpTo,
 )
 from headrace_broker.core.rows import LogWrite, PutBatch
-from headrace_broker.engine.measures import Measures
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import LogStore, WriteStalled

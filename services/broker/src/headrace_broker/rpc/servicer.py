@@ -34,9 +34,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     """One for the process; ``draining`` ends long streams after what is under way."""
 
-    def __init__(self, broker: Broker, tasks: TaskRunner, draining: asyncio.Event) -> None:
+    def __init__(self, broker: Broker, draining: asyncio.Event) -> None:
         self._broker = broker
-        self._tasks = tasks
         self._draining = draining
         self._all_topics: tuple[int, pb.MetadataResponse] = (-1, pb.MetadataResponse())
 
@@ -50,13 +49,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def _produce(self, context: Context) -> None:
         """Read in one task, answer in this one."""
         session = self._broker.produce_session()
-        reader = self._tasks.start(self._read_produce(session, context), name="produce-read")
-        drainer = self._tasks.start(self._end_on_drain(session, reader), name="produce-drain")
         try:
-            await self._answer_produce(session, context)
+            async with TaskRunner() as own:
+                reader = own.start(self._read_produce(session, context), name="produce-read")
+                own.start(self._end_on_drain(session, reader), name="produce-drain")
+                await self._answer_produce(session, context)
+                _raise_failure(own)
         finally:
-            drainer.cancel()
-            reader.cancel()
             self._broker.end_session(session)
 
     async def _read_produce(self, session: ProduceSession, context: Context) -> None:
@@ -101,12 +100,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _fetch(self, context: Context) -> None:
         """Read ahead in one task, answer in order in this one."""
-        inbox = _Inbox()
-        reader = self._tasks.start(self._read_fetches(inbox, context), name="fetch-read")
-        drainer = self._tasks.start(self._close_on_drain(inbox), name="fetch-drain")
-        session = FetchSession()
-        fetches = self._broker.fetches
-        try:
+        inbox, session, fetches = _Inbox(), FetchSession(), self._broker.fetches
+        async with TaskRunner() as own:
+            own.start(self._read_fetches(inbox, context), name="fetch-read")
+            own.start(self._close_on_drain(inbox), name="fetch-drain")
             while (request := await inbox.take()) is not None:
                 response, size = await self._fetched(request, session)
                 fetches.in_flight_bytes += size
@@ -114,9 +111,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     await context.write(response)
                 finally:
                     fetches.in_flight_bytes -= size
-        finally:
-            drainer.cancel()
-            reader.cancel()
+            _raise_failure(own)
 
     async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         try:
@@ -245,6 +240,12 @@ class _Inbox:
         """No more will come."""
         self._closed = True
         self._filled.set()
+
+
+def _raise_failure(own: TaskRunner) -> None:
+    """A bug in one stream's task is that stream's: the interceptor logs it and answers INTERNAL."""
+    if own.failure is not None:
+        raise own.failure
 
 
 def _partition(entry: Any) -> PartitionId:

@@ -117,7 +117,7 @@ async def running_broker(
             tasks=tasks,
         )
         draining = asyncio.Event()
-        servicer = BrokerServicer(broker, tasks, draining)
+        servicer = BrokerServicer(broker, draining)
         config = ServerConfig(drain_ms_max=1_000)
         async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
             broker.start()

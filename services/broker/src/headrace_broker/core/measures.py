@@ -1,5 +1,5 @@
 """
-What the engine counts, as plain numbers that cost nothing to raise; ``main`` publishes them as metrics.
+What a broker counts, as plain numbers that cost nothing to raise; ``main`` publishes them as metrics.
 
 One object for the whole broker, changed on the event loop only.
 """
@@ -59,3 +59,14 @@ class Measures:
     produce_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
     sync_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
     group_batches: Distribution = field(default_factory=lambda: Distribution(SIZE_BOUNDS))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionGauges:
+    """Where one log stands."""
+
+    topic: str
+    partition: int
+    log_start: int
+    log_end: int
+    high_watermark: int

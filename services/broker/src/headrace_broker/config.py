@@ -1,0 +1,70 @@
+"""The broker's settings, checked once at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.env import inline
+from headrace_common.runtime.service import ServerConfig
+
+
+def _server() -> ServerConfig:
+    return ServerConfig(listen=Endpoint("127.0.0.1", 9292))
+
+
+@dataclass(frozen=True)
+class BrokerConfig:
+    """Headrace broker: keeps partition logs and serves them."""
+
+    node_id: int = 1
+    """Number of this broker, unique among brokers; 0 to 2147483647. A data directory belongs to one number."""
+    data_dir: Path = Path("data")
+    """Directory of the logs; made if it is not there."""
+    controllers: tuple[Endpoint, ...] = (Endpoint("127.0.0.1", 9390),)
+    """Controllers to begin with; others are learned from them."""
+    rack: str | None = None
+    """Failure domain of this process."""
+    flush: Literal["group", "always", "os"] = "group"
+    """When a batch counts as written: after one sync per write group, after a sync per request, or when the operating
+    system has it."""
+    tail_cache_bytes: int = 64 << 20
+    """Memory for the newest batches of all partitions, from which live consumers read; 0 to 64 GiB."""
+    queue_bytes: int = 64 << 20
+    """Bytes of batches that may wait to be written or synced; above it no produce stream is read. 1 MiB or more."""
+    disk_reserve_bytes: int | None = None
+    """Appends are refused while less is free on the data disk. Without it 5 % of the disk, at most 5 GiB."""
+    stall_ms_max: int = 60_000
+    """How long the store may stall before the broker gives up and stops, in ms; 1000 or more."""
+    shutdown_ms_max: int = 10_000
+    """How long to wait at shutdown for leaders to move away, in ms; 0 to 600000."""
+    server: ServerConfig = inline(_server)
+    """Where it listens."""
+    otlp_endpoint: str | None = None
+    """Where traces go (OTLP over gRPC); without it there are none."""
+
+    def __post_init__(self) -> None:
+        wrong = [text for holds, text in self._rules() if not holds]
+        if wrong:
+            raise InvalidConfig("; ".join(wrong))
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        reserve = self.disk_reserve_bytes
+        return [
+            (0 <= self.node_id <= 2**31 - 1, f"node_id takes 0 to 2147483647, not {self.node_id}"),
+            (bool(self.controllers), "controllers needs at least one address, such as 127.0.0.1:9390"),
+            (
+                0 <= self.tail_cache_bytes <= 64 << 30,
+                f"tail_cache_bytes takes 0 to {64 << 30}, not {self.tail_cache_bytes}",
+            ),
+            (self.queue_bytes >= 1 << 20, f"queue_bytes takes {1 << 20} or more, not {self.queue_bytes}"),
+            (reserve is None or reserve >= 0, f"disk_reserve_bytes takes 0 or more, not {reserve}"),
+            (self.stall_ms_max >= 1_000, f"stall_ms_max takes 1000 or more, not {self.stall_ms_max}"),
+            (
+                0 <= self.shutdown_ms_max <= 600_000,
+                f"shutdown_ms_max takes 0 to 600000, not {self.shutdown_ms_max}",
+            ),
+        ]

@@ -1,0 +1,174 @@
+"""
+Composition root of the broker: opens the logs, serves, joins the cluster, leaves it, closes in reverse order.
+
+A clean end flushes everything and leaves the broker epoch as a token in the data directory, as the very last step. A
+store that failed, or any other crash of a background task, ends the process with exit code 1 and without a token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.otel_measures import publish
+from headrace_broker.adapters.rocksdb_log import RocksDbLogs
+from headrace_broker.config import BrokerConfig
+from headrace_broker.engine.broker import Broker, EngineSettings, Who
+from headrace_broker.engine.storage_loop import Flush, QueueLimits
+from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tracing import open_tracing
+from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
+
+VERSION = "0.1.0"
+SERVICE = "headrace.v1.Broker"
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
+    """Run one broker until ``stop`` is set."""
+    configure_logs("broker", config.node_id, config.server.log_level)
+    async with AsyncExitStack() as stack:
+        metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
+        tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
+        directory = DataDirectory.open(config.data_dir)
+        stack.callback(directory.close)
+        directory.check(None, config.node_id)
+        closing = await stack.enter_async_context(_open_logs(directory))
+        tasks = await stack.enter_async_context(TaskRunner())
+        clock = SystemClock()
+        client = await stack.enter_async_context(
+            ControllerClient.open(config.controllers, role=Role.BROKER, id=config.node_id, clock=clock, tasks=tasks)
+        )
+        identity = directory.identity
+        who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
+        broker = Broker(who, _engine_settings(config), store=closing.logs, cluster=client, clock=clock, tasks=tasks)
+        publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges)
+        draining = asyncio.Event()
+        server = await stack.enter_async_context(
+            GrpcService.open(
+                config.server,
+                servicers=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining))],
+                health_names=[SERVICE],
+                interceptors=[tracing],
+                serving=False,
+            )
+        )
+        node = _as_node(config, who, server.endpoint, metrics.endpoint)
+        member = _Member(broker, client, directory, server)
+        tasks.start(member.join(node, config), name="join")
+        try:
+            await run_until(stop, tasks)
+            await client.leave(config.shutdown_ms_max)
+            draining.set()
+            broker.drain()
+            await server.drain()
+            await broker.checkpoint()
+            closing.clean_epoch = None if client.registered is None else client.registered.epoch
+        finally:
+            draining.set()
+            broker.drain()
+
+
+class _Logs:
+    """The store, and how it is to be closed."""
+
+    def __init__(self, logs: RocksDbLogs) -> None:
+        self.logs = logs
+        self.clean_epoch: int | None = None
+        """Set when the shutdown is clean: what the token says."""
+
+
+@asynccontextmanager
+async def _open_logs(directory: DataDirectory) -> AsyncIterator[_Logs]:
+    logs = RocksDbLogs.open(directory)
+    report = logs.report
+    _log.info(
+        "logs are open",
+        extra={
+            "clean": report.clean,
+            "seconds": round(report.seconds, 3),
+            "logs": report.logs,
+            "bytes_checked": report.bytes_checked,
+        },
+    )
+    for cut in report.cuts:
+        _log.warning("cut while opening: %s", cut)
+    for damage in report.damaged:
+        _log.error("a log lost acknowledged records: %s", damage.reason, extra={"partition": str(damage.partition)})
+    holder = _Logs(logs)
+    try:
+        yield holder
+    finally:
+        await logs.close(holder.clean_epoch)
+
+
+class _Member:
+    """Joins the cluster once storage is open; runs in the background so that a broker can be stopped meanwhile."""
+
+    def __init__(self, broker: Broker, client: ControllerClient, directory: DataDirectory, server: GrpcService) -> None:
+        self._broker = broker
+        self._client = client
+        self._directory = directory
+        self._server = server
+
+    async def join(self, node: Node, config: BrokerConfig) -> None:
+        """Register, start fenced, begin to work, and say so."""
+        identity, report = self._directory.identity, self._broker.report
+        epoch, producer_id = self._broker.highest
+        registered = await self._client.register(
+            Registration(
+                node,
+                cluster_id=None if identity is None else identity.cluster_id,
+                previous_epoch=self._directory.token,
+                damaged=tuple(damage.partition for damage in report.damaged),
+                max_leader_epoch=epoch,
+                max_producer_id=producer_id,
+            ),
+            want_fenced=True,
+        )
+        self._directory.bind(registered.cluster_id, config.node_id)
+        self._broker.who = replace(self._broker.who, cluster_id=registered.cluster_id)
+        self._broker.start()
+        self._client.want_unfenced()
+        await self._client.until_unfenced()
+        await self._server.set_serving(True)
+        await self._server.set_serving(True, SERVICE)
+        ready = Ready(f"broker-{config.node_id}", self._server.endpoint, metrics=node.metrics)
+        announce_ready(ready, config.server.ready_file)
+
+
+def _engine_settings(config: BrokerConfig) -> EngineSettings:
+    return EngineSettings(
+        flush=Flush(config.flush),
+        tail_cache_bytes=config.tail_cache_bytes,
+        limits=QueueLimits(
+            bytes_max=config.queue_bytes, refuse_bytes=4 * config.queue_bytes, stall_ms_max=config.stall_ms_max
+        ),
+        disk_reserve_bytes=config.disk_reserve_bytes,
+    )
+
+
+def _as_node(config: BrokerConfig, who: Who, grpc: Endpoint, metrics: Endpoint | None) -> Node:
+    return Node(
+        key=NodeKey(Role.BROKER, who.broker_id),
+        grpc=grpc,
+        incarnation=who.incarnation,
+        epoch=0,
+        metrics=metrics,
+        rack=config.rack,
+        version=VERSION,
+    )
