@@ -145,6 +145,12 @@ class LocalCluster:
         argv += [] if self._detach else ["--owned"]
         self._supervisor = spawn_supervisor(argv, self.directory.logs / "supervisor.err", owned=not self._detach)
 
+    def running(self) -> bool:
+        """Whether the cluster's supervisor lives."""
+        if self._supervisor is not None:
+            return self._supervisor.poll() is None
+        return self.directory.locked()
+
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """
         Wait until every process runs and serves; also after ``kill``.
@@ -236,28 +242,39 @@ class LocalCluster:
 
     # --- faults --------------------------------------------------------------------------------------------
 
-    def kill(self, name: str, number: int = signal.SIGKILL) -> ProcessState:
+    def kill(self, name: str, *, hard: bool = True) -> ProcessState:
         """
-        Send a signal to a process, SIGKILL unless told otherwise, and return what it was; with SIGKILL and SIGTERM
-        it is gone when this returns. The supervisor starts it again unless ``restart`` is off.
+        End a process, with SIGKILL or (``hard=False``) SIGTERM, and return what it was; it is gone when this
+        returns. The supervisor starts it again unless ``restart`` is off.
+
+        Raises:
+            NotRunning: it does not run now.
+            LocalClusterFailed: it did not end in time.
+        """
+        process = self.signal(name, signal.SIGKILL if hard else signal.SIGTERM)
+        assert process.identity is not None, "it was there to be signalled"
+        if not process.identity.wait_gone(KILL_TIMEOUT_SECONDS if hard else STOP_TIMEOUT_SECONDS):
+            raise LocalClusterFailed(f"{process.name} (pid {process.pid}) did not end; look into its log")
+        return process
+
+    def signal(self, name: str, number: int) -> ProcessState:
+        """
+        Send a signal (SIGSTOP, SIGCONT, ...) to a process and return what it was.
 
         Raises:
             NotRunning: it does not run now.
         """
         process = self.process(name)
-        identity = process.identity
-        if identity is None or not identity.signal(number):
+        if process.identity is None or not process.identity.signal(number):
             raise NotRunning(f"{process.name} does not run now; wait_ready() waits until it does")
-        if number in (signal.SIGKILL, signal.SIGTERM) and not identity.wait_gone(KILL_TIMEOUT_SECONDS):
-            raise LocalClusterFailed(f"{process.name} (pid {identity.pid}) did not end; look into its log")
         return process
 
-    def start_process(self, name: str) -> None:
+    def restart(self, name: str) -> None:
         """
-        Start a process again that is dead (``restart=False``); ``wait_ready`` waits for it.
+        Start a process again that is dead (``restart=False``); ``wait_ready`` waits until it serves.
 
         Raises:
-            LocalClusterFailed: the cluster was started by another process.
+            LocalClusterFailed: the cluster was started by another process, or the process is not dead.
         """
         process = self.process(name)
         if self._supervisor is None or self._supervisor.stdin is None:

@@ -10,12 +10,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
 
 HOST: Final = "127.0.0.1"
 FIRST_BROKER_PORT: Final = 9292
 FLUSH_POLICIES: Final = ("group", "always", "os")
 MEMBERS_MAX: Final = 64
+
+FIXED_IN_CONTROLLER: Final = {
+    "broker.heartbeat.interval.ms": "--heartbeat-interval-ms",
+    "broker.session.timeout.ms": "--session-timeout-ms",
+}
 
 # Processes of an earlier stage are asked to stop first: brokers hand over through the controller, which needs etcd.
 STOP_STAGES: Final = (("admin", "broker"), ("controller",), ("etcd",))
@@ -101,12 +107,31 @@ def slots(options: ClusterOptions) -> list[str]:
     return [*names, "admin-1", "admin-1.http", "admin-1.metrics"]
 
 
+def split_settings(settings: Mapping[str, str]) -> tuple[list[str], list[str], dict[str, str]]:
+    """
+    Where each broker setting goes: controllers' arguments, brokers' arguments, and those under Kafka's names that
+    the cluster keeps itself and that are set once it serves. Other names are arguments of the broker process
+    (``tail.cache.bytes`` is ``--tail-cache-bytes``), which refuses what it does not know.
+    """
+    controllers: list[str] = []
+    brokers: list[str] = []
+    dynamic: dict[str, str] = {}
+    for name, value in sorted(settings.items()):
+        if name in FIXED_IN_CONTROLLER:
+            controllers += [FIXED_IN_CONTROLLER[name], value]
+        elif name in BROKER_SETTINGS:
+            dynamic[name] = value
+        else:
+            brokers += [f"--{name.replace('.', '-').replace('_', '-')}", value]
+    return controllers, brokers, dynamic
+
+
 def plan(
     options: ClusterOptions, ports: Mapping[str, int], *, data_dir: str, etcd: str, python: str
 ) -> list[ProcessPlan]:
     """All processes in the order in which they start: etcd first, because everything waits for it."""
     address = {slot: f"{HOST}:{port}" for slot, port in ports.items()}
-    settings = [part for name, value in sorted(options.settings.items()) for part in ("--set", f"{name}={value}")]
+    controller_flags, broker_flags, _ = split_settings(options.settings)
     etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
     controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
 
@@ -120,10 +145,12 @@ def plan(
 
     processes = [_etcd(name, etcd_names, address, data_dir, etcd) for name in etcd_names]
     etcds = ",".join(address[name] for name in etcd_names)
-    processes += [service("controller", n, "--etcd", etcds, *settings) for n in range(1, options.controllers + 1)]
+    processes += [
+        service("controller", n, "--etcd", etcds, *controller_flags) for n in range(1, options.controllers + 1)
+    ]
     for n in range(1, options.brokers + 1):
         own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
-        processes.append(service("broker", n, *own, *settings))
+        processes.append(service("broker", n, *own, *broker_flags))
     http = ("--http-listen", address["admin-1.http"])
     processes.append(service("admin", 1, "--controllers", controllers, *http))
     return processes

@@ -1,0 +1,30 @@
+"""
+Counts what a producer delivers, batch by batch, and keeps the first failure; fed by the client's own thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Acknowledged:
+    """``Producer(on_delivery=acknowledged.note)``. Single values are written by one thread and read by another."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        """Acknowledged."""
+        self.failed = 0
+        self.error: BaseException | None = None
+
+    def note(self, batch: Any) -> None:
+        """One batch was acknowledged, or failed for good."""
+        if batch.error is None:
+            self.records += batch.count
+        else:
+            self.failed += batch.count
+            self.error = self.error or batch.error
+
+    def raise_first(self) -> None:
+        """Raise what the first failed batch failed with."""
+        if self.error is not None:
+            raise self.error

@@ -1,0 +1,141 @@
+"""
+What all commands have in common: the options every one takes, and the boundary where errors become exit codes.
+
+``@command(app)`` replaces a function's first parameter, its ``Session``, by ``--bootstrap``, ``--profile``, ``-o``
+and ``--debug``; ``@plain_command(app)`` is for commands without a cluster (``up``, ``down``), which get only ``-o``
+and ``--debug``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from headrace_cli.exits import ExitCode, exit_code_of, hint_of
+from headrace_cli.output import Output
+from headrace_cli.session import DEFAULT_BOOTSTRAP, Session, open_session
+from headrace_common.core.errors import HeadraceError
+
+F = TypeVar("F", bound=Callable[..., None])
+
+BootstrapOption = Annotated[
+    str | None,
+    typer.Option("--bootstrap", "-b", metavar="HOST:PORT[,...]", help="Brokers to ask first [env: HEADRACE_BOOTSTRAP]"),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="A section of config.toml [env: HEADRACE_PROFILE]"),
+]
+OutputOption = Annotated[
+    Output | None, typer.Option("--output", "-o", help="How to print data; table unless told otherwise")
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error")]
+
+
+def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """Register a function whose first parameter is a ``Session`` as a command."""
+    shared = [
+        _keyword("bootstrap", BootstrapOption, None),
+        _keyword("profile", ProfileOption, None),
+        _keyword("output", OutputOption, None),
+        _keyword("debug", DebugOption, False),
+    ]
+
+    def register(function: F) -> F:
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            where = {key: given.pop(key) for key in ("bootstrap", "profile", "output", "debug")}
+            with errors_end_the_command(where["debug"]):
+                session = open_session(**where, env=os.environ, here=Path.cwd())
+                function(session, **given)
+
+        app.command(name, **settings)(_with_parameters(run, function, shared))
+        return function
+
+    return register
+
+
+def plain_command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    """The same for a command that does not ask a cluster: its ``Session`` has no address of one."""
+    shared = [_keyword("output", OutputOption, None), _keyword("debug", DebugOption, False)]
+
+    def register(function: F) -> F:
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            output, debug = given.pop("output"), given.pop("debug")
+            with errors_end_the_command(debug):
+                function(Session(DEFAULT_BOOTSTRAP, output or Output.TABLE, debug), **given)
+
+        app.command(name, **settings)(_with_parameters(run, function, shared))
+        return function
+
+    return register
+
+
+class errors_end_the_command:  # noqa: N801 - reads as the statement it is
+    """Turn what went wrong into one or two lines on stderr and the exit code it stands for."""
+
+    def __init__(self, debug: bool) -> None:
+        self._debug = debug
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        match error:
+            case HeadraceError():
+                if self._debug:
+                    raise error
+                say_error(str(error), hint_of(error))
+                raise typer.Exit(exit_code_of(error)) from None
+            case KeyboardInterrupt():
+                raise typer.Exit(ExitCode.INTERRUPTED) from None
+            case BrokenPipeError():
+                # Nobody reads; closing stdout at exit would complain once more.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                raise typer.Exit(ExitCode.BROKEN_PIPE) from None
+            case OSError() if error.filename is not None and not self._debug:
+                say_error(f"{error.filename}: {error.strerror}", "Check the path and its permissions.")
+                raise typer.Exit(ExitCode.USAGE) from None
+
+
+def say_error(text: str, hint: str) -> None:
+    """One error on stderr."""
+    sys.stderr.write(f"error: {text}\n" + (f"{hint}\n" if hint else ""))
+
+
+def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
+    """
+    ``["a=1", "b=2"]`` as a mapping.
+
+    Raises:
+        BadParameter: one has no ``=``, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{text!r}: write it as {what}")
+        if name.strip() in found:
+            raise typer.BadParameter(f"{name.strip()} is given twice")
+        found[name.strip()] = value
+    return found
+
+
+def _keyword(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _with_parameters(run: Callable[..., None], function: Any, shared: list[inspect.Parameter]) -> Callable[..., None]:
+    signature = inspect.signature(function, eval_str=True)
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in list(signature.parameters.values())[1:]]
+    run.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined] # how inspect is told
+    run.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
+    return run

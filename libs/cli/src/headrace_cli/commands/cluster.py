@@ -1,0 +1,104 @@
+"""``headrace cluster``: the cluster as a whole."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import command, pairs
+from headrace_cli.exits import ExitCode
+from headrace_cli.output import Output
+from headrace_cli.session import Session
+
+HELP = "The cluster as a whole: status, health, nodes, settings"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace cluster``."""
+    command(app)(status)
+    command(app)(health)
+    command(app)(describe)
+    command(app)(configs)
+
+
+def status(session: Session) -> None:
+    """How the cluster is, in full: nodes, partitions, and what is wrong."""
+    cluster = _describe(session)
+    healthy, verdict = judge(cluster)
+    if session.output is Output.TABLE:
+        session.show({"verdict": verdict, **cluster})
+    else:
+        session.show({"healthy": healthy, "verdict": verdict, **cluster})
+
+
+def health(session: Session) -> None:
+    """One line: healthy, or what is not. Ends with 1 when it is not."""
+    cluster = _describe(session)
+    healthy, verdict = judge(cluster)
+    if session.output is Output.TABLE:
+        typer.echo(verdict)
+    else:
+        session.show({"healthy": healthy, "verdict": verdict})
+    if not healthy:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def describe(session: Session) -> None:
+    """Nodes with their addresses, and counts."""
+    session.show(_describe(session))
+
+
+def configs(
+    session: Session,
+    setting: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="Change these; KEY= gives the default back")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also those that have their default")] = False,
+) -> None:
+    """Show or change settings of all brokers."""
+    from headrace_cli import admin_view
+
+    changes = {key: value or None for key, value in pairs(setting, "KEY=VALUE").items()}
+    with session.admin() as admin:
+        rows = admin_view.broker_configs(admin, "", changes)
+    shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
+    session.show(
+        shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
+    )
+
+
+def judge(cluster: dict[str, Any]) -> tuple[bool, str]:
+    """Whether a described cluster is well, and a sentence. Pure."""
+    wrong: list[str] = []
+    if cluster["active_controller"] is None:
+        wrong.append("no controller is active: topics cannot be changed")
+    if not cluster["metadata_store_reachable"]:
+        wrong.append("etcd cannot be reached: topics cannot be changed")
+    fenced = [f"{node['role']} {node['id']}" for node in cluster["nodes"] if node["fenced"]]
+    if fenced:
+        wrong.append(f"fenced: {', '.join(fenced)}")
+    if offline := cluster["offline_partitions"]:
+        wrong.append(f"{offline} partitions have no leader")
+    if under := cluster["under_replicated_partitions"]:
+        wrong.append(f"{under} partitions have too few replicas in sync")
+    if wrong:
+        return False, f"not healthy: {'; '.join(wrong)}"
+    brokers = sum(node["role"] == "broker" for node in cluster["nodes"])
+    return True, f"healthy: {brokers} brokers, {cluster['topics']} topics, {cluster['partitions']} partitions"
+
+
+def health_of(bootstrap: str, timeout_ms: int) -> tuple[bool, str]:
+    """The same for ``headrace status``. Raises: HeadraceError when nobody answers in time."""
+    from headrace import AdminClient
+    from headrace_cli import admin_view
+
+    with AdminClient(bootstrap, request_timeout_ms=timeout_ms) as admin:
+        return judge(admin_view.describe_cluster(admin))
+
+
+def _describe(session: Session) -> dict[str, Any]:
+    from headrace_cli import admin_view
+
+    with session.admin() as admin:
+        return admin_view.describe_cluster(admin)

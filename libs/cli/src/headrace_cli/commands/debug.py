@@ -1,0 +1,75 @@
+"""``headrace debug``: what is stored, as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace_cli.commanding import command
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.session import Session
+
+HELP = "Look at what is stored, as it is"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace debug``."""
+    command(app)(dump_log)
+    command(app)(metadata)
+
+
+def dump_log(
+    session: Session,
+    *,
+    topic: Annotated[str | None, typer.Argument(help="Only this topic")] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option("--data-dir", metavar="DIR", help="Of a stopped broker; else running brokers are asked"),
+    ] = None,
+    broker: Annotated[int | None, typer.Option("--broker", help="Only this one")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one")] = None,
+    segments: Annotated[bool, typer.Option("--segments", help="Also segments")] = False,
+    batches: Annotated[int, typer.Option("--batches", min=0, help="With --data-dir: so many batch headers a log")] = 0,
+) -> None:
+    """The logs on the brokers: offsets, sizes, state; from running brokers, or from a stopped broker's directory."""
+    from headrace_cli import admin_view
+
+    if data_dir is not None:
+        rows = _offline(data_dir, topic, partition, batches)
+    else:
+        with session.admin() as admin:
+            rows = admin_view.describe_logs(admin, broker, topic, partition, segments)
+    if session.output is Output.TABLE:
+        for row in rows:
+            if "size_bytes" in row:
+                row["size"] = bytes_for_people(row.pop("size_bytes"))
+    session.show(rows, empty="no such logs")
+
+
+def metadata(
+    session: Session,
+    topics: Annotated[list[str] | None, typer.Argument(help="Only these")] = None,
+) -> None:
+    """The metadata that a broker gives to clients."""
+    from headrace_cli import admin_view
+
+    session.show(admin_view.metadata(session.bootstrap, topics or []))
+
+
+def _offline(data_dir: Path, topic: str | None, partition: int | None, batches: int) -> list[dict[str, object]]:
+    """Through the broker's own read-only tooling; this package keeps no second idea of what is on disk."""
+    from importlib.util import find_spec
+
+    if not data_dir.is_dir():
+        raise CommandFailed(f"{data_dir} is no directory", ExitCode.NOT_FOUND, "Give the data directory of one broker.")
+    if find_spec("headrace_broker") is None:
+        raise CommandFailed(
+            "reading a data directory needs the broker's package, which is not installed here",
+            hint="Run it where the broker is installed, or leave --data-dir out to ask running brokers.",
+        )
+    from headrace_broker.adapters.dump import dump_logs
+
+    return dump_logs(data_dir, topic=topic, partition=partition, batches=batches)

@@ -1,0 +1,177 @@
+"""``headrace demo``, which ``make run`` runs: a real cluster, and real events through it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace_cli.commanding import plain_command
+from headrace_cli.commands.local import FOLLOW_SECONDS, DataDirOption
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.session import DEFAULT_DATA_DIR, Session
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from headrace_cli.demo.run import Verified
+    from headrace_cli.local import LocalCluster
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root."""
+    plain_command(app)(demo)
+
+
+def demo(
+    session: Session,
+    *,
+    data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
+    rate: Annotated[float, typer.Option(min=0, help="Rows a second; 0 is as fast as it goes")] = 15_000,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Wipe the data directory first")] = False,
+    stay: Annotated[
+        bool | None, typer.Option("--stay/--exit", help="Keep the cluster at the end; so at a terminal, outside of CI")
+    ] = None,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=16, help="3 unless the directory has another number")
+    ] = None,
+    flush: Annotated[str | None, typer.Option(metavar="group|always|os", help="As for `headrace up`")] = None,
+) -> None:
+    """Start a cluster, stream 336,776 real departures through it, and check that none is lost, doubled or reordered."""
+    from rich.console import Console
+
+    from headrace_cli.local import LocalCluster
+    from headrace_cli.local.state import DataDir
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console()
+    directory = DataDir.at(data_dir)
+    if fresh:
+        wipe(directory)
+    saved = before.options if (before := directory.read()) is not None else None
+    if directory.locked():
+        cluster = LocalCluster.attach(data_dir)
+        console.print(f"Using the cluster that runs on {directory.path}.", highlight=False)
+        _run(console, cluster, rate, owned=False)
+        return
+    cluster = LocalCluster(
+        data_dir,
+        brokers=brokers or (saved.brokers if saved else 3),
+        controllers=saved.controllers if saved else 1,
+        etcd_members=saved.etcd_members if saved else 1,
+        flush=flush or (saved.flush if saved else "group"),
+    )
+    try:
+        _start(console, cluster)
+        _run(console, cluster, rate, owned=True)
+        if stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI"):
+            _stay(console, cluster)
+    except KeyboardInterrupt:
+        console.print("\nStopping ...")
+        raise
+    finally:
+        cluster.stop()
+        console.print(f"Stopped. The data are kept in {directory.path}.", highlight=False)
+
+
+def wipe(directory: object) -> None:
+    """
+    Remove a data directory, if it is one and nothing runs on it.
+
+    Raises:
+        CommandFailed: a cluster runs there, or it is no data directory.
+    """
+    from headrace_cli.local.state import DataDir
+
+    assert isinstance(directory, DataDir)
+    if not directory.path.exists():
+        return
+    if directory.locked():
+        raise CommandFailed(
+            f"a cluster runs on {directory.path}", hint=f"`headrace down --data-dir {directory.path}` stops it."
+        )
+    if any(directory.path.iterdir()) and not (directory.path / "supervisor.lock").exists():
+        raise CommandFailed(f"{directory.path} is no data directory of Headrace; it is not wiped", ExitCode.USAGE)
+    shutil.rmtree(directory.path)
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _start(console: Console, cluster: LocalCluster) -> None:
+    o = cluster.options
+    console.print(
+        f"Starting etcd, {o.controllers} controller, {o.brokers} brokers and admin on {cluster.directory.path} ...",
+        highlight=False,
+    )
+    begun = time.monotonic()
+    cluster.start()
+    console.print(f"Ready after {time.monotonic() - begun:.1f} s.")
+
+
+def _run(console: Console, cluster: LocalCluster, rate: float, *, owned: bool) -> None:
+    from headrace_cli.demo.run import Demo
+    from headrace_cli.demo.view import View
+
+    bootstrap = ",".join(cluster.bootstrap_servers)
+    run = Demo(bootstrap, cluster.directory.events, lambda names: View(console, names), rate)
+    found = run.run()
+    if found.problems:
+        listed = "\n  ".join(found.problems)
+        wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts anew."
+        raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
+    _tell(console, cluster, found, owned=owned)
+
+
+def _tell(console: Console, cluster: LocalCluster, found: Verified, *, owned: bool) -> None:
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    wrote = (
+        f"{found.wrote:,} written in {found.seconds:.1f} s" if found.wrote else "all of them kept from an earlier run"
+    )
+    say("")
+    say(f"Verified: exactly {found.records:,} records in topic flights, {wrote}.")
+    say(f"Each of the {found.carriers} carriers' records is there once, in the order of the source.")
+    if not found.wrote:
+        say("To see them stream again: make run ARGS=--fresh (or headrace demo --fresh) wipes the data.")
+    say("")
+    say(f"REST         {cluster.admin_url}")
+    say(f"its docs     {cluster.admin_url}/docs")
+    for process in cluster.processes:
+        say(f"metrics      http://{process.metrics}/metrics   {process.name}")
+    say(f"logs         {cluster.directory.logs}")
+    say("")
+    say("Go on with the command (source .venv/bin/activate), in another terminal while this runs:")
+    flag = (
+        ""
+        if str(cluster.directory.path) == str(Path.cwd() / DEFAULT_DATA_DIR)
+        else f" --data-dir {cluster.directory.path}"
+    )
+    say(f"  headrace status{flag}")
+    say("  headrace topic describe flights")
+    say("  headrace consume flights --from beginning -n 5")
+    say("  headrace cluster health")
+    if owned:
+        say(f"  headrace up --detach{flag}      # later, on the kept data")
+
+
+def _stay(console: Console, cluster: LocalCluster) -> None:
+    from headrace_cli.local.events import EventTail
+
+    console.print("\nThe cluster goes on running. Ctrl+C stops it.")
+    tail = EventTail(cluster.directory.events)
+    try:
+        while cluster.running():
+            time.sleep(FOLLOW_SECONDS)
+            for event in tail.new():
+                console.print(event.text, highlight=False, markup=False)
+    except KeyboardInterrupt:
+        console.print("\nStopping ...")

@@ -1,0 +1,237 @@
+"""``headrace up``, ``down`` and ``status``: the cluster on this machine."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import pairs, plain_command
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.session import DEFAULT_DATA_DIR, Session
+
+if TYPE_CHECKING:
+    from headrace_cli.local import LocalCluster
+    from headrace_cli.local.state import ClusterState
+
+FOLLOW_SECONDS = 0.2
+
+DataDirOption = Annotated[
+    Path, typer.Option("--data-dir", metavar="DIR", help="Where its data are; a cluster is known by this directory")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the root."""
+    plain_command(app)(up)
+    plain_command(app)(down)
+    plain_command(app)(status)
+
+
+def up(
+    session: Session,
+    *,
+    brokers: Annotated[
+        int | None, typer.Option(min=1, max=64, help="3 unless the directory has another number")
+    ] = None,
+    controllers: Annotated[int | None, typer.Option(min=1, max=64, help="1 unless ...")] = None,
+    data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when it is ready and leave it running")
+    ] = False,
+    flush: Annotated[
+        str | None,
+        typer.Option(metavar="group|always|os", help="When appends reach the disk before they are acknowledged"),
+    ] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; may be given often")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start again what dies")] = True,
+    restart_delay_ms: Annotated[int, typer.Option(min=0, max=60_000, help="Wait before that")] = 500,
+    etcd: Annotated[
+        str | None, typer.Option(metavar="PATH", help="An etcd to use instead of the one that comes along")
+    ] = None,
+    etcd_members: Annotated[int | None, typer.Option(min=1, max=7, help="3 for tests of a quorum")] = None,
+    port: Annotated[
+        list[str] | None,
+        typer.Option("--port", metavar="NAME=PORT", help="A fixed port, as broker-1=9292 or admin-1.http=8080"),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="How long it may take to get ready, in seconds")] = 60.0,
+) -> None:
+    """Start a cluster on this machine: etcd, controller, brokers and admin, each a process of its own."""
+    from headrace_cli.local import LocalCluster
+    from headrace_cli.local.state import DataDir
+
+    before = DataDir.at(data_dir).read()
+    saved = before.options if before is not None else None
+    cluster = LocalCluster(
+        data_dir,
+        brokers=brokers or (saved.brokers if saved else 3),
+        controllers=controllers or (saved.controllers if saved else 1),
+        etcd_members=etcd_members or (saved.etcd_members if saved else 1),
+        flush=flush or (saved.flush if saved else "group"),
+        restart=restart,
+        restart_delay_ms=restart_delay_ms,
+        settings=pairs(setting, "--set KEY=VALUE"),
+        ports=_ports(port),
+        etcd=etcd,
+        detach=detach,
+    )
+    if cluster.directory.locked():
+        session.say(f"a cluster runs on {cluster.directory.path} already; `headrace down` stops it")
+        _show_cluster(session, cluster)
+        return
+    _stop_on_sigterm()
+    session.say(f"starting {cluster.options.brokers} brokers on {cluster.directory.path} ...")
+    begun = time.monotonic()
+    try:
+        cluster.start(timeout)
+        session.say(f"ready after {time.monotonic() - begun:.1f} s")
+        _show_cluster(session, cluster)
+        if detach:
+            session.say("it runs in the background; `headrace status` shows it, `headrace down` stops it")
+            return
+        session.say("Ctrl+C stops it")
+        _follow(session, cluster)
+    except KeyboardInterrupt:
+        session.say("stopping ...")
+        cluster.stop()
+        session.say(f"stopped; data are kept in {cluster.directory.path}")
+
+
+def down(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> None:
+    """Stop the cluster on this machine; its data are kept."""
+    from headrace_cli.local import LocalCluster, NotRunning
+
+    try:
+        cluster = LocalCluster.attach(data_dir)
+    except NotRunning:
+        session.say(f"no cluster runs on {data_dir}")
+        return
+    cluster.stop()
+    session.say(f"stopped; data are kept in {cluster.directory.path}")
+
+
+def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> None:
+    """The cluster on this machine: its processes, and how it is in one line. Ends with 1 when it is not well."""
+    from headrace_cli.local.state import DataDir
+
+    directory = DataDir.at(data_dir)
+    state = directory.read()
+    if state is None:
+        raise CommandFailed(
+            f"no cluster was ever started on {directory.path}", ExitCode.NOT_FOUND, "`headrace up` starts one."
+        )
+    running = directory.locked()
+    healthy, verdict = _verdict(state) if running else (False, "stopped; `headrace up` starts it")
+    processes = [_process_row(p) for p in state.processes]
+    if session.output is Output.TABLE:
+        session.show(processes, "name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
+        session.say(f"bootstrap: {','.join(state.bootstrap_servers)}   admin: {state.admin_url}")
+        session.say(f"verdict: {verdict}")
+    else:
+        session.show(
+            {
+                "data_dir": str(directory.path),
+                "running": running,
+                "healthy": healthy,
+                "verdict": verdict,
+                "bootstrap_servers": state.bootstrap_servers,
+                "admin_url": state.admin_url,
+                "processes": processes,
+            }
+        )
+    if not healthy:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _ports(texts: list[str] | None) -> dict[str, int]:
+    given = pairs(texts, "--port NAME=PORT")
+    wrong = [f"{name}={value}" for name, value in given.items() if not value.isdigit()]
+    if wrong:
+        raise typer.BadParameter(f"{', '.join(wrong)}: a port is a number, as in broker-1=9292")
+    return {name: int(value) for name, value in given.items()}
+
+
+def _stop_on_sigterm() -> None:
+    def stop(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _show_cluster(session: Session, cluster: LocalCluster) -> None:
+    from headrace_cli.local.state import public
+
+    state = cluster.state
+    if session.output is not Output.TABLE:
+        session.show(public(state))
+        return
+    session.show([_process_row(p) for p in state.processes], "name", "state", "pid", "grpc", "http", "metrics")
+    session.say(f"bootstrap: {','.join(state.bootstrap_servers)}")
+    session.say(f"REST:      {state.admin_url}   (its documentation: {state.admin_url}/docs)")
+    session.say(f"logs:      {cluster.directory.logs}")
+
+
+def _follow(session: Session, cluster: LocalCluster) -> None:
+    """Tell what the supervisor does until it ends."""
+    from headrace_cli.local.events import EventTail
+
+    tail = EventTail(cluster.directory.events)
+    while cluster.running():
+        time.sleep(FOLLOW_SECONDS)
+        for event in tail.new():
+            if event.kind in {"died", "ready", "gave up", "failed"}:
+                session.say(event.text)
+    session.say("the cluster was stopped")
+
+
+def _process_row(process: Any) -> dict[str, Any]:
+    alive = process.alive()
+    row = {
+        "name": process.name,
+        "role": process.role,
+        "state": str(process.health) if alive or process.pid is None else "dead",
+        "pid": process.pid,
+        "grpc": process.grpc,
+        "http": process.http,
+        "metrics": process.metrics,
+        "restarts": process.restarts,
+        "note": process.note,
+    }
+    if alive:
+        row |= _usage(process.pid)
+    return row
+
+
+def _usage(pid: int) -> dict[str, Any]:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        memory, times = process.memory_info().rss, process.cpu_times()
+    except psutil.Error:
+        return {}
+    return {
+        "memory": bytes_for_people(memory),
+        "memory_bytes": memory,
+        "cpu_seconds": round(times.user + times.system, 2),
+    }
+
+
+def _verdict(state: ClusterState) -> tuple[bool, str]:
+    """First the processes, then what the cluster itself says."""
+    from headrace_cli.commands.cluster import health_of
+    from headrace_common.core.errors import HeadraceError
+
+    missing = [f"{p.name} is {p.health}" for p in state.processes if not p.alive() or p.health != "ready"]
+    if missing:
+        return False, f"not healthy: {', '.join(missing)}"
+    try:
+        return health_of(",".join(state.bootstrap_servers), timeout_ms=5_000)
+    except HeadraceError as error:
+        return False, f"not healthy: {error}"

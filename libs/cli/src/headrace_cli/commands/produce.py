@@ -1,0 +1,154 @@
+"""``headrace produce``: lines, files or JSON into a topic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import command, pairs
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.session import Session
+
+if TYPE_CHECKING:
+    from headrace_cli.commands.lines import Outgoing
+
+PROGRESS_SECONDS = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root."""
+    command(app)(produce)
+
+
+def produce(
+    session: Session,
+    *,
+    topic: Annotated[str, typer.Argument(help="Where to")],
+    files: Annotated[list[Path] | None, typer.Argument(help="Files of lines; standard input without any")] = None,
+    value: Annotated[list[str] | None, typer.Option("--value", "-v", help="Send this; may be given often")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all records")] = None,
+    key_separator: Annotated[str | None, typer.Option(help="Lines are KEY SEPARATOR VALUE")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="On all records")
+    ] = None,
+    json_lines: Annotated[bool, typer.Option("--json", help="Lines are JSON, as `consume -f json` prints")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Each file is one value, not lines")] = False,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of by key")] = None,
+    acks: Annotated[str, typer.Option(help="all, 1 or 0")] = "all",
+    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd")] = "none",
+    linger_ms: Annotated[float, typer.Option("--linger", min=0, help="How long records wait for company, in ms")] = 5,
+    timeout: Annotated[float, typer.Option(min=1, help="How long the last ones may take, in seconds")] = 60,
+) -> None:
+    """Write records to a topic, one for each line."""
+    if key is not None and key_separator is not None:
+        raise typer.BadParameter("give --key or --key-separator, not both")
+    if key_separator == "":
+        raise typer.BadParameter("--key-separator cannot be empty")
+    headers: list[tuple[str, bytes | None]] = [
+        (name, text.encode()) for name, text in pairs(header, "--header NAME=VALUE").items()
+    ]
+    reader = LineReader(
+        None if key is None else key.encode(), key_separator.encode() if key_separator else None, headers, json_lines
+    )
+    settings = {"acks": acks, "compression_type": compression, "linger_ms": linger_ms}
+    with ExitStack() as stack:
+        if value:
+            records = reader.values(value)
+        elif files and whole:
+            records = reader.whole(files)
+        else:
+            records = reader.lines(stack, files or [])
+        _send_all(session, topic, records, partition, settings, timeout)
+
+
+class LineReader:
+    """Turns what the user gave into records."""
+
+    def __init__(
+        self, key: bytes | None, separator: bytes | None, headers: list[tuple[str, bytes | None]], json_lines: bool
+    ) -> None:
+        self._key = key
+        self._separator = separator
+        self._headers = headers
+        self._json = json_lines
+
+    def values(self, texts: list[str]) -> Iterator[Outgoing]:
+        """From the command line."""
+        for number, text in enumerate(texts, 1):
+            yield self._record(text.encode(), f"value {number}")
+
+    def whole(self, files: list[Path]) -> Iterator[Outgoing]:
+        """One record for each file."""
+        from headrace_cli.commands.lines import Outgoing
+
+        for file in files:
+            yield Outgoing(self._key, file.read_bytes(), self._headers)
+
+    def lines(self, stack: ExitStack, files: list[Path]) -> Iterator[Outgoing]:
+        """One record for each line of the files, or of standard input; nothing of a line but its end is changed."""
+        sources: list[tuple[str, Any]] = [(str(f), stack.enter_context(f.open("rb"))) for f in files]
+        for name, source in sources or [("standard input", sys.stdin.buffer)]:
+            for number, line in enumerate(source, 1):
+                yield self._record(line.removesuffix(b"\n").removesuffix(b"\r"), f"line {number} of {name}")
+
+    def _record(self, line: bytes, where: str) -> Outgoing:
+        from headrace_cli.commands.lines import Outgoing, parse_json
+
+        if self._json:
+            record = parse_json(line, where)
+            return record._replace(key=record.key or self._key, headers=[*self._headers, *record.headers])
+        if self._separator is None:
+            return Outgoing(self._key, line, self._headers)
+        key, found, value = line.partition(self._separator)
+        if not found:
+            raise CommandFailed(
+                f"{where} has no {self._separator.decode()!r}",
+                ExitCode.USAGE,
+                "Records before it were sent. Give another --key-separator, or leave it out.",
+            )
+        return Outgoing(key, value, self._headers)
+
+
+def _send_all(
+    session: Session,
+    topic: str,
+    records: Iterator[Outgoing],
+    partition: int | None,
+    settings: dict[str, Any],
+    timeout: float,
+) -> None:
+    from headrace_cli.acknowledged import Acknowledged
+
+    acknowledged = Acknowledged()
+    begun = told = time.monotonic()
+    sent = size = 0
+    with session.producer(on_delivery=acknowledged.note, **settings) as producer:
+        for record in records:
+            producer.send(
+                topic,
+                record.value,
+                record.key,
+                headers=record.headers or None,
+                partition=partition if partition is not None else record.partition,
+                timestamp_ms=record.timestamp_ms,
+            )
+            sent += 1
+            size += len(record.value or b"") + len(record.key or b"")
+            if sys.stderr.isatty() and (now := time.monotonic()) - told > PROGRESS_SECONDS:
+                told = now
+                sys.stderr.write(f"\r{acknowledged.records:,} of {sent:,} records acknowledged ")
+            acknowledged.raise_first()
+        producer.flush(timeout)
+    acknowledged.raise_first()
+    seconds = time.monotonic() - begun
+    if session.output is Output.TABLE:
+        session.say(f"{sent:,} records ({bytes_for_people(size)}) are in {topic}, after {seconds:.2f} s")
+    else:
+        session.show({"topic": topic, "records": sent, "bytes": size, "seconds": round(seconds, 3)})

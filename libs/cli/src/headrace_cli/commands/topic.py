@@ -1,0 +1,178 @@
+"""``headrace topic``: create, look at, change and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headrace_cli.commanding import command, pairs
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.session import Session
+
+HELP = "Create, look at, change and delete topics"
+
+Name = Annotated[str, typer.Argument(help="The topic")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check it, and change nothing")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace topic``."""
+    command(app)(create)
+    command(app, "list")(list_)
+    command(app)(describe)
+    command(app, "set")(set_)
+    command(app)(add_partitions)
+    command(app)(delete)
+    command(app)(trim)
+
+
+def create(
+    session: Session,
+    name: Name,
+    *,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", min=1, help="The cluster's default without")
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, help="The cluster's default without")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="May be given often")
+    ] = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there")] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Create a topic."""
+    from headrace_cli import admin_view
+    from headrace_common.core.errors import TopicAlreadyExists
+
+    configs = pairs(config, "--config KEY=VALUE")
+    with session.admin() as admin:
+        try:
+            made = admin_view.create_topic(admin, name, partitions, replication_factor, configs, dry_run)
+        except TopicAlreadyExists:
+            if not if_not_exists:
+                raise
+            session.say(f"{name} is there already")
+            return
+    for note in made.pop("notes"):
+        session.say(f"note: {note}")
+    if session.output is not Output.TABLE:
+        session.show(made)
+        return
+    verb = "could be created" if dry_run else "created"
+    session.say(f"{verb}: {name}, {made['partitions']} partitions, replication factor {made['replication_factor']}")
+
+
+def list_(
+    session: Session,
+    internal: Annotated[bool, typer.Option("--internal", help="Also those of the system")] = False,
+) -> None:
+    """List topics."""
+    from headrace_cli import admin_view
+
+    with session.admin() as admin:
+        rows = admin_view.list_topics(admin, internal)
+    session.show(
+        rows, "name", "partitions", "configs", empty="there are no topics; `headrace topic create NAME` makes one"
+    )
+
+
+def describe(
+    session: Session,
+    name: Name,
+    segments: Annotated[bool, typer.Option("--segments", help="Also the segments of each partition")] = False,
+) -> None:
+    """Show a topic: partitions with leaders, offsets and sizes, and its settings."""
+    from headrace_cli import admin_view
+
+    with session.admin() as admin:
+        topic = admin_view.describe_topic(admin, name, segments)
+    if session.output is not Output.TABLE:
+        session.show(topic)
+        return
+    inner = topic.pop("segments", [])
+    for row in [*topic["partitions"], *inner]:
+        row["size"] = bytes_for_people(row.pop("size_bytes")) if row.get("size_bytes") is not None else None
+    if segments:
+        topic["segments"] = inner
+    session.show(topic)
+
+
+def set_(
+    session: Session,
+    name: Name,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="KEY= gives the default back")],
+    dry_run: DryRun = False,
+) -> None:
+    """Change settings of a topic; those that are not named stay."""
+    from headrace_cli import admin_view
+
+    changes = {key: value or None for key, value in pairs(settings, "KEY=VALUE").items()}
+    with session.admin() as admin:
+        rows = admin_view.set_topic_configs(admin, name, changes, dry_run)
+    session.show([row for row in rows if row["name"] in changes], "name", "value", "source")
+
+
+def add_partitions(
+    session: Session,
+    name: Name,
+    count: Annotated[int, typer.Argument(min=2, help="How many there are to be in all")],
+    dry_run: DryRun = False,
+) -> None:
+    """Add partitions. Keys may land elsewhere from then on."""
+    from headrace_cli import admin_view
+
+    with session.admin() as admin:
+        made = admin_view.add_partitions(admin, name, count, dry_run)
+    if session.output is not Output.TABLE:
+        session.show(made)
+        return
+    session.say(f"{name} {'could have' if dry_run else 'has'} {made['partitions']} partitions")
+
+
+def delete(session: Session, names: Annotated[list[str], typer.Argument(help="The topics")], yes: Yes = False) -> None:
+    """Delete topics with all their records."""
+    _confirm(f"delete {', '.join(names)} with all records?", yes)
+    with session.admin() as admin:
+        for name in names:
+            admin.delete_topic(name)
+            session.say(f"deleted: {name}")
+
+
+def trim(
+    session: Session,
+    name: Name,
+    *,
+    offset: Annotated[int | None, typer.Option("--before", min=0, help="Remove what is before this offset")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all records there are now")] = False,
+    partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these")] = None,
+    yes: Yes = False,
+) -> None:
+    """Remove records from the start of partitions."""
+    from headrace_cli import admin_view
+
+    if (offset is None) == (not everything):
+        raise typer.BadParameter("give --before OFFSET, or --all")
+    what = "all records" if everything else f"records before offset {offset}"
+    where = f"partitions {', '.join(map(str, partition))}" if partition else "every partition"
+    _confirm(f"remove {what} of {where} of {name}?", yes)
+    with session.admin() as admin:
+        rows = admin_view.trim(admin, name, partition, -1 if offset is None else offset)
+    session.show(rows, "partition", "log_start_offset", "error")
+    if wrong := [row for row in rows if row["error"]]:
+        raise CommandFailed(f"{len(wrong)} of {len(rows)} partitions were not trimmed", hint="See the column ERROR.")
+
+
+def _confirm(question: str, yes: bool) -> None:
+    """Ask at a terminal; elsewhere only ``--yes`` will do."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"{question} Nobody is here to ask", ExitCode.USAGE, "Give --yes.")
+    if not typer.confirm(question, err=True):
+        raise CommandFailed("nothing was done", ExitCode.FAILED, "Answer y, or give --yes.")

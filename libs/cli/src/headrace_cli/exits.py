@@ -1,0 +1,90 @@
+"""
+How commands end: exit codes that scripts can rely on, and a next step for every error. Pure.
+
+====  =============================================================================
+ 0    done
+ 1    failed, or the answer is "not healthy"
+ 2    wrong usage: options, names, settings
+ 3    the thing named does not exist
+ 4    the cluster cannot be reached, or cannot serve this now
+ 5    not finished in the time given; what was asked may still happen
+130   interrupted with Ctrl+C
+141   the reader of the output went away
+====  =============================================================================
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from headrace_common.core.errors import ErrorCode, HeadraceError, Kind
+
+
+class ExitCode(IntEnum):
+    """See the module's text."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4
+    TIMED_OUT = 5
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+class CommandFailed(HeadraceError):
+    """A command ends with this sentence and this code; raised by commands for what is no error of the cluster."""
+
+    def __init__(self, message: str, exit_code: ExitCode = ExitCode.FAILED, hint: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.hint = hint
+
+
+_UNREACHABLE = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.METADATA_UNAVAILABLE})
+
+_BY_KIND = {
+    Kind.INVALID: ExitCode.USAGE,
+    Kind.NOT_FOUND: ExitCode.NOT_FOUND,
+    Kind.MOVED: ExitCode.UNREACHABLE,
+    Kind.BUSY: ExitCode.UNREACHABLE,
+    Kind.UNKNOWN: ExitCode.TIMED_OUT,
+}
+
+_HINTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topic list` shows the topics there are.",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "`headrace topic describe NAME` shows it; `headrace topic delete NAME` removes it.",
+    ErrorCode.INVALID_CONFIG: "`headrace cluster configs --all` shows the settings there are.",
+    ErrorCode.NETWORK_EXCEPTION: "Is it running? `headrace status` looks at the local cluster, `headrace up` starts "
+    "one; --bootstrap HOST:PORT or HEADRACE_BOOTSTRAP names another.",
+    ErrorCode.METADATA_UNAVAILABLE: "Look at etcd and the controller: `headrace status`.",
+    ErrorCode.LEADER_NOT_AVAILABLE: "`headrace cluster health` shows which broker is missing.",
+    ErrorCode.REQUEST_TIMED_OUT: "`headrace cluster health` shows whether the cluster is well; then try again.",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "`headrace topic describe NAME` shows each partition's first and last offset.",
+    ErrorCode.DISK_FULL: "Make room on the broker's disk, or shorten retention.ms with `headrace topic set`.",
+    ErrorCode.REPLICA_DAMAGED: "`headrace debug dump-log` shows what is left; restore the data or delete the topic.",
+    ErrorCode.MESSAGE_TOO_LARGE: "Raise max.message.bytes of the topic with `headrace topic set`, or send less.",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "`headrace broker list` shows the brokers there are.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "Run it again with --debug and look into the services' logs.",
+}
+
+
+def exit_code_of(error: HeadraceError) -> ExitCode:
+    """The code a command that met ``error`` ends with."""
+    if isinstance(error, CommandFailed):
+        return error.exit_code
+    if error.code in _UNREACHABLE:
+        return ExitCode.UNREACHABLE
+    if error.code is ErrorCode.REQUEST_TIMED_OUT:
+        return ExitCode.TIMED_OUT
+    return _BY_KIND.get(error.kind, ExitCode.FAILED)
+
+
+def hint_of(error: HeadraceError) -> str:
+    """What to do next; empty when the error's own text says it."""
+    if isinstance(error, CommandFailed):
+        return error.hint
+    if "`headrace" in str(error):
+        return ""
+    return _HINTS.get(error.code, "Run it again with --debug to see where it comes from.")
