@@ -43,6 +43,9 @@ from headrace_broker.core.rows import (
     LogId,
     LogWrite,
     PutBatch,
+    PutEpoch,
+    PutProducers,
+    PutSegment,
     PutState,
 )
 from headrace_broker.ports import RecoveredLog, RecoveryReport
@@ -50,6 +53,8 @@ from headrace_common.core.errors import InconsistentClusterId, StorageFailed, Un
 from headrace_common.core.ids import Offset
 
 T = TypeVar("T")
+_EXTENDS = (PutBatch, PutEpoch, PutSegment, PutProducers)
+"""Writes after which a damaged log's rows behind its end must be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class RocksDbLogs:
         self._keeper = keeper
         self._recovered: list[RecoveredLog] = []
         self._uncut: dict[LogId, Offset] = {}
-        """Damaged logs that have rows after their end; those go with the first batch written there."""
+        """Damaged logs that have rows after their end; those go when it is extended."""
         self._own = OwnRow(FORMAT, 1, -1, "")
         self._next_log_id = 1
         self._to_compact: set[LogId] = set()
@@ -192,7 +197,7 @@ class RocksDbLogs:
         whole: list[LogWrite] = []
         cut: set[LogId] = set()
         for write in writes:
-            if isinstance(write, PutBatch) and write.log in self._uncut and write.log not in cut:
+            if isinstance(write, _EXTENDS) and write.log in self._uncut and write.log not in cut:
                 whole.append(DropSuffix(write.log, self._uncut[write.log]))
                 cut.add(write.log)
             whole.append(write)
@@ -210,12 +215,14 @@ class RocksDbLogs:
 
     def _note(self, writes: Sequence[LogWrite]) -> None:
         ends: dict[LogId, tuple[Offset, int]] = {}
+        if self._uncut:
+            for write in writes:
+                if isinstance(write, _EXTENDS):
+                    self._uncut.pop(write.log, None)
         for write in writes:
             match write:
                 case PutBatch(log, row):
                     ends[log] = (row.next_offset, row.leader_epoch)
-                    if self._uncut:
-                        self._uncut.pop(log, None)
                 case PutState(log, state):
                     self._keeper.created(log, state.partition)
                 case DropSuffix(log, end):

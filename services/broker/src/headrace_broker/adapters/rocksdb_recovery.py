@@ -9,7 +9,7 @@ when the log is damaged, kept until something is written there.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import crc32c
@@ -17,6 +17,7 @@ import crc32c
 from headrace_broker.adapters.evidence_file import Evidence
 from headrace_broker.adapters.rocksdb_groups import reopened
 from headrace_broker.adapters.rocksdb_keys import (
+    LOG_ID_MAX,
     NUMBER_MAX,
     Kind,
     RowUnreadable,
@@ -86,19 +87,40 @@ def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool
         StorageFailed: rows cannot be read.
     """
     found = Recovery()
-    try:
-        at = 1
-        while (row := store.first_from(make_key(at, 0, 0), make_key(2**32 - 1, 0, 0))) is not None:
-            log = LogId(split_key(row[0])[0])
-            _recover_log(store, log, evidence.get(log), clean, cause, found)
-            at = log + 1
-    except (RowUnreadable, struct.error) as error:
-        raise StorageFailed(f"a row of {store.path} is not readable: {error}") from error
+    for log in _log_ids(store, evidence):
+        entry = evidence.get(log)
+        try:
+            _recover_log(store, log, entry, clean, cause, found)
+        except (RowUnreadable, StorageFailed) as error:
+            if entry is None:
+                raise StorageFailed(f"the rows of log {log} in {store.path} are not readable: {error}") from error
+            found.logs.append(_unreadable_log(log, entry, f"its rows are not readable: {error}"))
+            found.kept[log] = Offset(0)
     seen = {log.log for log in found.logs}
     for log, entry in evidence.items():
         if log not in seen and entry.end > 0:
-            found.logs.append(_lost_log(log, entry, cause))
+            found.logs.append(_unreadable_log(log, entry, cause or "the whole log is missing"))
     return found
+
+
+def _log_ids(store: RocksDbStore, evidence: Mapping[LogId, Evidence]) -> Iterator[LogId]:
+    """Ids of all logs with rows, ascending. Where rows cannot be read, those that the evidence knows."""
+    at = 1
+    while True:
+        try:
+            row = store.first_from(make_key(at, 0, 0), make_key(LOG_ID_MAX + 1, 0, 0))
+        except StorageFailed:
+            known = min((log for log in evidence if log >= at), default=None)
+            if known is None:
+                raise
+            yield known
+            at = known + 1
+            continue
+        if row is None:
+            return
+        log = LogId(split_key(row[0])[0])
+        yield log
+        at = log + 1
 
 
 def _recover_log(
@@ -220,7 +242,7 @@ def _damage(state: StateRow, entry: Evidence | None, end: Offset, last: IndexRow
     )
 
 
-def _lost_log(log: LogId, entry: Evidence, cause: str) -> RecoveredLog:
+def _unreadable_log(log: LogId, entry: Evidence, reason: str) -> RecoveredLog:
     state = StateRow(entry.partition, Offset(0), Offset(0))
-    damage = _damage(state, entry, Offset(0), None, cause or "the whole log is missing")
+    damage = _damage(state, entry, Offset(0), None, reason) or Damage(entry.partition, Offset(0), entry.end, reason)
     return RecoveredLog(log, state, Offset(0), None, (), (), Offset(0), (), damage)

@@ -232,17 +232,17 @@ class RocksDbStore:
         """
         Rows with ``low <= key < high``, ascending, checksums on.
 
-        The bound is compared here: rocksdict's iterator bounds are borrowed memory. A corrupt block raises; rocksdict's
-        ``items()`` would end silently.
+        Without the upper bound the step after the last index row would load the first batch. rocksdict borrows the
+        bound's memory: ``bound`` and ``high`` must live as long as the iterator, and they do, in this frame. A corrupt
+        block raises; rocksdict's ``items()`` would end silently.
         """
         with mapped("reading"):
-            iterator = self._db.iter()
+            bound = ReadOptions()
+            bound.set_iterate_upper_bound(high)
+            iterator = self._db.iter(bound)
             iterator.seek(low)
             while iterator.valid():
-                key = iterator.key()
-                if key >= high:
-                    return
-                yield key, iterator.value()
+                yield iterator.key(), iterator.value()
                 iterator.next()
             iterator.status()
 
@@ -270,7 +270,18 @@ class RocksDbStore:
             self._db.compact_range(low, high, options)
 
     def close(self) -> None:
-        """Close. No call may be in flight, no iterator in use."""
-        with mapped("closing"):
-            self._blobs.close()
-            self._db.close()
+        """
+        Close, which flushes. No call may be in flight, no iterator in use. A latched store closes without a word.
+
+        Raises:
+            StorageFailed: not everything is in table files.
+        """
+        failed: StorageFailed | None = None
+        for handle in (self._blobs, self._db):
+            try:
+                with mapped("closing"):
+                    handle.close()
+            except StorageFailed as error:
+                failed = error
+        if failed is not None and self._failure is None:
+            raise failed
