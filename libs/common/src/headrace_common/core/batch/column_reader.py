@@ -83,7 +83,7 @@ class IntColumn:
 
     def to_list(self) -> list[int]:
         """The numbers."""
-        if self.count < SMALL:
+        if self.count <= SMALL:  # one more than records, for the bounds of a small column
             return list(struct.unpack_from(f"<{self.count}{self.code}", self.body, self.at))
         listed: list[int] = self.to_numpy().tolist()
         return listed
@@ -99,7 +99,7 @@ class IntColumn:
         Raises:
             CorruptBatch: it does not lie in ``first..last``, or does not grow by at least ``by`` at each step.
         """
-        if self.count < SMALL:
+        if self.count <= SMALL:
             numbers = self.to_list()
             grows = all(after - before >= by for before, after in pairwise(numbers))
             low, high = numbers[0], numbers[-1]

@@ -44,7 +44,6 @@ from headrace_common.core.batch.header import (
 from headrace_common.core.errors import InvalidRecord, RecordTooLarge
 
 if TYPE_CHECKING:
-
     from headrace_common.core.batch.columns import BytesColumn, HeaderList, IntColumn
 
 Piece = bytes | memoryview

@@ -19,6 +19,7 @@ from headrace_common.core.batch.decoded import DecodedBatch, Headers
 from headrace_common.core.batch.header import (
     CODEC_MASK,
     FIELDS,
+    HEADERS_PER_BATCH_MAX,
     INT32_MAX,
     RECORDS_PER_BATCH_MAX,
     ROW_HEADER_SIZE,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _RECORD_SIZE_MIN: Final = 7  # a length, attributes, two deltas, two lengths and a count, of one byte each
+_HEADER_SIZE_MIN: Final = 2  # the length of a key and of a value
+_VARINT_SIZE_MAX: Final = 10
 
 # Length 39, no attributes, deltas 0, a key of 32 bytes, no value, no headers. No byte has its high bit set, so a varint
 # that is cut off before it ends at its first byte.
@@ -51,7 +54,7 @@ def build_row_batch(
     transactional: bool = False,
 ) -> bytes:
     """
-    One batch of rows. It stays uncompressed, and says so, where ``codec`` would not make it smaller.
+    One batch of rows. It may stay uncompressed, and then says so, where ``codec`` would make it larger.
 
     Raises:
         InvalidRecord: no records, columns of different lengths, or header keys that are not text.
@@ -63,6 +66,8 @@ def build_row_batch(
     count = columns.check_lengths()
     if count > RECORDS_PER_BATCH_MAX:
         raise RecordTooLarge(f"{count} records are more than the {RECORDS_PER_BATCH_MAX} that one batch may hold")
+    given = columns.timestamps_ms
+    timestamps = [given] * count if isinstance(given, int) else [int(each) for each in given]
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=int(codec),
@@ -73,28 +78,39 @@ def build_row_batch(
         batch_size=INT32_MAX,
     )
     try:
-        for record in zip(*_rows(columns, count), strict=True):
+        for record in zip(*_rows(columns, count, timestamps), strict=True):
             if builder.append(*record) is None:
                 raise RecordTooLarge("the records are more than one batch can have; send fewer at a time")
     except UnicodeEncodeError as failed:
         raise InvalidRecord(f"a header key cannot be written as UTF-8: {failed.reason}") from None
     batch = bytes(builder.build())
-    header = BatchHeader._make(FIELDS.unpack_from(batch))._replace(base_offset=base_offset, leader_epoch=leader_epoch)
+    header = BatchHeader._make(FIELDS.unpack_from(batch))
     if columns.last_offset_delta is not None:
         header = header._replace(last_offset_delta=columns.last_offset_delta)
-    return rewritten(batch, header)
+    return rewritten(
+        batch,
+        header._replace(
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            base_timestamp=timestamps[0],
+            max_timestamp=max(timestamps),
+        ),
+    )
 
 
-def _rows(columns: RecordColumns, count: int) -> tuple[Sequence[Any], ...]:
-    """Offset delta, timestamp, key, value and headers of each record."""
+def _rows(columns: RecordColumns, count: int, timestamps: list[int]) -> tuple[Sequence[Any], ...]:
+    """
+    Offset and timestamp from those of the batch, key, value and headers of each record.
+
+    The codec takes a first timestamp of -1 for none at all, so it is given differences, which begin with 0.
+    """
     from headrace_common.core.batch.column_writer import offset_deltas_of
 
     deltas = offset_deltas_of(columns, count)
-    stamps = columns.timestamps_ms
-    timestamps = [stamps] * count if isinstance(stamps, int) else [int(each) for each in stamps]
+    since_first = [timestamp - timestamps[0] for timestamp in timestamps]
     keys: Sequence[Any] = [None] * count if columns.keys is None else _listed(columns.keys)
     headers: Sequence[Any] = [[]] * count if columns.headers is None else [list(each) for each in columns.headers]
-    return deltas, timestamps, keys, _listed(columns.values), headers
+    return deltas, since_first, keys, _listed(columns.values), headers
 
 
 def _listed(given: Any) -> Sequence[bytes | None]:
@@ -181,9 +197,59 @@ def _read_rows(header: BatchHeader, rows: Body) -> list[Any]:
 
     guarded = header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=header.record_count + 1)
     try:
-        records = list(DefaultRecordBatch(b"".join((FIELDS.pack(*guarded), rows, _GUARD))))
+        reader = DefaultRecordBatch(b"".join((FIELDS.pack(*guarded), rows, _GUARD)))
+        if len(rows) <= _HEADER_SIZE_MIN * HEADERS_PER_BATCH_MAX:
+            records = list(reader)
+        else:
+            _check_long_records(memoryview(rows), header.record_count)
+            records = _read_counting(reader)
     except (CorruptRecordException, UnicodeDecodeError, OverflowError, MemoryError) as failed:
         raise CorruptBatch(f"the batch does not hold the rows that it says: {failed}") from None
-    if records.pop().key != _GUARD_KEY:
+    guard = records.pop()
+    if guard.key != _GUARD_KEY or guard.value is not None or guard.headers:
         raise CorruptBatch("bytes follow the last record")
     return records
+
+
+def _read_counting(reader: Any) -> list[Any]:
+    """All records of ``reader``, while they do not have more headers than a batch may."""
+    records: list[Any] = []
+    headers = 0
+    for record in reader:
+        headers += len(record.headers)
+        if headers > HEADERS_PER_BATCH_MAX:
+            raise CorruptBatch(f"a batch holds at most {HEADERS_PER_BATCH_MAX} record headers; this one has more")
+        records.append(record)
+    return records
+
+
+def _check_long_records(rows: memoryview, count: int) -> None:
+    """Refuse a record that is long enough to have too many headers, and does, before the codec makes them all."""
+    at = 0
+    for _ in range(count):
+        length, at = _varint(rows, at)
+        end = at + length
+        if not 0 <= length <= len(rows) - at:
+            raise CorruptBatch(f"a record of {length} bytes where {len(rows) - at} remain")
+        if length > _HEADER_SIZE_MIN * HEADERS_PER_BATCH_MAX:
+            for _ in range(3):  # attributes and the two deltas
+                _, at = _varint(rows, at)
+            for _ in range(2):  # key and value
+                size, at = _varint(rows, at)
+                at += max(size, 0)
+            headers, at = _varint(rows, at)
+            if headers > HEADERS_PER_BATCH_MAX:
+                raise CorruptBatch(f"a batch holds at most {HEADERS_PER_BATCH_MAX} record headers; one has {headers}")
+        at = end
+
+
+def _varint(rows: memoryview, at: int) -> tuple[int, int]:
+    """The zigzag number at ``at``, and where the next begins."""
+    number = shift = 0
+    for byte in rows[at : at + _VARINT_SIZE_MAX]:
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+    raise CorruptBatch("a number in a record does not end")

@@ -1,0 +1,70 @@
+"""Markers: one record, flagged, of a known kind."""
+
+import struct
+
+import pytest
+
+from headrace_common.core.batch import (
+    ControlType,
+    RecordColumns,
+    build_batch,
+    build_control_batch,
+    check_crc,
+    decode_batch,
+    read_control,
+    read_header,
+)
+from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
+
+from .samples import column_batch, header_of, row, seal, varint
+
+CONTROL = 0x20
+
+
+@pytest.mark.parametrize("kind", list(ControlType))
+def test_markers_come_back(kind: ControlType) -> None:
+    batch = build_control_batch(
+        kind, b"value", timestamp_ms=123, producer_id=9, producer_epoch=3, base_offset=40, leader_epoch=2
+    )
+    header = read_header(batch)
+    check_crc(batch, header)
+    assert header.control
+    assert header.transactional == (kind in (ControlType.ABORT, ControlType.COMMIT))
+    assert (header.base_offset, header.next_offset, header.leader_epoch) == (40, 41, 2)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 3, -1)
+    decoded = decode_batch(batch)
+    assert decoded.is_control
+    assert decoded.timestamps() == [123]
+    assert read_control(decoded) == (kind, b"value")
+
+
+def test_markers_of_kafka_are_read() -> None:
+    key = struct.pack(">hh", 0, 1)
+    value = struct.pack(">hi", 0, 7)
+    record = row(key=varint(len(key)) + key, value=varint(len(value)) + value)
+    batch = seal(header_of(1, magic=2, attributes=CONTROL | 0x10, producer_id=5, producer_epoch=0), record)
+    assert read_control(decode_batch(batch)) == (ControlType.COMMIT, value)
+
+
+def test_records_are_not_markers() -> None:
+    with pytest.raises(CorruptBatch):
+        read_control(decode_batch(build_batch(RecordColumns([b"v"], keys=[struct.pack(">hh", 0, 1)]))))
+
+
+@pytest.mark.parametrize("key", [b"", b"\0\0\0", struct.pack(">hh", -1, 0), struct.pack(">hh", 0, -1)])
+def test_keys_that_no_marker_has(key: bytes) -> None:
+    columns = [(2, 0, struct.pack("<ii", 0, len(key)) + key), (3, 2, b"v")]
+    with pytest.raises(CorruptBatch):
+        read_control(decode_batch(column_batch(1, columns, attributes=CONTROL)))
+
+
+def test_markers_without_a_key() -> None:
+    with pytest.raises(CorruptBatch):
+        read_control(decode_batch(column_batch(1, [(3, 2, b"v")], attributes=CONTROL)))
+
+
+def test_markers_of_a_newer_version() -> None:
+    columns = [(2, 2, struct.pack(">hh", 0, 99)), (3, 2, b"v")]
+    decoded = decode_batch(column_batch(1, columns, attributes=CONTROL))
+    with pytest.raises(UnsupportedVersion):
+        read_control(decoded)
