@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import grpc
 from grpc import aio
@@ -24,8 +24,12 @@ from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
-from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub, AdminStub
-from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub, BrokerStub
+from headrace_proto.v1.admin_pb2_grpc import AdminStub
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
+    from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
 A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse)

@@ -10,11 +10,13 @@ are in the answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exists for type checkers only
 
 
 class ProduceStream(Protocol):
