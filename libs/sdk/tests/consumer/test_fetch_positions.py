@@ -23,11 +23,12 @@ from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
 from .fetching import T0, T1, TOPIC_ID, A, B, PlainLog, answer_for, batch, control, hand_out, look_up, refusal
 
 K0, K1 = (TOPIC_ID, 0), (TOPIC_ID, 1)
+BEGINNING = Beginning()
 SMALL = FetchLimits(fetch_max_bytes=1000, max_partition_fetch_bytes=400, api_timeout_ms=5000)
 
 
 def reading(
-    *tps: TopicPartition, limits: FetchLimits = SMALL, reset: Start | None = Beginning(), at: int = 0
+    *tps: TopicPartition, limits: FetchLimits = SMALL, reset: Start | None = BEGINNING, at: int = 0
 ) -> FetchPositions:
     core = FetchPositions(limits, reset)
     for tp in tps or (T0,):

@@ -116,10 +116,13 @@ class BrokerFetches:
         return entry
 
     def answered(self, served: list[PartitionFetch]) -> None:
-        """The answer is in. A full one puts those it served behind the others; more members than fit take turns."""
+        """
+        The answer is in. A large one puts those it served behind the others: what a broker puts into one answer is
+        bounded, and it reads in the order of the request. More members than fit take turns.
+        """
         assert self.plan is not None, "an answer follows a plan"
         self.on_wire = False
-        full = self.plan.answered_bytes * 2 >= self.plan.max_bytes
+        full = self.plan.answered_bytes >= min(self.plan.max_bytes // 2, self.limits.max_partition_fetch_bytes)
         if len(self.members) > MEMBERS_MAX:
             served = [entry.partition for entry in self.plan.entries.values()]
         elif not full or len(served) == len(self.members):
