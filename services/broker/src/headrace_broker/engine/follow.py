@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headrace_broker.core.partition import Deposed, Elected, Event, Partition, Reconfigured
@@ -24,7 +24,7 @@ from headrace_broker.ports import Cluster, LogStore, RecoveredLog
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import HeadraceError, NotLeader
 from headrace_common.core.ids import Offset, PartitionId, TopicId
-from headrace_common.core.image import ClusterImage, NodeKey, Role
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import jitter
@@ -91,17 +91,17 @@ class ImageFollower:
         may_lead = node is not None and not node.fenced and node.incarnation == self._incarnation
         unlocked, self._may_lead = may_lead and not self._may_lead, may_lead
         steps: list[_Step] = []
-        if image.topics is not old.topics or image.cluster_configs is not old.cluster_configs:
-            steps += self._reconfigure(old, image)
-        if unlocked or image.partitions is not old.partitions:
-            steps += self._assign(EMPTY if unlocked else old.partitions, image)
+        new_defaults = self._defaults(image) != self._defaults(old)
+        if image.topics is not old.topics or new_defaults:
+            steps += self._reconfigure(old, image, all_changed=new_defaults)
+        if unlocked or image.partitions is not old.partitions or image.topics is not old.topics:
+            steps += self._assign(EMPTY_IMAGE if unlocked else old, image)
         if image.deletions is not old.deletions:
             self._to_delete.set()
         await self._loop.post_all(steps)
         self.changed.set()
 
-    def _reconfigure(self, old: ClusterImage, image: ClusterImage) -> list[_Step]:
-        all_changed = self._defaults(image) != self._defaults(old)
+    def _reconfigure(self, old: ClusterImage, image: ClusterImage, *, all_changed: bool) -> list[_Step]:
         steps: list[_Step] = []
         for topic_id, topic in image.topics.items():
             before = old.topics.get(topic_id)
@@ -132,20 +132,25 @@ class ImageFollower:
             if topic is not None
         }
 
-    def _assign(self, old: Mapping[PartitionId, PartitionMetadata], image: ClusterImage) -> list[_Step]:
+    def _assign(self, old: ClusterImage, image: ClusterImage) -> list[_Step]:
         steps: list[_Step] = []
-        me = self._replicas.broker_id
+        me, kept = self._replicas.broker_id, 0
         for partition_id, partition in image.partitions.items():
-            if old.get(partition_id) is partition or partition_id.topic_id not in image.topics:
+            before = old.partitions.get(partition_id)
+            kept += before is not None
+            if partition_id.topic_id not in image.topics:
+                continue  # its topic is not complete yet
+            if before is partition and partition_id.topic_id in old.topics:
                 continue
             if me in partition.replicas and len(partition.replicas) == 1:
                 steps += self._host(image, partition)
             elif (replica := self._replicas.get(partition_id)) is not None:
-                steps += self._set_aside(replica)
-        for partition_id in old.keys() - image.partitions.keys():
-            replica = self._replicas.get(partition_id)
-            if replica is not None:
-                steps += self._set_aside(replica)
+                steps += self._set_aside(image, [replica])
+        if kept < len(old.partitions):
+            gone = [
+                self._replicas.get(partition_id) for partition_id in old.partitions.keys() - image.partitions.keys()
+            ]
+            steps += self._set_aside(image, [replica for replica in gone if replica is not None])
         return steps
 
     def _host(self, image: ClusterImage, partition: PartitionMetadata) -> list[_Step]:
@@ -162,7 +167,9 @@ class ImageFollower:
             replica.damage = None
         replica.topic = image.topics[partition.id.topic_id].name
         replica.standing = Standing.ONLINE if replica.damage is None else Standing.DAMAGED
-        steps.append((replica, Reconfigured(self._config(image, partition.id.topic_id))))
+        config = self._config(image, partition.id.topic_id)
+        if replica.core.config != config:
+            steps.append((replica, Reconfigured(config)))
         if leads and replica.damage is None:
             if self._may_lead and replica.core.leader_epoch != partition.leader_epoch:
                 _log.debug("leading", extra=_about(replica, partition.leader_epoch))
@@ -180,13 +187,15 @@ class ImageFollower:
         self._replicas.add(replica)
         return replica, writes
 
-    def _set_aside(self, replica: Replica) -> list[_Step]:
-        """The image has no use for this log now. It stays; only an order to delete its topic removes it."""
-        if replica.standing is Standing.DELETING:
-            return []
-        replica.standing = Standing.STRAY
-        _log.info("a log is stray: kept, not served", extra=_about(replica, replica.core.leader_epoch))
-        return [self._depose(replica)]
+    def _set_aside(self, image: ClusterImage, replicas: Sequence[Replica]) -> list[_Step]:
+        """The image has no use for these logs. They stay; only an order to delete their topic removes them."""
+        alive = [replica for replica in replicas if replica.standing is not Standing.DELETING]
+        for replica in alive:
+            replica.standing = Standing.STRAY
+        stray = [replica for replica in alive if replica.id.topic_id not in image.deletions]
+        if stray:
+            _log.warning("stray logs: kept, not served", extra={"logs": len(stray), **_about(stray[0], None)})
+        return [self._depose(replica) for replica in alive]
 
     def _depose(self, replica: Replica) -> _Step:
         replica.wake()
@@ -234,9 +243,6 @@ class ImageFollower:
             self._replicas.remove(replica)
         _log.info("logs were deleted by order", extra={"logs": len(doomed), "topics": len(topics)})
         await self._store.reclaim()
-
-
-EMPTY: Final[Mapping[PartitionId, PartitionMetadata]] = {}
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:

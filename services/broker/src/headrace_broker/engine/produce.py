@@ -55,7 +55,8 @@ class ProduceCall:
     session: ProduceSession
     correlation_id: int
     acks: int
-    entries: Sequence[ProduceEntry]
+    partitions: Sequence[PartitionId]
+    """Of its entries; their bytes are not kept here."""
     results: list[Appended | None]
     undecided: int
     began_ms: float
@@ -64,14 +65,14 @@ class ProduceCall:
     def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
         """The storage loop says so."""
         if self.results[index] is None:
-            replica = self.session.replicas.get(self.entries[index].partition)
+            replica = self.session.replicas.get(self.partitions[index])
             start = -1 if replica is None else replica.core.log_start
             self._decide(index, Appended(base_offset, log_append_time_ms, start))
 
     def refused(self, index: int, error: HeadraceError) -> None:
         """The storage loop, or a check before it, says so."""
         if self.results[index] is None:
-            leader = self.session.replicas.leader_of(self.entries[index].partition)
+            leader = self.session.replicas.leader_of(self.partitions[index])
             self._decide(index, Appended(error=error, leader=leader))
 
     def expire(self) -> None:
@@ -131,9 +132,9 @@ class ProduceSession:
     def accept(self, correlation_id: int, acks: int, timeout_ms: int, entries: Sequence[ProduceEntry]) -> None:
         """Take one request; its answer appears in ``answers``, unless ``acks`` is 0."""
         began = self._clock.monotonic_ms()
-        call = ProduceCall(
-            self, correlation_id, acks, entries, [None] * len(entries), len(entries), began, began + timeout_ms
-        )
+        partitions = [entry.partition for entry in entries]
+        count = len(entries)
+        call = ProduceCall(self, correlation_id, acks, partitions, [None] * count, count, began, began + timeout_ms)
         self._measures.produce_requests += 1
         self._waiting[call] = None
         try:
@@ -144,7 +145,7 @@ class ProduceSession:
             for index in range(len(entries)):
                 call.refused(index, error)
             return
-        arrivals = self._arrivals(call)
+        arrivals = self._arrivals(call, entries)
         if arrivals:
             self._loop.append(arrivals)
         if len(self._waiting) + len(self.answers) >= UNANSWERED_MAX:
@@ -169,11 +170,11 @@ class ProduceSession:
         for call in [call for call in self._waiting if call.deadline_ms < now_ms]:
             call.expire()
 
-    def _arrivals(self, call: ProduceCall) -> list[Arrival]:
+    def _arrivals(self, call: ProduceCall, entries: Sequence[ProduceEntry]) -> list[Arrival]:
         now_ms = self._clock.now_ms()
         arrivals: list[Arrival] = []
         seen: set[PartitionId] = set()
-        for index, entry in enumerate(call.entries):
+        for index, entry in enumerate(entries):
             try:
                 if entry.partition in seen:
                     raise Rejected(f"partition {entry.partition} is in the request twice; send one batch each")

@@ -49,9 +49,8 @@ def produce_response(call: ProduceCall) -> pb.ProduceResponse:
     """The answer to one produce request."""
     response = pb.ProduceResponse(correlation_id=call.correlation_id)
     add = response.partitions.add
-    for entry, result in zip(call.entries, call.results, strict=True):
+    for partition, result in zip(call.partitions, call.results, strict=True):
         assert result is not None, "a call is answered when all its entries are decided"
-        partition = entry.partition
         if result.error is None:
             add(
                 topic_id=partition.topic_id,

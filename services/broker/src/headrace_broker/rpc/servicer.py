@@ -66,12 +66,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 request = await read()
                 if request is _EOF:
                     return
-                session.accept(
-                    request.correlation_id,
-                    request.acks,
-                    request.timeout_ms,
-                    [_produce_entry(e) for e in request.partitions],
-                )
+                entries = [_produce_entry(entry) for entry in request.partitions]
+                session.accept(request.correlation_id, request.acks, request.timeout_ms, entries)
+                del request, entries  # an idle stream keeps no batches
         except grpc.aio.BaseError:
             return  # the connection is gone
         finally:
@@ -111,6 +108,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     await context.write(response)
                 finally:
                     fetches.in_flight_bytes -= size
+                del request, response  # an idle stream keeps no batches
             _raise_failure(own)
 
     async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
