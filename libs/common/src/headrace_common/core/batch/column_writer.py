@@ -167,7 +167,10 @@ def _timestamps(given: int | IntColumn, count: int) -> tuple[int, int, list[_Col
         return listed[0], high, column
     import numpy as np
 
-    array = np.ascontiguousarray(given, dtype="<i8")
+    if isinstance(given, list):
+        array = np.fromiter(given, "<i8", count)
+    else:
+        array = np.ascontiguousarray(given, dtype="<i8")
     high = int(array.max())
     column = [] if int(array.min()) == high else [_Column(TIMESTAMP, 0, [_bytes_of(array)], 8 * count)]
     return int(array[0]), high, column
@@ -229,9 +232,22 @@ def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_n
         given = list(given)
     if count < SMALL:
         return _small_column(column_id, given, count, absent_if_null)
+    if width := _one_width(given, count):
+        return _Column(column_id, FIXED_WIDTH, given, width * count)  # type: ignore[arg-type]  # no None is among them
     import pyarrow as pa
 
     return _arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
+
+
+def _one_width(given: Sequence[bytes | None], count: int) -> int:
+    """The length that all have, else 0. Three are looked at first, because they mostly settle it."""
+    try:
+        width = len(given[0])  # type: ignore[arg-type]  # None fails, and tells
+        if len(given[-1]) != width or len(given[count >> 1]) != width:  # type: ignore[arg-type]
+            return 0
+        return width if list(map(len, given)).count(width) == count else 0  # type: ignore[arg-type]
+    except TypeError:
+        return 0
 
 
 def _small_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> _Column | None:
