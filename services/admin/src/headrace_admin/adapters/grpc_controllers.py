@@ -1,0 +1,104 @@
+"""The ``Controllers`` and ``Cluster`` ports over this node's controller client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headrace_common.adapters.controller_client import ControllerClient
+from headrace_common.core.image import ClusterImage
+from headrace_proto.v1 import controller_pb2 as pb
+
+
+class GrpcCluster:
+    """The image that the controller client follows."""
+
+    def __init__(self, client: ControllerClient) -> None:
+        self._client = client
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest."""
+        return self._client.image
+
+    async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
+        """The image once its revision is above ``revision``, or the present one after ``timeout_ms``."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                async for image in self._client.images():
+                    if image.revision > revision:
+                        break
+        except TimeoutError:
+            pass
+        return self._client.image
+
+
+class GrpcControllers:
+    """Forwards to the active controller; repeats only what may be carried out twice."""
+
+    def __init__(self, client: ControllerClient, timeout_ms: float) -> None:
+        self._calls = client.calls
+        self._timeout_ms = timeout_ms
+
+    async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
+        """Read."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.DescribeCluster(request, timeout=timeout), **self._read()
+        )
+
+    async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
+        """Repeated only as a dry run: the second answer would say that the topic exists."""
+        own = min(max(request.timeout_ms, 0), 600_000)
+        return await self._calls.active(
+            lambda stub, timeout: stub.CreateTopics(request, timeout=timeout),
+            timeout_ms=max(self._timeout_ms, own + 5_000),
+            repeatable=request.validate_only,
+        )
+
+    async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
+        """Not repeated."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.DeleteTopics(request, timeout=timeout), **self._write()
+        )
+
+    async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
+        """Read."""
+        return await self._calls.active(lambda stub, timeout: stub.ListTopics(request, timeout=timeout), **self._read())
+
+    async def describe_topics(self, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
+        """Read."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.DescribeTopics(request, timeout=timeout), **self._read()
+        )
+
+    async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
+        """Repeated only as a dry run."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.CreatePartitions(request, timeout=timeout),
+            timeout_ms=self._timeout_ms,
+            repeatable=request.validate_only,
+        )
+
+    async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
+        """Read."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.DescribeConfigs(request, timeout=timeout), **self._read()
+        )
+
+    async def alter_configs(self, request: pb.IncrementalAlterConfigsRequest) -> pb.IncrementalAlterConfigsResponse:
+        """Repeated: setting, deleting, appending and subtracting twice is the same as once."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.IncrementalAlterConfigs(request, timeout=timeout), **self._read()
+        )
+
+    async def unregister_node(self, request: pb.UnregisterNodeRequest) -> pb.UnregisterNodeResponse:
+        """Not repeated."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), **self._write()
+        )
+
+    def _read(self) -> dict[str, Any]:
+        return {"timeout_ms": self._timeout_ms, "repeatable": True}
+
+    def _write(self) -> dict[str, Any]:
+        return {"timeout_ms": self._timeout_ms, "repeatable": False}

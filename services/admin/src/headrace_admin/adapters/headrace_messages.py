@@ -1,0 +1,117 @@
+"""
+The ``MessageLog`` port over the SDK: this service writes and reads as any client does.
+
+One producer is kept while the process runs; each read has a consumer of its own, because two reads of one partition
+have two positions. Brokers are found through the cluster image, so no setting names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from headrace import aio
+from headrace.records import Record, TopicPartition
+from headrace_admin.ports import Cluster, MessagePage, NewMessage, StoredMessage, WrittenMessage
+from headrace_common.core.errors import LeaderNotAvailable, OffsetOutOfRange
+from headrace_common.core.ids import Offset
+
+_DELIVERY_MS: Final = 30_000
+_POLL_MS_MIN: Final = 1_500
+"""A read that is not to wait still gives a fetch the time to come back."""
+
+
+class HeadraceMessages:
+    """One event loop."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._producer: aio.Producer | None = None
+
+    async def append(self, topic: str, messages: Sequence[NewMessage]) -> Sequence[WrittenMessage]:
+        """Idempotent, acknowledged by all in-sync replicas."""
+        producer = await self._open_producer()
+        deliveries = [
+            await producer.send(
+                topic,
+                value=m.value,
+                key=m.key,
+                headers=list(m.headers),
+                partition=m.partition,
+                timestamp_ms=m.timestamp_ms,
+            )
+            for m in messages
+        ]
+        written = [await delivery for delivery in deliveries]
+        return [WrittenMessage(w.partition, Offset(w.offset), w.timestamp_ms) for w in written]
+
+    async def read(
+        self, topic: str, partition: int, start: Offset | None, *, limit: int, bytes_max: int, wait_ms: int
+    ) -> MessagePage:
+        """One poll after the other until something came or the time is over."""
+        where = TopicPartition(topic, partition)
+        async with self._consumer(bytes_max) as consumer:
+            consumer.assign([where])
+            begin = (await consumer.beginning_offsets([where]))[where]
+            end = (await consumer.end_offsets([where]))[where]
+            first = begin if start is None else start
+            if not begin <= first <= end:
+                raise OffsetOutOfRange(f"offset {first} is not there; {topic}-{partition} holds {begin} to {end}")
+            consumer.seek(where, first)
+            wait = max(wait_ms, _POLL_MS_MIN) if first < end else wait_ms
+            records = await consumer.poll(timeout_ms=wait, max_records=limit) if wait else []
+        page = [_stored(record) for record in _within(records, bytes_max)]
+        return MessagePage(page, Offset(page[-1].offset + 1 if page else first))
+
+    async def end(self, topic: str, partition: int) -> Offset:
+        """One past the last record that can be read."""
+        where = TopicPartition(topic, partition)
+        async with self._consumer(1) as consumer:
+            return Offset((await consumer.end_offsets([where]))[where])
+
+    async def close(self) -> None:
+        """Flush and close the producer."""
+        if self._producer is not None:
+            await self._producer.close()
+
+    async def _open_producer(self) -> aio.Producer:
+        if self._producer is None:
+            self._producer = aio.Producer(
+                self._bootstrap(), linger_ms=0, delivery_timeout_ms=_DELIVERY_MS, request_timeout_ms=10_000
+            )
+        return self._producer
+
+    @asynccontextmanager
+    async def _consumer(self, bytes_max: int) -> AsyncIterator[aio.Consumer]:
+        consumer = aio.Consumer(
+            bootstrap_servers=self._bootstrap(),
+            auto_offset_reset="none",
+            fetch_max_bytes=bytes_max,
+            max_partition_fetch_bytes=bytes_max,
+        )
+        try:
+            yield consumer
+        finally:
+            await consumer.close()
+
+    def _bootstrap(self) -> list[str]:
+        brokers = [str(node.grpc) for node in self._cluster.image.brokers()]
+        if not brokers:
+            raise LeaderNotAvailable("no broker is registered; start one and try again")
+        return brokers
+
+
+def _within(records: Sequence[Record], bytes_max: int) -> Sequence[Record]:
+    size = 0
+    for n, record in enumerate(records):
+        size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
+        if n and size > bytes_max:
+            return records[:n]
+    return records
+
+
+def _stored(record: Record) -> StoredMessage:
+    return StoredMessage(
+        Offset(record.offset), record.timestamp_ms, record.key, record.value, tuple((n, v) for n, v in record.headers)
+    )

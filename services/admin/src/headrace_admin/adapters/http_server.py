@@ -1,0 +1,89 @@
+"""The HTTP server: uvicorn inside the service's own event loop, on a socket that is bound before it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import uvicorn
+
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.service import warn_unless_loopback
+from headrace_common.runtime.tasks import TaskRunner, first_of
+
+_CONNECTIONS_MAX: Final = 1_000
+_IDLE_SECONDS: Final = 30
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process, and says when it serves."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.serves = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.serves.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """Made by ``open``."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        """Where it listens, with the real port."""
+
+    @staticmethod
+    @asynccontextmanager
+    async def open(app: Any, listen: Endpoint, tasks: TaskRunner, *, drain_ms_max: int) -> AsyncIterator[HttpServer]:
+        """
+        Serve ``app`` until the block ends, then finish what is under way within ``drain_ms_max``.
+
+        Raises:
+            OSError: the address is taken or not of this machine.
+        """
+        bound = _bound(listen)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http="httptools",
+            server_header=False,
+            limit_concurrency=_CONNECTIONS_MAX,
+            timeout_keep_alive=_IDLE_SECONDS,
+            timeout_graceful_shutdown=max(1, drain_ms_max // 1_000),
+        )
+        server = _Server(config)
+        serving = tasks.start(server.serve(sockets=[bound]), name="http")
+        try:
+            await first_of(server.serves.wait(), asyncio.wait([serving]))
+            endpoint = Endpoint(listen.host, bound.getsockname()[1])
+            warn_unless_loopback("HTTP", endpoint)
+            yield HttpServer(endpoint)
+        finally:
+            server.should_exit = True
+            await asyncio.wait([serving])
+            bound.close()
+
+
+def _bound(listen: Endpoint) -> socket.socket:
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((listen.host, listen.port))
+    except OSError as error:
+        bound.close()
+        raise OSError(f"cannot listen on {listen}: {error.strerror}; choose another with --http-listen") from error
+    return bound

@@ -1,0 +1,322 @@
+"""The ``Cluster``, ``Controllers`` and ``Brokers`` ports in memory, for tests: a small cluster in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from headrace_common.core.configs import TOPIC_SETTINGS, check_broker_configs, check_topic_configs
+from headrace_common.core.errors import (
+    HeadraceError,
+    InvalidPartitions,
+    NetworkFailed,
+    NotFound,
+    OffsetOutOfRange,
+    Rejected,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId, check_topic_name
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    ActiveController,
+    ClusterImage,
+    ImageDelta,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
+    Topic,
+)
+from headrace_common.rpc.convert import (
+    active_controller_to_proto,
+    node_key_from_proto,
+    node_to_proto,
+    partition_to_proto,
+    topic_to_proto,
+)
+from headrace_common.rpc.status import detail_of
+from headrace_proto.v1 import broker_pb2, cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+
+
+class MemoryCluster:
+    """All three ports over one image; brokers in ``down`` cannot be reached."""
+
+    def __init__(self, brokers: Iterable[int] = (1, 2)) -> None:
+        nodes = {}
+        for n in brokers:
+            key = NodeKey(Role.BROKER, NodeId(n))
+            nodes[key] = Node(key, Endpoint("127.0.0.1", 9290 + n), bytes(16), n, fenced=False, version="0.1.0")
+        self.image: ClusterImage = replace(
+            EMPTY_IMAGE,
+            incarnation=b"m" * 16,
+            revision=1,
+            cluster_id="memory",
+            nodes=nodes,
+            active_controller=ActiveController(NodeId(1), 1, Endpoint("127.0.0.1", 9393)),
+        )
+        self.down: set[int] = set()
+        self.ends: dict[PartitionId, int] = {}
+        self.starts: dict[PartitionId, int] = {}
+        self.failure: HeadraceError | None = None
+        """Raised by every call to the controller."""
+
+    async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
+        """The present one."""
+        return self.image
+
+    def _change(
+        self,
+        *,
+        topics: tuple[Topic, ...] = (),
+        partitions: tuple[Partition, ...] = (),
+        removed_topics: tuple[TopicId, ...] = (),
+        removed_nodes: tuple[NodeKey, ...] = (),
+    ) -> None:
+        now = self.image
+        self.image = now.apply(
+            ImageDelta(
+                now.incarnation,
+                now.revision,
+                now.revision + 1,
+                now.cluster_id,
+                topics=topics,
+                partitions=partitions,
+                removed_topics=removed_topics,
+                removed_nodes=removed_nodes,
+            )
+        )
+
+    def lead(self, topic: str, partition: int, leader: int) -> None:
+        """Make ``leader`` lead a partition."""
+        found = self._topic(topic)
+        i = PartitionId(found.topic_id, partition)
+        self._change(partitions=(replace(self.image.partitions[i], leader=NodeId(leader)),))
+
+    # --- Controllers ------------------------------------------------------------------------------------------
+
+    async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
+        """Counts and nodes."""
+        self._fail()
+        active = self.image.active_controller
+        assert active is not None
+        return pb.DescribeClusterResponse(
+            cluster_id=self.image.cluster_id,
+            revision=self.image.revision,
+            nodes=map(node_to_proto, self.image.nodes.values()),
+            active_controller=active_controller_to_proto(active),
+            topic_count=len(self.image.topics),
+            partition_count=len(self.image.partitions),
+            offline_partition_count=sum(p.offline for p in self.image.partitions.values()),
+            metadata_store_reachable=True,
+        )
+
+    async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
+        """One replica each, leaders in turn."""
+        self._fail()
+        return pb.CreateTopicsResponse(topics=[self._create(t, request.validate_only) for t in request.topics])
+
+    def _create(self, new: pb.NewTopic, validate_only: bool) -> pb.TopicResult:
+        try:
+            check_topic_name(new.name)
+            if new.name in self.image.topic_ids:
+                raise TopicAlreadyExists(f"topic {new.name!r} exists")
+            configs = check_topic_configs(new.configs)
+        except HeadraceError as error:
+            return _failed(new.name, error)
+        count = len(new.assignments) or max(new.partition_count, 1)
+        topic = Topic(new.name, TopicId(new.name.encode().ljust(16, b"\0")[:16]), count, configs)
+        partitions = self._placed(topic, 0)
+        if not validate_only:
+            self._change(topics=(topic,), partitions=partitions)
+        return pb.TopicResult(name=new.name, topic=_description(topic, partitions))
+
+    def _placed(self, topic: Topic, first: int) -> tuple[Partition, ...]:
+        brokers = [node.key.id for node in self.image.brokers()]
+        leaders = ((n, brokers[n % len(brokers)]) for n in range(first, topic.partition_count))
+        return tuple(Partition(PartitionId(topic.topic_id, n), (b,), (b,), b, 0, 0) for n, b in leaders)
+
+    async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
+        """At once."""
+        self._fail()
+        results = []
+        for name in request.names:
+            try:
+                topic = self._topic(name)
+            except HeadraceError as error:
+                results.append(_failed(name, error))
+                continue
+            self._change(removed_topics=(topic.topic_id,))
+            results.append(pb.TopicResult(name=name))
+        return pb.DeleteTopicsResponse(topics=results)
+
+    async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
+        """By name."""
+        self._fail()
+        names = sorted(n for n in self.image.topic_ids if n > request.after)
+        page = [self._topic(name) for name in names[: request.limit]]
+        return pb.ListTopicsResponse(
+            topics=map(topic_to_proto, page), more=len(names) > len(page), total=len(self.image.topics)
+        )
+
+    async def describe_topics(self, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
+        """With partitions."""
+        self._fail()
+        return pb.DescribeTopicsResponse(topics=[self._described(name) for name in request.names])
+
+    def _described(self, name: str) -> pb.TopicResult:
+        try:
+            topic = self._topic(name)
+        except HeadraceError as error:
+            return _failed(name, error)
+        return pb.TopicResult(name=name, topic=_description(topic, self.image.partitions_of(topic)))
+
+    async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
+        """Only more."""
+        self._fail()
+        try:
+            topic = self._topic(request.name)
+            if request.partition_count <= topic.partition_count:
+                raise InvalidPartitions(f"the topic has {topic.partition_count} partitions; ask for more")
+        except HeadraceError as error:
+            return pb.CreatePartitionsResponse(result=_failed(request.name, error))
+        larger = replace(topic, partition_count=request.partition_count)
+        added = self._placed(larger, topic.partition_count)
+        everything = [*self.image.partitions_of(topic), *added]
+        if not request.validate_only:
+            self._change(topics=(larger,), partitions=added)
+        return pb.CreatePartitionsResponse(
+            result=pb.TopicResult(name=request.name, topic=_description(larger, everything))
+        )
+
+    async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
+        """Of topics: own ones and defaults."""
+        self._fail()
+        return pb.DescribeConfigsResponse(results=[self._configs(resource) for resource in request.resources])
+
+    def _configs(self, resource: pb.ConfigResource, changed: Mapping[str, str] | None = None) -> pb.ConfigResult:
+        if resource.type == pb.BROKER_CONFIG:
+            return pb.ConfigResult(resource=resource)
+        try:
+            own = self._topic(resource.name).configs if changed is None else changed
+        except HeadraceError as error:
+            detail = detail_of(error)
+            return pb.ConfigResult(resource=resource, error=detail.code, message=detail.message)
+        entries = [
+            pb.ConfigEntry(
+                name=s.name,
+                value=own.get(s.name, s.default),
+                source=pb.DYNAMIC_TOPIC_CONFIG if s.name in own else pb.DEFAULT_CONFIG,
+                documentation=s.doc,
+                type=s.type.value,
+            )
+            for s in TOPIC_SETTINGS.values()
+        ]
+        return pb.ConfigResult(resource=resource, entries=entries)
+
+    async def alter_configs(self, request: pb.IncrementalAlterConfigsRequest) -> pb.IncrementalAlterConfigsResponse:
+        """SET and DELETE."""
+        self._fail()
+        return pb.IncrementalAlterConfigsResponse(
+            results=[self._altered(resource, request.validate_only) for resource in request.resources]
+        )
+
+    def _altered(self, change: pb.AlterConfigsResource, validate_only: bool) -> pb.ConfigResult:
+        try:
+            if any(c.op not in {pb.SET, pb.DELETE} for c in change.changes):
+                raise Rejected("only lists can be appended to")
+            sets = {c.name: c.value for c in change.changes if c.op == pb.SET}
+            if change.resource.type == pb.BROKER_CONFIG:
+                check_broker_configs(sets)
+                return self._configs(change.resource)
+            topic = self._topic(change.resource.name)
+            gone = {c.name for c in change.changes if c.op == pb.DELETE}
+            configs = {n: v for n, v in topic.configs.items() if n not in gone} | check_topic_configs(sets)
+        except HeadraceError as error:
+            detail = detail_of(error)
+            return pb.ConfigResult(resource=change.resource, error=detail.code, message=detail.message)
+        if not validate_only:
+            self._change(topics=(replace(topic, configs=configs),))
+        return self._configs(change.resource, configs)
+
+    async def unregister_node(self, request: pb.UnregisterNodeRequest) -> pb.UnregisterNodeResponse:
+        """Whatever it holds."""
+        self._fail()
+        key = node_key_from_proto(cluster_pb2.NodeKey(role=request.role, id=request.id))
+        if key not in self.image.nodes:
+            raise NotFound(f"{key} is not registered")
+        self._change(removed_nodes=(key,))
+        return pb.UnregisterNodeResponse()
+
+    # --- Brokers ----------------------------------------------------------------------------------------------
+
+    async def delete_records(
+        self, broker: NodeId, request: broker_pb2.DeleteRecordsRequest
+    ) -> broker_pb2.DeleteRecordsResponse:
+        """Up to the end."""
+        self._reach(broker)
+        return broker_pb2.DeleteRecordsResponse(partitions=[self._trim(broker, p) for p in request.partitions])
+
+    def _trim(self, broker: NodeId, p: broker_pb2.DeleteRecordsPartition) -> broker_pb2.DeleteRecordsResult:
+        i = PartitionId(TopicId(p.topic_id), p.partition)
+        assert self.image.partitions[i].leader == broker, "the leader is asked"
+        end = self.ends.get(i, 0)
+        start = end if p.offset == -1 else p.offset
+        if start > end:
+            detail = detail_of(OffsetOutOfRange(f"{start} is above the end, {end}"))
+            return broker_pb2.DeleteRecordsResult(
+                topic_id=p.topic_id, partition=p.partition, error=detail.code, message=detail.message
+            )
+        self.starts[i] = max(start, self.starts.get(i, 0))
+        return broker_pb2.DeleteRecordsResult(
+            topic_id=p.topic_id, partition=p.partition, log_start_offset=self.starts[i]
+        )
+
+    async def describe_logs(
+        self, broker: NodeId, request: broker_pb2.DescribeLogsRequest
+    ) -> broker_pb2.DescribeLogsResponse:
+        """The partitions it leads."""
+        self._reach(broker)
+        wanted = set(request.topic_ids)
+        return broker_pb2.DescribeLogsResponse(
+            disk_free_bytes=10,
+            disk_total_bytes=20,
+            recovery_report="clean",
+            logs=[
+                broker_pb2.LogDescription(
+                    topic_id=i.topic_id,
+                    partition=i.partition,
+                    state=broker_pb2.ONLINE,
+                    log_start_offset=self.starts.get(i, 0),
+                    log_end_offset=self.ends.get(i, 0),
+                    high_watermark=self.ends.get(i, 0),
+                    size_bytes=100,
+                )
+                for i, p in self.image.partitions.items()
+                if p.leader == broker and (not wanted or i.topic_id in wanted)
+            ],
+        )
+
+    def _topic(self, name: str) -> Topic:
+        topic = self.image.topic(check_topic_name(name))
+        if topic is None:
+            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+        return topic
+
+    def _reach(self, broker: NodeId) -> None:
+        if broker in self.down:
+            raise NetworkFailed(f"broker {broker} does not answer")
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+def _description(topic: Topic, partitions: Iterable[Partition]) -> pb.TopicDescription:
+    return pb.TopicDescription(topic=topic_to_proto(topic), partitions=map(partition_to_proto, partitions))
+
+
+def _failed(name: str, error: HeadraceError) -> pb.TopicResult:
+    detail = detail_of(error)
+    return pb.TopicResult(name=name, error=detail.code, message=detail.message)

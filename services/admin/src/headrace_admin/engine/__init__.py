@@ -1,0 +1,1 @@
+"""What the service does: one method per operation, forwarded to whoever owns the state."""

@@ -1,0 +1,190 @@
+"""
+Every administrative operation, once, for gRPC and REST alike.
+
+Metadata operations go to the active controller as they are. What concerns logs goes to brokers: trimming to the
+leader of each partition, as the image has it, and again where leadership moved meanwhile; descriptions to every
+broker at once, each with its own error when it cannot be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from headrace_admin.ports import Brokers, Cluster, Controllers
+from headrace_common.core.errors import (
+    ErrorCode,
+    HeadraceError,
+    LeaderNotAvailable,
+    NotFound,
+    Rejected,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    error_for,
+)
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
+from headrace_common.core.image import ClusterImage, NodeKey, Role
+from headrace_common.rpc.status import detail_of
+from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+
+_TRIES_MAX: Final = 4
+_IMAGE_WAIT_MS: Final = 1_000.0
+_PARTITIONS_MAX: Final = 10_000
+_MOVED: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+
+
+class Administration:
+    """Stateless; any number of calls at one time on one event loop."""
+
+    def __init__(self, cluster: Cluster, controllers: Controllers, brokers: Brokers) -> None:
+        self.cluster = cluster
+        self.controllers = controllers
+        self._brokers = brokers
+
+    # --- logs -------------------------------------------------------------------------------------------------
+
+    async def delete_records(self, request: broker_pb2.DeleteRecordsRequest) -> broker_pb2.DeleteRecordsResponse:
+        """
+        Move log starts up, at the leaders. Results in the order of the request; each partition fails by itself.
+
+        Raises:
+            Rejected: no partitions, more than 10,000, or one twice.
+        """
+        wanted = {PartitionId(TopicId(p.topic_id), p.partition): p for p in request.partitions}
+        if not wanted or len(wanted) > _PARTITIONS_MAX:
+            raise Rejected(f"name 1 to {_PARTITIONS_MAX} partitions, not {len(wanted)}")
+        if len(wanted) != len(request.partitions):
+            raise Rejected("a partition is named twice; name each once")
+        done: dict[PartitionId, broker_pb2.DeleteRecordsResult] = {}
+        image = self.cluster.image
+        for attempt in range(_TRIES_MAX):
+            left = [i for i in wanted if i not in done or int(done[i].error) in _MOVED]
+            if not left:
+                break
+            if attempt:
+                image = await self.cluster.newer(image.revision, _IMAGE_WAIT_MS)
+            done.update(await self._trim_once(image, {i: wanted[i] for i in left}))
+        return broker_pb2.DeleteRecordsResponse(partitions=[done[i] for i in wanted])
+
+    async def _trim_once(
+        self, image: ClusterImage, wanted: Mapping[PartitionId, broker_pb2.DeleteRecordsPartition]
+    ) -> dict[PartitionId, broker_pb2.DeleteRecordsResult]:
+        results: dict[PartitionId, broker_pb2.DeleteRecordsResult] = {}
+        by_leader: dict[NodeId, list[PartitionId]] = {}
+        for i in wanted:
+            try:
+                by_leader.setdefault(_leader(image, i), []).append(i)
+            except HeadraceError as error:
+                results[i] = _trim_failed(i, error)
+        asked = [self._trim_at(broker, [wanted[i] for i in ids]) for broker, ids in by_leader.items()]
+        for answered in await asyncio.gather(*asked):
+            results.update(answered)
+        return results
+
+    async def _trim_at(
+        self, broker: NodeId, partitions: Sequence[broker_pb2.DeleteRecordsPartition]
+    ) -> dict[PartitionId, broker_pb2.DeleteRecordsResult]:
+        ids = [PartitionId(TopicId(p.topic_id), p.partition) for p in partitions]
+        try:
+            answer = await self._brokers.delete_records(broker, broker_pb2.DeleteRecordsRequest(partitions=partitions))
+        except HeadraceError as error:
+            return {i: _trim_failed(i, error) for i in ids}
+        return dict(zip(ids, answer.partitions, strict=True))
+
+    async def describe_logs(
+        self, request: admin_pb2.DescribeClusterLogsRequest
+    ) -> admin_pb2.DescribeClusterLogsResponse:
+        """
+        The logs of one broker or of all; a broker that cannot be asked is listed with its error.
+
+        Raises:
+            NotFound: the one broker is not registered.
+        """
+        ids = [node.key.id for node in self.cluster.image.brokers()]
+        if request.HasField("broker_id"):
+            self.broker_known(request.broker_id)
+            ids = [NodeId(request.broker_id)]
+        brokers = await asyncio.gather(*(self._logs_of(broker, request.request) for broker in ids))
+        return admin_pb2.DescribeClusterLogsResponse(brokers=brokers)
+
+    async def _logs_of(self, broker: NodeId, request: broker_pb2.DescribeLogsRequest) -> admin_pb2.BrokerLogs:
+        try:
+            logs = await self._brokers.describe_logs(broker, request)
+        except HeadraceError as error:
+            return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(error))
+        return admin_pb2.BrokerLogs(broker_id=broker, logs=logs)
+
+    def broker_known(self, broker_id: int) -> None:
+        """
+        Check that a broker of this id is registered.
+
+        Raises:
+            NotFound: it is not; the text names those that are.
+        """
+        image = self.cluster.image
+        if NodeKey(Role.BROKER, NodeId(broker_id)) not in image.nodes:
+            known = ", ".join(str(n.key.id) for n in image.brokers()) or "none"
+            raise NotFound(f"broker {broker_id} is not registered; registered are: {known}")
+
+    # --- one topic, for REST ----------------------------------------------------------------------------------
+
+    async def topic(self, name: str) -> pb.TopicDescription:
+        """
+        One topic.
+
+        Raises:
+            HeadraceError: what the controller says of this topic.
+        """
+        answer = await self.controllers.describe_topics(pb.DescribeTopicsRequest(names=[name]))
+        return one_topic(answer.topics)
+
+
+def one_topic(results: Sequence[pb.TopicResult]) -> pb.TopicDescription:
+    """
+    The description in the answer about a single topic.
+
+    Raises:
+        HeadraceError: the answer's error.
+    """
+    assert len(results) == 1, "one topic was asked for"
+    result = results[0]
+    if result.error != errors_pb2.NONE:
+        raise error_for(result.error, result.message)
+    return result.topic
+
+
+def one_config(results: Sequence[pb.ConfigResult]) -> Sequence[pb.ConfigEntry]:
+    """
+    The entries in the answer about a single resource.
+
+    Raises:
+        HeadraceError: the answer's error.
+    """
+    assert len(results) == 1, "one resource was asked for"
+    result = results[0]
+    if result.error != errors_pb2.NONE:
+        raise error_for(result.error, result.message)
+    return result.entries
+
+
+def _leader(image: ClusterImage, i: PartitionId) -> NodeId:
+    if i.topic_id not in image.topics:
+        raise UnknownTopicId("no topic has this id; it was deleted, or is too new; describe it and try again")
+    partition = image.partitions.get(i)
+    if partition is None:
+        count = image.topics[i.topic_id].partition_count
+        raise UnknownTopicOrPartition(f"partition {i.partition} does not exist; the topic has 0 to {count - 1}")
+    if partition.leader == NO_NODE:
+        raise LeaderNotAvailable(f"nobody leads partition {i.partition} now; start its brokers and try again")
+    return partition.leader
+
+
+def _trim_failed(i: PartitionId, error: HeadraceError) -> broker_pb2.DeleteRecordsResult:
+    detail = detail_of(error)
+    return broker_pb2.DeleteRecordsResult(
+        topic_id=i.topic_id, partition=i.partition, error=detail.code, message=detail.message, log_start_offset=-1
+    )

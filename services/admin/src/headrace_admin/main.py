@@ -1,0 +1,125 @@
+"""The composition root: opens what the service needs, serves, joins the cluster, and leaves it again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_admin.adapters.grpc_brokers import GrpcBrokers
+from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
+from headrace_admin.adapters.headrace_messages import HeadraceMessages
+from headrace_admin.adapters.http_server import HttpServer
+from headrace_admin.config import AdminConfig
+from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.messages import Messages
+from headrace_admin.rpc.rest import rest_app
+from headrace_admin.rpc.servicer import AdminServicer
+from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.logs import configure_logs, logger
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tracing import open_tracing
+from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
+
+VERSION: Final = "0.1.0"
+_UNREGISTER_MS: Final = 2_000.0
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+_log = logger(__name__)
+
+
+@dataclass
+class _State:
+    """What the health endpoints tell."""
+
+    ready: bool = False
+
+
+async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
+    """Run one admin process until ``stop`` is set; resources close in reverse order of opening."""
+    configure_logs("admin", config.node_id, config.server.log_level)
+    state = _State()
+    async with AsyncExitStack() as stack:
+        metrics = stack.enter_context(open_metrics("admin", config.node_id, config.server.metrics_listen))
+        tracing = stack.enter_context(open_tracing("admin", config.node_id))
+        tasks = await stack.enter_async_context(TaskRunner())
+        client = await stack.enter_async_context(
+            ControllerClient.open(
+                config.controllers, role=Role.ADMIN, id=config.node_id, clock=SystemClock(), tasks=tasks
+            )
+        )
+        cluster = GrpcCluster(client)
+        brokers = GrpcBrokers(cluster, config.limits.call_ms_max)
+        stack.push_async_callback(brokers.close)
+        log = HeadraceMessages(cluster)
+        stack.push_async_callback(log.close)
+        engine = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
+        messages = Messages(log, cluster, config.limits)
+        app = rest_app(
+            engine,
+            messages,
+            config.limits,
+            ready=lambda: state.ready and not stop.is_set(),
+            local_only=config.http_listen.host in _LOOPBACK,
+        )
+        http = await stack.enter_async_context(
+            HttpServer.open(app, config.http_listen, tasks, drain_ms_max=config.server.drain_ms_max)
+        )
+        grpc = await stack.enter_async_context(
+            GrpcService.open(
+                config.server,
+                [(add_AdminServicer_to_server, AdminServicer(engine))],
+                ["headrace.v1.Admin"],
+                [tracing],
+                serving=False,
+            )
+        )
+        http_endpoint = config.server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
+        node = _node(config, grpc.endpoint, http_endpoint, metrics.endpoint)
+        ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics.endpoint)
+        tasks.start(_join(client, node, grpc, state, ready, config), name="join")
+        await run_until(stop, tasks)
+        await _leave(client)
+
+
+def _node(config: AdminConfig, grpc: Endpoint, http: Endpoint, metrics: Endpoint | None) -> Node:
+    return Node(
+        key=NodeKey(Role.ADMIN, NodeId(config.node_id)),
+        grpc=grpc,
+        http=http,
+        metrics=metrics,
+        incarnation=new_incarnation(),
+        epoch=-1,
+        version=VERSION,
+    )
+
+
+async def _join(
+    client: ControllerClient, node: Node, grpc: GrpcService, state: _State, ready: Ready, config: AdminConfig
+) -> None:
+    await client.register(Registration(node))
+    async for image in client.images():
+        if node.key in image.nodes:
+            break
+    await grpc.set_serving(True)
+    await grpc.set_serving(True, "headrace.v1.Admin")
+    state.ready = True
+    announce_ready(ready, config.server.ready_file)
+
+
+async def _leave(client: ControllerClient) -> None:
+    """Take this process off the list, so that no client tries it; fencing does the same a little later."""
+    if client.registered is None:
+        return
+    try:
+        await client.unregister(timeout_ms=_UNREGISTER_MS)
+    except HeadraceError as error:
+        _log.warning("left without saying so: %s", error)

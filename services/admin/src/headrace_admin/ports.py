@@ -1,0 +1,173 @@
+"""
+What the admin service needs from the rest of the cluster.
+
+Requests and answers are the generated messages: this service forwards them and decides little about them. All
+methods run on one event loop and raise ``HeadraceError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace_common.core.ids import NodeId, Offset
+from headrace_common.core.image import ClusterImage
+from headrace_proto.v1 import broker_pb2, controller_pb2
+
+
+class Cluster(Protocol):
+    """The cluster image, as this node follows it."""
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest; empty (revision 0) before the first came."""
+        ...
+
+    async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
+        """The image once its revision is above ``revision``, or the present one after ``timeout_ms``."""
+        ...
+
+
+class Controllers(Protocol):
+    """The active controller, wherever it is. What may be repeated safely is repeated until the time is over."""
+
+    async def describe_cluster(
+        self, request: controller_pb2.DescribeClusterRequest
+    ) -> controller_pb2.DescribeClusterResponse:
+        """Raises: ``HeadraceError``."""
+        ...
+
+    async def create_topics(self, request: controller_pb2.CreateTopicsRequest) -> controller_pb2.CreateTopicsResponse:
+        """Raises: ``UnknownOutcome``: some may have been created; look before trying again."""
+        ...
+
+    async def delete_topics(self, request: controller_pb2.DeleteTopicsRequest) -> controller_pb2.DeleteTopicsResponse:
+        """Raises: ``UnknownOutcome``: some may have been deleted."""
+        ...
+
+    async def list_topics(self, request: controller_pb2.ListTopicsRequest) -> controller_pb2.ListTopicsResponse:
+        """Raises: ``HeadraceError``."""
+        ...
+
+    async def describe_topics(
+        self, request: controller_pb2.DescribeTopicsRequest
+    ) -> controller_pb2.DescribeTopicsResponse:
+        """Raises: ``HeadraceError``."""
+        ...
+
+    async def create_partitions(
+        self, request: controller_pb2.CreatePartitionsRequest
+    ) -> controller_pb2.CreatePartitionsResponse:
+        """Raises: ``UnknownOutcome``: they may have been added."""
+        ...
+
+    async def describe_configs(
+        self, request: controller_pb2.DescribeConfigsRequest
+    ) -> controller_pb2.DescribeConfigsResponse:
+        """Raises: ``HeadraceError``."""
+        ...
+
+    async def alter_configs(
+        self, request: controller_pb2.IncrementalAlterConfigsRequest
+    ) -> controller_pb2.IncrementalAlterConfigsResponse:
+        """Raises: ``UnknownOutcome``: the change may have been made."""
+        ...
+
+    async def unregister_node(
+        self, request: controller_pb2.UnregisterNodeRequest
+    ) -> controller_pb2.UnregisterNodeResponse:
+        """Raises: ``UnknownOutcome``: it may be gone."""
+        ...
+
+
+class Brokers(Protocol):
+    """Single brokers, by id, at the address the image has for them."""
+
+    async def delete_records(
+        self, broker: NodeId, request: broker_pb2.DeleteRecordsRequest
+    ) -> broker_pb2.DeleteRecordsResponse:
+        """Raises: ``NetworkFailed`` (also for an id without an address): the outcome is unknown; may be repeated."""
+        ...
+
+    async def describe_logs(
+        self, broker: NodeId, request: broker_pb2.DescribeLogsRequest
+    ) -> broker_pb2.DescribeLogsResponse:
+        """Raises: ``HeadraceError``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """One record to write."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    """None: by the key, or any."""
+    timestamp_ms: int | None = None
+    """None: now."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenMessage:
+    """Where it is, or why it is not."""
+
+    partition: int
+    offset: Offset
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One record that was read."""
+
+    offset: Offset
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """Some records of a partition, ascending, and where to go on."""
+
+    messages: Sequence[StoredMessage]
+    next_offset: Offset
+    """The offset to ask for next; equal to the one asked for where nothing was there."""
+
+
+class MessageLog(Protocol):
+    """A few messages in and out: what any client of the cluster can do."""
+
+    async def append(self, topic: str, messages: Sequence[NewMessage]) -> Sequence[WrittenMessage]:
+        """
+        Write all, acknowledged by all in-sync replicas; answers in the order of ``messages``.
+
+        Raises:
+            HeadraceError: at least one was not written, or it is unknown; others may be there.
+        """
+        ...
+
+    async def read(
+        self, topic: str, partition: int, start: Offset | None, *, limit: int, bytes_max: int, wait_ms: int
+    ) -> MessagePage:
+        """
+        Up to ``limit`` records from ``start`` (None: the oldest there is), no more than ``bytes_max`` bytes but for
+        the first, waiting up to ``wait_ms`` for the first.
+
+        Raises:
+            UnknownTopicOrPartition, OffsetOutOfRange: with the bounds that would do.
+        """
+        ...
+
+    async def end(self, topic: str, partition: int) -> Offset:
+        """
+        One past the last record that can be read.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        ...

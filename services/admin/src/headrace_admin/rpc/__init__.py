@@ -1,0 +1,1 @@
+"""Servicers and routes: decode, one engine call, encode."""

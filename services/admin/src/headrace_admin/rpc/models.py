@@ -1,0 +1,360 @@
+"""
+The shapes of REST: what comes in and goes out, as the OpenAPI document says them.
+
+Unknown members of a request are refused. 64-bit numbers are JSON integers; readers whose numbers are doubles are
+exact up to 2^53.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+TopicName = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[a-zA-Z0-9._-]+$")]
+Text = Annotated[str, Field(max_length=32_768)]
+NodeIds = Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_length=1, max_length=32)]
+Configs = Annotated[dict[str, Text], Field(max_length=200)]
+Int32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
+Int64 = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+
+class Request(BaseModel):
+    """What comes in: strict, nothing unknown."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+# --- in -----------------------------------------------------------------------------------------------------------
+
+
+class CreateTopic(Request):
+    """A new topic."""
+
+    name: TopicName
+    partitions: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="Absent: the cluster's num.partitions."
+    )
+    replication_factor: Annotated[int, Field(ge=1, le=32)] | None = Field(
+        None, description="Absent: the cluster's default.replication.factor."
+    )
+    configs: Configs = Field(default_factory=dict, description="Settings of this topic, under Kafka's names.")
+    assignments: Annotated[list[NodeIds], Field(max_length=10_000)] | None = Field(
+        None, description="Broker ids per partition, preferred leader first; then leave out the two numbers."
+    )
+    validate_only: bool = Field(False, description="Say what would happen and do nothing.")
+    timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = Field(30_000, description="How long to wait for it.")
+
+
+class AddPartitions(Request):
+    """More partitions for a topic."""
+
+    partitions: Annotated[int, Field(ge=1, le=100_000)] = Field(description="The new count in all.")
+    assignments: Annotated[list[NodeIds], Field(max_length=10_000)] | None = Field(
+        None, description="Broker ids per new partition."
+    )
+    validate_only: bool = False
+
+
+class ChangeConfigs(Request):
+    """Changes of settings; all of them or none."""
+
+    set: Configs = Field(default_factory=dict)
+    delete: Annotated[list[Text], Field(max_length=200)] = Field(
+        default_factory=list, description="Back to the default."
+    )
+    append: Configs = Field(default_factory=dict, description="Lists only.")
+    subtract: Configs = Field(default_factory=dict, description="Lists only.")
+    validate_only: bool = False
+
+
+class TrimOffset(Request):
+    """The new start of one partition."""
+
+    partition: Int32
+    offset: Annotated[int, Field(ge=-1, le=INT64_MAX)] = Field(
+        description="The first offset that stays; -1: everything that is committed goes."
+    )
+
+
+class Trim(Request):
+    """Records to drop from the front of partitions."""
+
+    partitions: Annotated[list[TrimOffset], Field(min_length=1, max_length=10_000)]
+
+
+class AsText(Request):
+    """UTF-8."""
+
+    text: str
+
+
+class AsBase64(Request):
+    """Any bytes, standard base64."""
+
+    base64: str
+
+
+class AsJson(Request):
+    """A JSON value, written compactly as UTF-8."""
+
+    json_: Any = Field(alias="json")
+
+
+Content = AsText | AsBase64 | AsJson | Annotated[str, Field(description="The same as text.")] | None
+
+
+class HeaderIn(Request):
+    """One header."""
+
+    name: Annotated[str, Field(max_length=32_768)]
+    value: Content = None
+
+
+class RecordIn(Request):
+    """One record to write."""
+
+    value: Content = Field(None, description="Absent or null: no value.")
+    key: Content = Field(None, description="Absent or null: no key.")
+    headers: Annotated[list[HeaderIn], Field(max_length=1_000)] = Field(default_factory=list)
+    partition: Int32 | None = Field(None, description="Absent: by the key, or any.")
+    timestamp_ms: Int64 | None = Field(None, description="Absent: now.")
+
+
+class ProduceRecords(Request):
+    """Records to write."""
+
+    records: Annotated[list[RecordIn], Field(min_length=1, max_length=1_000)]
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
+
+
+class Problem(BaseModel):
+    """RFC 9457. ``code`` is Kafka's name of the error."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    retriable: bool = Field(description="The same request may succeed later.")
+    next_step: str
+    errors: list[dict[str, str]] | None = None
+
+
+class Broker(BaseModel):
+    """A registered broker."""
+
+    id: int
+    grpc: str
+    metrics: str | None
+    rack: str | None
+    epoch: int
+    fenced: bool
+    in_controlled_shutdown: bool
+    version: str
+
+
+class OtherNode(BaseModel):
+    """A registered process that is no broker."""
+
+    role: str
+    id: int
+    grpc: str
+    http: str | None
+    metrics: str | None
+    fenced: bool
+    version: str
+
+
+class ActiveController(BaseModel):
+    """Who may write metadata."""
+
+    id: int
+    epoch: int
+    grpc: str | None
+
+
+class Cluster(BaseModel):
+    """The cluster at a glance."""
+
+    cluster_id: str
+    revision: int
+    metadata_store_reachable: bool
+    active_controller: ActiveController | None
+    topic_count: int
+    partition_count: int
+    offline_partition_count: int
+    under_replicated_partition_count: int
+    brokers: list[Broker]
+    other_nodes: list[OtherNode]
+
+
+class Brokers(BaseModel):
+    """All registered brokers."""
+
+    brokers: list[Broker]
+
+
+class TopicSummary(BaseModel):
+    """A topic without its partitions."""
+
+    name: str
+    id: str = Field(description="32 hexadecimal digits.")
+    partitions: int
+    internal: bool
+    configs: dict[str, str] = Field(description="Only what was set for this topic.")
+
+
+class Topics(BaseModel):
+    """One page of topics."""
+
+    topics: list[TopicSummary]
+    total: int
+    next: str | None = Field(description="Give it as `after` to get the next page; null: this was the last.")
+
+
+class Partition(BaseModel):
+    """One partition."""
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    elr: list[int]
+    recovering: bool
+    adding: list[int]
+    removing: list[int]
+    log_start_offset: int | None = Field(None, description="At the leader; null: not known.")
+    high_watermark: int | None = Field(None, description="At the leader; null: not known.")
+    size_bytes: int | None = Field(None, description="At the leader; null: not known.")
+
+
+class Topic(BaseModel):
+    """A topic with its partitions."""
+
+    name: str
+    id: str = Field(description="32 hexadecimal digits.")
+    internal: bool
+    configs: dict[str, str] = Field(description="Only what was set for this topic.")
+    partitions: list[Partition]
+    notes: list[str]
+
+
+class ConfigEntry(BaseModel):
+    """One setting with its effective value."""
+
+    name: str
+    value: str
+    source: Literal["default", "static", "cluster", "broker", "topic", "unknown"]
+    read_only: bool
+    type: str
+    documentation: str
+
+
+class ConfigEntries(BaseModel):
+    """Effective settings."""
+
+    configs: list[ConfigEntry]
+
+
+class Trimmed(BaseModel):
+    """What became of one partition."""
+
+    partition: int
+    log_start_offset: int | None
+    error: Problem | None
+
+
+class TrimResult(BaseModel):
+    """What became of each partition."""
+
+    partitions: list[Trimmed]
+
+
+class Written(BaseModel):
+    """Where a record is."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class WrittenRecords(BaseModel):
+    """Where the records are, in the order of the request."""
+
+    records: list[Written]
+
+
+class HeaderOut(BaseModel):
+    """One header."""
+
+    name: str
+    value: dict[str, Any] | None
+
+
+class RecordOut(BaseModel):
+    """One record. Key and value are objects with one member: text, json or base64; or null."""
+
+    offset: int
+    timestamp_ms: int
+    key: dict[str, Any] | None
+    value: dict[str, Any] | None
+    headers: list[HeaderOut]
+
+
+class Records(BaseModel):
+    """Some records, ascending."""
+
+    records: list[RecordOut]
+    next_offset: int = Field(description="Where to go on.")
+
+
+class Segment(BaseModel):
+    """Part of a log."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    created_at_ms: int
+    sealed_at_ms: int | None
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+
+
+class Log(BaseModel):
+    """One log on a broker."""
+
+    topic: str | None = Field(description="null: no topic has this id.")
+    topic_id: str
+    partition: int
+    state: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    size_bytes: int
+    leader_epoch: int
+    note: str | None
+    segments: list[Segment]
+
+
+class Logs(BaseModel):
+    """What a broker keeps."""
+
+    broker: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    recovery_report: str
+    logs: list[Log]
+
+
+class Health(BaseModel):
+    """Whether the process lives, and may be sent requests."""
+
+    status: Literal["ok"]

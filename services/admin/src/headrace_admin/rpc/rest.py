@@ -1,0 +1,106 @@
+"""
+The REST face: one application made of the routes, the error mapping, the gate in front, and its own documentation.
+
+Called by ``main`` once. Nothing here decides about the cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from headrace_admin.config import Limits
+from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.messages import Messages
+from headrace_admin.rpc import models
+from headrace_admin.rpc.docs_page import docs_routes
+from headrace_admin.rpc.json_gate import JsonGate
+from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
+from headrace_admin.rpc.rest_cluster import cluster_routes
+from headrace_admin.rpc.rest_messages import message_routes
+from headrace_admin.rpc.rest_topics import topic_routes
+from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
+
+_log = logging.getLogger(__name__)
+
+_DESCRIPTION: Final = """
+Administration of a Headrace cluster. Errors are `application/problem+json` (RFC 9457) with Kafka's error names, whether
+the same request may be retried, and what to do next.
+"""
+
+
+def rest_app(
+    engine: Administration, messages: Messages, limits: Limits, *, ready: Callable[[], bool], local_only: bool
+) -> FastAPI:
+    """
+    The application.
+
+    Args:
+        ready: whether this process has joined the cluster and is not leaving.
+        local_only: answer only requests to loopback names; true when nothing else is listened on.
+    """
+    app = FastAPI(
+        title="Headrace admin",
+        version="1",
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        responses={"default": {"model": models.Problem, "content": {MEDIA_TYPE: {}}, "description": "A problem"}},
+        redirect_slashes=False,
+    )
+    app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, local_only=local_only)
+    app.include_router(cluster_routes(engine))
+    app.include_router(topic_routes(engine))
+    app.include_router(message_routes(messages))
+    app.include_router(docs_routes())
+    _health(app, ready)
+    _errors(app)
+    return app
+
+
+def _health(app: FastAPI, ready: Callable[[], bool]) -> None:
+    @app.get("/health/live", tags=["health"], operation_id="live")
+    async def live() -> models.Health:
+        """The process lives."""
+        return models.Health(status="ok")
+
+    @app.get("/health/ready", tags=["health"], operation_id="ready")
+    async def is_ready() -> models.Health:
+        """The process has joined the cluster and takes requests; 503 when not."""
+        if not ready():
+            raise MetadataUnavailable("this process has not joined the cluster yet, or is leaving it")
+        return models.Health(status="ok")
+
+
+def _errors(app: FastAPI) -> None:
+    @app.exception_handler(HeadraceError)
+    async def headrace(request: Request, error: HeadraceError) -> Response:
+        if isinstance(error, Internal):
+            _log.error("a request failed inside", exc_info=error, extra={"path": request.url.path})
+        return problem_of(error, request.url.path)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        wrong = [
+            {"where": "/".join(str(part) for part in e["loc"])[:200], "message": str(e["msg"])[:500]}
+            for e in error.errors()[:20]
+        ]
+        detail = "; ".join(f"{e['where']}: {e['message']}" for e in wrong[:3])
+        step = "Correct what `errors` names; /docs shows what is expected."
+        return problem(400, detail, request.url.path, next_step=step, errors=wrong)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        step = "See /docs for what there is."
+        return problem(error.status_code, error.detail, request.url.path, next_step=step, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        _log.error("unexpected failure in a request", exc_info=error, extra={"path": request.url.path})
+        return problem_of(Internal("the request failed inside the server; its log has the details"), request.url.path)

@@ -1,0 +1,84 @@
+"""``/v1/cluster`` and ``/v1/brokers``: the cluster at a glance, its brokers, their logs and settings."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from headrace_admin.engine.administration import Administration
+from headrace_admin.rpc import models, views
+from headrace_admin.rpc.rest_configs import alter, describe
+from headrace_common.core.errors import NotFound
+from headrace_common.rpc.status import error_of
+from headrace_proto.v1 import admin_pb2, broker_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+
+BrokerId = Annotated[int, Path(ge=0, le=models.INT32_MAX)]
+
+
+def cluster_routes(engine: Administration) -> APIRouter:
+    """All routes of this module."""
+    routes = APIRouter(prefix="/v1", tags=["cluster"])
+
+    async def cluster_now() -> pb.DescribeClusterResponse:
+        return await engine.controllers.describe_cluster(pb.DescribeClusterRequest())
+
+    @routes.get("/cluster", operation_id="describe_cluster")
+    async def describe_cluster() -> models.Cluster:
+        """The cluster at a glance: who is in it, who leads it, and whether partitions are without a leader."""
+        return views.cluster_out(await cluster_now())
+
+    @routes.get("/cluster/configs", operation_id="describe_cluster_configs")
+    async def describe_cluster_configs() -> models.ConfigEntries:
+        """Settings that hold for all brokers."""
+        return await describe(engine, pb.BROKER_CONFIG, "")
+
+    @routes.patch("/cluster/configs", operation_id="change_cluster_configs")
+    async def change_cluster_configs(change: models.ChangeConfigs) -> models.ConfigEntries:
+        """Change settings of all brokers; the answer has them as they are then."""
+        return await alter(engine, pb.BROKER_CONFIG, "", change)
+
+    @routes.get("/brokers", operation_id="list_brokers")
+    async def list_brokers() -> models.Brokers:
+        """All registered brokers, fenced ones included."""
+        return models.Brokers(brokers=views.brokers_out((await cluster_now()).nodes))
+
+    @routes.get("/brokers/{broker}", operation_id="describe_broker")
+    async def describe_broker(broker: BrokerId) -> models.Broker:
+        """One broker."""
+        found = [b for b in views.brokers_out((await cluster_now()).nodes) if b.id == broker]
+        if not found:
+            raise NotFound(f"broker {broker} is not registered; GET /v1/brokers lists those that are")
+        return found[0]
+
+    @routes.get("/brokers/{broker}/logs", operation_id="describe_logs")
+    async def describe_logs(
+        broker: BrokerId,
+        topic: Annotated[str | None, Query(max_length=249, description="Only logs of this topic.")] = None,
+        segments: Annotated[bool, Query(description="Also each segment.")] = False,
+    ) -> models.Logs:
+        """What a broker keeps on its disk: sizes, offsets and states of its logs, strays included."""
+        engine.broker_known(broker)
+        topic_ids = [] if topic is None else [(await engine.topic(topic)).topic.topic_id]
+        answer = await engine.describe_logs(
+            admin_pb2.DescribeClusterLogsRequest(
+                broker_id=broker, request=broker_pb2.DescribeLogsRequest(topic_ids=topic_ids, segments=segments)
+            )
+        )
+        (one,) = answer.brokers
+        if one.HasField("error"):
+            raise error_of(one.error)
+        return views.logs_out(broker, one.logs, engine.cluster.image)
+
+    @routes.get("/brokers/{broker}/configs", operation_id="describe_broker_configs")
+    async def describe_broker_configs(broker: BrokerId) -> models.ConfigEntries:
+        """Effective settings of one broker."""
+        return await describe(engine, pb.BROKER_CONFIG, str(broker))
+
+    @routes.patch("/brokers/{broker}/configs", operation_id="change_broker_configs")
+    async def change_broker_configs(broker: BrokerId, change: models.ChangeConfigs) -> models.ConfigEntries:
+        """Change settings of one broker; the answer has them as they are then."""
+        return await alter(engine, pb.BROKER_CONFIG, str(broker), change)
+
+    return routes
