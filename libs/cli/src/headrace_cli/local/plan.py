@@ -66,6 +66,12 @@ class ClusterOptions:
         wrong += [
             f"port {port} of {name} is not in 1..65535" for name, port in self.ports.items() if not 0 < port < 65536
         ]
+        for name, value in self.settings.items():
+            if (setting := BROKER_SETTINGS.get(name)) is not None:
+                try:
+                    setting.check(value)
+                except InvalidConfig as error:
+                    wrong.append(str(error))
         if wrong:
             raise InvalidConfig("; ".join(wrong))
 

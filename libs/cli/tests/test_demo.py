@@ -1,0 +1,94 @@
+"""The demo's source and its proof."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+
+import pytest
+
+from headrace_cli.demo.flights import ROWS, carrier_names, data_directory, departures, rows_as_json
+from headrace_cli.demo.tally import PROBLEMS_KEPT, Tally
+from headrace_cli.percentiles import percentiles_ms
+from headrace_cli.rates import Rate
+
+CSV = "dep_delay,arr_delay,carrier,tailnum\n2,11,UA,N1\nNA,NA,AA,NA\n-3,5,UA,N2\n"
+
+
+def test_rows_become_json_with_a_number_per_carrier() -> None:
+    rows = list(rows_as_json(io.StringIO(CSV)))
+    assert [row.key for row in rows] == [b"UA", b"AA", b"UA"]
+    assert [json.loads(row.value) for row in rows] == [
+        {"n": 0, "dep_delay": 2, "arr_delay": 11, "carrier": "UA", "tailnum": "N1"},
+        {"n": 0, "dep_delay": None, "arr_delay": None, "carrier": "AA", "tailnum": None},
+        {"n": 1, "dep_delay": -3, "arr_delay": 5, "carrier": "UA", "tailnum": "N2"},
+    ]
+
+
+def test_the_installed_package_has_all_departures_and_names_for_all_carriers() -> None:
+    directory = data_directory()
+    carriers = Counter(row.key.decode() for row in departures(directory))
+    assert carriers.total() == ROWS
+    assert len(carriers) == 16
+    assert carriers.keys() <= carrier_names(directory).keys()
+
+
+def tally_of(numbers: list[int], carrier: str = "UA") -> Tally:
+    tally = Tally()
+    for offset, number in enumerate(numbers):
+        tally.add(carrier.encode(), {"n": number, "carrier": carrier, "dep_delay": number}, f"flights-0@{offset}")
+    return tally
+
+
+def test_the_source_in_its_order_is_right() -> None:
+    tally = tally_of([0, 1, 2])
+    assert tally.verdict({"UA": 3}, 3) == []
+    assert tally.carriers["UA"].mean_departure_delay == 1
+    assert tally.carriers["UA"].mean_arrival_delay is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ([0, 2], "departure 2 of UA came where 1 was due"),
+        ([0, 1, 1], "departure 1 of UA came where 2 was due"),
+        ([1, 0, 2], "departure 1 of UA came where 0 was due"),
+        ([0, 1], "UA has 2 departures, not 3"),
+    ],
+)
+def test_a_lost_doubled_reordered_or_missing_record_is_found(numbers: list[int], said: str) -> None:
+    problems = tally_of(numbers).verdict({"UA": 3}, len(numbers))
+    assert any(said in problem for problem in problems)
+
+
+def test_foreign_records_and_records_that_were_not_read_are_found() -> None:
+    tally = tally_of([0])
+    tally.add(b"UA", None, "flights-0@1")
+    tally.add(b"DL", {"n": 1, "carrier": "UA"}, "flights-0@2")
+    problems = tally.verdict({"UA": 1}, 4)
+    assert "flights-0@1 is no departure of the demo" in problems
+    assert "flights-0@2 is no departure of the demo" in problems
+    assert "3 records were read, not 4" in problems
+    assert "the topic holds 4 records, not 1" in problems
+
+
+def test_only_the_first_problems_are_told() -> None:
+    tally = tally_of([500] * 100)
+    assert len(tally.problems) == PROBLEMS_KEPT
+    assert any("100 records are wrong" in text for text in tally.verdict({"UA": 100}, 100))
+
+
+def test_rates_look_at_the_last_seconds_only() -> None:
+    rate = Rate(window_seconds=2)
+    assert rate.update(0, 0) == 0
+    assert rate.update(1, 100) == 100
+    for second in range(2, 10):
+        latest = rate.update(second, 100)
+    assert latest == 0
+
+
+def test_percentiles() -> None:
+    assert percentiles_ms([]) == {}
+    quoted = percentiles_ms([n / 1000 for n in range(1, 1001)])
+    assert quoted == {"p50": 501.0, "p90": 901.0, "p99": 991.0, "p999": 1000.0, "max": 1000.0}

@@ -1,0 +1,65 @@
+"""Which processes, with which arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace_cli.local.plan import ClusterOptions, plan, slots, split_settings
+from headrace_common.core.errors import InvalidConfig
+
+
+def planned(options: ClusterOptions) -> dict[str, str]:
+    ports = {slot: 20_000 + n for n, slot in enumerate(slots(options))}
+    processes = plan(options, ports, data_dir="/data", etcd="/bin/etcd", python="/bin/python")
+    return {p.name: " ".join(p.argv) for p in processes}
+
+
+def test_the_default_is_one_etcd_one_controller_three_brokers_and_admin_and_etcd_starts_first() -> None:
+    assert list(planned(ClusterOptions())) == ["etcd-1", "controller-1", "broker-1", "broker-2", "broker-3", "admin-1"]
+
+
+def test_everybody_is_told_where_the_others_are() -> None:
+    options = ClusterOptions(brokers=2, controllers=2, etcd_members=3)
+    ports = {slot: 20_000 + n for n, slot in enumerate(slots(options))}
+    argv = planned(options)
+    etcds = ",".join(f"127.0.0.1:{ports[f'etcd-{n}']}" for n in (1, 2, 3))
+    controllers = ",".join(f"127.0.0.1:{ports[f'controller-{n}']}" for n in (1, 2))
+    assert f"--etcd {etcds}" in argv["controller-2"]
+    assert f"--controllers {controllers}" in argv["broker-2"]
+    assert f"--controllers {controllers}" in argv["admin-1"]
+    assert argv["etcd-2"].count("=http://127.0.0.1:") == 3
+
+
+def test_no_two_interfaces_share_a_port() -> None:
+    options = ClusterOptions(brokers=5, controllers=3, etcd_members=3)
+    assert len(set(slots(options))) == len(slots(options)) == 3 * 2 + 3 * 2 + 5 * 2 + 3
+
+
+def test_settings_go_where_they_are_read() -> None:
+    controllers, brokers, dynamic = split_settings(
+        {"broker.session.timeout.ms": "4000", "num.partitions": "3", "tail.cache.bytes": "0", "queue_bytes": "1048576"}
+    )
+    assert controllers == ["--session-timeout-ms", "4000"]
+    assert brokers == ["--queue-bytes", "1048576", "--tail-cache-bytes", "0"]
+    assert dynamic == {"num.partitions": "3"}
+
+
+def test_options_survive_their_file() -> None:
+    options = ClusterOptions(brokers=5, settings={"num.partitions": "3"}, ports={"broker-1": 9999}, restart=False)
+    assert ClusterOptions.from_json(options.to_json() | {"of a later version": 1}) == options
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (ClusterOptions(brokers=0), "brokers takes 1 to 64"),
+        (ClusterOptions(flush="never"), "flush takes group, always, os"),
+        (ClusterOptions(ports={"broker-9": 1}), "no port is called 'broker-9'"),
+        (ClusterOptions(ports={"broker-1": 70_000}), "not in 1..65535"),
+        (ClusterOptions(settings={"num.partitions": "x"}), "num.partitions takes a number"),
+        (ClusterOptions(restart_delay_ms=-1), "restart_delay_ms takes"),
+    ],
+)
+def test_what_is_wrong_is_said(options: ClusterOptions, said: str) -> None:
+    with pytest.raises(InvalidConfig, match=said.replace(".", r"\.")):
+        options.check()

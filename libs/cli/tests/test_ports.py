@@ -1,0 +1,72 @@
+"""Ports: claimed once, kept, and given back."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from headrace_cli.local.failures import LocalClusterFailed
+from headrace_cli.local.plan import ClusterOptions, slots
+from headrace_cli.local.ports import LOWEST, PortClaims, choose_ports
+
+
+@pytest.fixture
+def claims():
+    made = PortClaims("test")
+    yield made
+    made.close()
+
+
+def test_two_clusters_never_claim_the_same_port(claims: PortClaims) -> None:
+    other = PortClaims("test")
+    try:
+        mine = [claims.claim_free() for _ in range(20)]
+        theirs = [other.claim_free() for _ in range(20)]
+        assert len({*mine, *theirs}) == 40
+        assert min(mine) >= LOWEST
+        assert not other.claim(mine[0])
+        claims.close()
+        assert other.claim(mine[0])
+    finally:
+        other.close()
+
+
+def test_a_port_on_which_somebody_listens_is_not_claimed(claims: PortClaims) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert not claims.claim(listener.getsockname()[1])
+
+
+def test_the_ports_of_the_last_start_are_used_again(claims: PortClaims) -> None:
+    options = ClusterOptions()
+    first, notes = choose_ports(options, {}, claims)
+    assert set(first) == set(slots(options))
+    assert notes == []
+    claims.close()
+    assert choose_ports(options, first, claims) == (first, [])
+
+
+def test_a_saved_port_that_is_taken_is_replaced_and_that_is_said(claims: PortClaims) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        ports, notes = choose_ports(ClusterOptions(), {"broker-2": taken}, claims)
+        assert ports["broker-2"] != taken
+        assert notes == [f"broker-2 had port {taken}, which is in use now; it gets another"]
+
+
+def test_a_port_that_was_asked_for_is_used_or_refused(claims: PortClaims) -> None:
+    wanted = claims.claim_free()
+    claims.close()
+    ports, _ = choose_ports(ClusterOptions(ports={"broker-1": wanted}), {"broker-1": 12_345}, claims)
+    assert ports["broker-1"] == wanted
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        with pytest.raises(LocalClusterFailed, match="is in use; give another"):
+            choose_ports(ClusterOptions(ports={"admin-1.http": taken}), {}, claims)
+
+
+def test_members_of_an_etcd_quorum_keep_their_ports_or_do_not_start(claims: PortClaims) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        with pytest.raises(LocalClusterFailed, match="cannot change"):
+            choose_ports(ClusterOptions(etcd_members=3), {"etcd-2.peer": taken}, claims)

@@ -1,0 +1,203 @@
+"""The life of a local cluster, with a real etcd and stand-ins for the services, which start at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.integration.local.conftest import MakeCluster, headrace, processes_on
+
+from headrace_cli.local import AlreadyRunning, LocalCluster, LocalClusterFailed, NotRunning, StartFailed
+from headrace_cli.local.processes import ProcessId, wait_until
+from headrace_cli.local.state import Health
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("fakes")]
+
+NAMES = ["etcd-1", "controller-1", "broker-1", "broker-2", "broker-3", "admin-1"]
+
+
+def test_cluster_json_says_where_everything_is_and_afterwards_that_nothing_runs(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    cluster.start()
+    file = tmp_path / "data" / "cluster.json"
+    told = json.loads(file.read_text())
+    assert set(told) == {"bootstrap_servers", "admin_url", "processes"}
+    assert [p["name"] for p in told["processes"]] == NAMES
+    assert all(set(p) == {"name", "role", "pid", "grpc", "metrics"} for p in told["processes"])
+    assert told["bootstrap_servers"] == cluster.bootstrap_servers == [p["grpc"] for p in told["processes"][2:5]]
+    assert told["admin_url"] == cluster.admin_url
+    for process in told["processes"]:
+        os.kill(process["pid"], 0)
+        assert (tmp_path / "data" / "logs" / f"{process['name']}.log").exists()
+    cluster.stop()
+    cluster.stop()
+    assert [p["pid"] for p in json.loads(file.read_text())["processes"]] == [None] * 6
+    assert processes_on(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_process_that_is_killed_comes_back_where_it_was(make_cluster: MakeCluster, tmp_path: Path, name: str) -> None:
+    cluster = make_cluster(restart_delay_ms=0)
+    cluster.start()
+    before = cluster.kill(name)
+    cluster.wait_ready()
+    after = cluster.process(name)
+    assert after.pid != before.pid
+    assert (after.grpc, after.metrics, after.http) == (before.grpc, before.metrics, before.http)
+    assert after.restarts == 1
+    told = {p["name"]: p["pid"] for p in json.loads((tmp_path / "data" / "cluster.json").read_text())["processes"]}
+    assert told[name] == after.pid
+    log = (tmp_path / "data" / "logs" / "supervisor.log").read_text()
+    assert f"{name} was killed by SIGKILL; starting it again in 0 ms" in log
+
+
+def test_ports_are_the_same_after_a_stop(make_cluster: MakeCluster) -> None:
+    first = make_cluster()
+    first.start()
+    ports = first.state.ports
+    first.stop()
+    second = make_cluster()
+    second.start()
+    assert second.state.ports == ports
+
+
+def test_without_restarts_the_dead_stay_dead_until_they_are_started(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(restart=False)
+    cluster.start()
+    cluster.kill("broker-2")
+    assert wait_until(lambda: cluster.process("broker-2").health is Health.DEAD, 10)
+    with pytest.raises(StartFailed, match="broker-2 was killed by SIGKILL and stays dead"):
+        cluster.wait_ready()
+    with pytest.raises(NotRunning, match="broker-2 does not run now"):
+        cluster.kill("broker-2")
+    cluster.restart("broker-2")
+    cluster.wait_ready()
+    assert cluster.process("broker-2").alive()
+
+
+def test_a_gentle_kill_and_signals_by_role(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(restart_delay_ms=0)
+    cluster.start()
+    assert cluster.kill("admin", hard=False).name == "admin-1"
+    cluster.wait_ready()
+    cluster.signal("controller", signal.SIGSTOP)
+    cluster.signal("controller", signal.SIGCONT)
+    with pytest.raises(NotRunning, match="no process is called 'broker'; there are etcd-1"):
+        cluster.kill("broker")
+
+
+def test_a_second_start_on_the_same_directory_is_refused(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    cluster.start()
+    with pytest.raises(AlreadyRunning):
+        make_cluster().start()
+    assert cluster.running()
+    attached = LocalCluster.attach(cluster.directory.path)
+    assert attached.bootstrap_servers == cluster.bootstrap_servers
+    attached.stop()
+    with pytest.raises(NotRunning):
+        LocalCluster.attach(cluster.directory.path)
+
+
+def test_what_a_killed_supervisor_leaves_is_cleared_and_the_next_start_works(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = make_cluster()
+    cluster.start()
+    state = cluster.state
+    state.supervisor.signal(signal.SIGKILL)
+    for process in state.processes:
+        assert process.identity is not None
+        assert process.identity.wait_gone(10), "children die with their supervisor"
+    stale = json.loads((tmp_path / "data" / "cluster.json").read_text())
+    assert all(p["pid"] for p in stale["processes"])
+    cluster.stop()
+    again = make_cluster()
+    again.start()
+    assert again.bootstrap_servers == stale["bootstrap_servers"]
+
+
+def test_a_pid_that_now_belongs_to_somebody_else_is_never_signalled() -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        mine = ProcessId.of(bystander.pid)
+        assert mine is not None
+        assert not ProcessId(mine.pid, mine.started - 1).signal(signal.SIGKILL)
+        assert mine.alive()
+    finally:
+        bystander.communicate(b"\n")
+    assert not mine.alive()
+
+
+def test_the_cluster_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    script = (
+        "import sys; from headrace_cli.local import LocalCluster; LocalCluster(sys.argv[1]).start(); "
+        "print('up', flush=True); input()"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path / "data")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == b"up\n"
+    owner.kill()
+    owner.communicate()
+    assert wait_until(lambda: processes_on(tmp_path) == [], 20, poll_seconds=0.1)
+
+
+def test_a_service_that_does_not_start_is_named_with_its_last_words(
+    make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_CRASH", "broker-2")
+    with pytest.raises(StartFailed) as failed:
+        make_cluster(restart_delay_ms=0).start()
+    assert "broker-2 exited with code 7" in str(failed.value)
+    assert "the fake has an unhappy day" in str(failed.value)
+    assert processes_on(tmp_path) == []
+
+
+def test_a_directory_with_other_things_in_it_is_not_used(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "thesis.txt").write_text("precious")
+    with pytest.raises(LocalClusterFailed, match="holds other files"):
+        make_cluster().start()
+    assert [p.name for p in (tmp_path / "data").iterdir()] == ["thesis.txt"]
+    refused = headrace("demo", "--fresh", "--data-dir", "data", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert (tmp_path / "data" / "thesis.txt").read_text() == "precious"
+
+
+def test_an_etcd_that_cannot_be_run_is_named(make_cluster: MakeCluster) -> None:
+    with pytest.raises(StartFailed, match="no-such-etcd is no program"):
+        make_cluster(etcd="no-such-etcd").start()
+
+
+def test_three_etcd_members_form_a_quorum_and_one_may_go(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(etcd_members=3, brokers=1, restart_delay_ms=0)
+    cluster.start()
+    cluster.kill("etcd-2")
+    cluster.wait_ready()
+    assert [p.name for p in cluster.processes if p.role == "etcd"] == ["etcd-1", "etcd-2", "etcd-3"]
+
+
+def test_ctrl_c_stops_a_cluster_in_the_foreground(tmp_path: Path) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        command = [sys.executable, "-m", "headrace_cli", "up", "--brokers", "1", "-o", "json"]
+        up = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert up.stdout is not None
+        text = ""
+        while not text.endswith("\n}\n"):
+            text += up.stdout.readline()
+        assert json.loads(text)["bootstrap_servers"]
+        up.send_signal(number)
+        _, said = up.communicate(timeout=30)
+        assert up.returncode == 0
+        assert "stopped; data are kept" in said
+        assert "Traceback" not in said
+        assert processes_on(tmp_path) == []
