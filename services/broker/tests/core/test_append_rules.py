@@ -1,0 +1,88 @@
+"""What a producer may send, by the header alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headrace_broker.core.append_rules import check_from_producer, check_request
+from headrace_broker.testing.batches import NOW_MS, batch_of
+from headrace_common.core.batch import BatchHeader, read_header
+from headrace_common.core.configs import TopicConfig
+from headrace_common.core.errors import ErrorCode, HeadraceError
+
+CONFIG = TopicConfig.effective({}, {})
+HEADER = read_header(batch_of(3))
+
+
+def code_of(header: BatchHeader, config: TopicConfig = CONFIG) -> ErrorCode:
+    try:
+        check_from_producer(header, config, NOW_MS)
+    except HeadraceError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, ErrorCode.NONE),
+        ({"magic": 4}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
+        ({"attributes": 0x10}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"attributes": 0x08}, ErrorCode.INVALID_TIMESTAMP),
+        ({"record_count": 2}, ErrorCode.INVALID_RECORD),
+        ({"record_count": 0, "last_offset_delta": -1}, ErrorCode.INVALID_RECORD),
+        ({"producer_id": -2}, ErrorCode.INVALID_RECORD),
+        ({"base_sequence": 0}, ErrorCode.INVALID_RECORD),
+        ({"producer_id": 1, "producer_epoch": 0, "base_sequence": 0}, ErrorCode.NONE),
+        ({"producer_id": 1, "producer_epoch": 0, "base_sequence": -1}, ErrorCode.INVALID_RECORD),
+        ({"producer_id": 1, "producer_epoch": -1, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
+        ({"max_timestamp": NOW_MS + 3_600_000}, ErrorCode.NONE),
+        ({"max_timestamp": NOW_MS + 3_600_001}, ErrorCode.INVALID_TIMESTAMP),
+        ({"max_timestamp": NOW_MS - 1}, ErrorCode.INVALID_TIMESTAMP),
+        ({"base_timestamp": -2}, ErrorCode.INVALID_TIMESTAMP),
+        ({"base_timestamp": -1, "max_timestamp": -1}, ErrorCode.NONE),
+    ],
+)
+def test_one_rule_at_a_time(changes: dict[str, int], code: ErrorCode) -> None:
+    assert code_of(HEADER._replace(**changes)) is code
+
+
+def test_the_largest_batch_just_fits() -> None:
+    assert code_of(HEADER, replace(CONFIG, max_message_bytes=HEADER.size)) is ErrorCode.NONE
+    assert code_of(HEADER, replace(CONFIG, max_message_bytes=HEADER.size - 1)) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_old_records_are_refused_where_the_topic_says_so() -> None:
+    config = replace(CONFIG, timestamp_before_max_ms=1_000)
+    assert code_of(HEADER._replace(base_timestamp=NOW_MS - 1_000), config) is ErrorCode.NONE
+    assert code_of(HEADER._replace(base_timestamp=NOW_MS - 1_001), config) is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_with_log_append_time_the_producers_clock_does_not_matter() -> None:
+    config = replace(CONFIG, log_append_time=True)
+    assert code_of(HEADER._replace(max_timestamp=NOW_MS * 2), config) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("acks", "timeout_ms", "partitions", "code"),
+    [
+        (-1, 1, 1, None),
+        (2, 1, 1, ErrorCode.INVALID_REQUIRED_ACKS),
+        (-2, 1, 1, ErrorCode.INVALID_REQUIRED_ACKS),
+        (1, 0, 1, ErrorCode.INVALID_REQUEST),
+        (1, -1, 1, ErrorCode.INVALID_REQUEST),
+        (1, 1, 0, ErrorCode.INVALID_REQUEST),
+        (1, 1, 10, None),
+        (1, 1, 11, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_requests(acks: int, timeout_ms: int, partitions: int, code: ErrorCode | None) -> None:
+    if code is None:
+        check_request(acks, timeout_ms, partitions, 10)
+        return
+    with pytest.raises(HeadraceError) as caught:
+        check_request(acks, timeout_ms, partitions, 10)
+    assert caught.value.code is code
