@@ -82,10 +82,15 @@ class Candidate:
 
     async def resign(self, timeout_ms: int = 2_000) -> None:
         """Give the office up, so that another controller has it at once; best effort within ``timeout_ms``."""
+        self.leave()
+        if self.term is not None:
+            await event_within(self._idle, self._clock, timeout_ms)
+
+    def leave(self) -> None:
+        """Stand no more, and end the present term; returns at once."""
         self._resigned.set()
         if self.term is not None:
             self.term.lost.set()
-            await event_within(self._idle, self._clock, timeout_ms)
 
     async def _stand(self) -> None:
         await self._give_back()

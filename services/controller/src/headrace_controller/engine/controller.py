@@ -194,9 +194,10 @@ class ControllerEngine:
 
     def _active(self) -> Term:
         term = self.candidate.term
-        if term is not None and term.is_sure():
+        if term is not None:
+            term.check()
             return term
-        if not self.follower.reachable or term is not None:
+        if not self.follower.reachable:
             raise MetadataUnavailable("the metadata store cannot be reached; nothing was changed, try again later")
         active = self.image.active_controller
         if active is None or active.id in {NO_NODE, self._config.node_id}:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from headrace_common.core.errors import (
     Conflict,
@@ -29,8 +30,11 @@ from headrace_controller.core.sessions import Heartbeat, Sessions, may_be_unfenc
 from headrace_controller.core.store import Delete, Operation, Put, Unchanged
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.settling import Settling, brokers_of, rules_of, without
+from headrace_controller.engine.waiting import event_within
 from headrace_controller.engine.writer import Decision, Writer
 from headrace_controller.ports import NodeProbe, ProbeResult
+
+_LEAVING_WAIT_MS: Final = 1_000
 
 log = logger(__name__)
 
@@ -134,7 +138,10 @@ class Nodes:
         elif heartbeat.want_shutdown and not node.fenced and not node.in_controlled_shutdown:
             node = await self._change(node.key, node.epoch, leaving=True)
             log.info("node leaves", extra={"peer": str(node.key), "epoch": node.epoch})
-        return Vitals(node.fenced, heartbeat.want_shutdown and self._nothing_depends_on(node))
+        if not heartbeat.want_shutdown:
+            return Vitals(node.fenced, may_shut_down=False)
+        await event_within(self._settling.settled, self._clock, _LEAVING_WAIT_MS)  # most need no second heartbeat
+        return Vitals(node.fenced, self._nothing_depends_on(node))
 
     def check_epoch(self, key: NodeKey, epoch: int) -> Node:
         """

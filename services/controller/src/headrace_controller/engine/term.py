@@ -68,7 +68,7 @@ class Term:
         self._follower = follower
         self._tasks = tasks
         self.writer = Writer(outside.store, follower, elected_at, config.etcd_timeout_ms)
-        self.writer.may_write = self.is_sure
+        self.writer.check = self.check
         self.writer.on_lost = self.lost.set
         sessions = Sessions(config.liveness.session_timeout_ms)
         self.settling = Settling(self.writer, follower, clock)
@@ -91,6 +91,21 @@ class Term:
     def is_sure(self) -> bool:
         """Whether this controller can know that it is still the active one."""
         return not self.lost.is_set() and self._clock.monotonic_ms() < self.lease_until_ms
+
+    def check(self) -> None:
+        """
+        Refuse to act when this controller cannot know that it is still the active one.
+
+        Raises:
+            NotController: the term is over.
+            MetadataUnavailable: the lease could not be renewed in time.
+        """
+        if self.lost.is_set():
+            raise NotController("this controller is no longer the active one; ask the next")
+        if not self.is_sure():
+            raise MetadataUnavailable(
+                "this controller does not reach the metadata store; nothing was changed, try again later"
+            )
 
     def start(self) -> None:
         """Start the loops of the term."""

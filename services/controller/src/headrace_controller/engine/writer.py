@@ -52,8 +52,8 @@ class Writer:
         self._follower = follower
         self._elected = CreatedAt(records.CONTROLLER_KEY, elected_at)
         self._timeout_ms = timeout_ms
-        self.may_write: Callable[[], bool] = lambda: True
-        """Whether the lease is known to last; asked before each write."""
+        self.check: Callable[[], None] = lambda: None
+        """Raises when this term may not write any more; asked before each write."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when a write finds that another controller was elected."""
 
@@ -87,10 +87,7 @@ class Writer:
             Changed: a comparison failed; the mirror has caught up with what made it fail.
             HeadraceError: as ``decide``.
         """
-        if not self.may_write():
-            raise MetadataUnavailable(
-                "this controller does not reach the metadata store; nothing was changed, try again later"
-            )
+        self.check()
         transaction = Transaction((self._elected, *decision.compares), decision.operations)
         try:
             outcome = await self._store.commit(transaction)

@@ -1,0 +1,176 @@
+"""Whole controllers in one process: memory store, fake clock, fake probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId
+from headrace_common.core.image import Node, NodeKey, Partition, Role
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.testing.clock import FakeClock
+from headrace_controller.adapters.memory_store import MemoryStore
+from headrace_controller.config import ControllerConfig
+from headrace_controller.core.records import Cluster
+from headrace_controller.core.sessions import Heartbeat
+from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
+from headrace_controller.core.topics import Wanted
+from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.nodes import Joined, Joining, Vitals
+from headrace_controller.engine.topics import Described
+from headrace_controller.ports import ProbeResult, StoreUnavailable
+
+
+class FakeProbe:
+    """Answers what a test says; everyone is alive by default."""
+
+    def __init__(self) -> None:
+        self.results: dict[NodeKey, ProbeResult] = {}
+        self.looks: list[NodeKey] = []
+
+    async def probe(self, node: Node) -> ProbeResult:
+        self.looks.append(node.key)
+        await asyncio.sleep(0)
+        return self.results.get(node.key, ProbeResult.SAME)
+
+
+class Link:
+    """One controller's way to the store; it can be cut, or lead to another store."""
+
+    def __init__(self, target: MemoryStore) -> None:
+        self.target = target
+        self.up = True
+
+    async def list_all(self) -> Listing:
+        return await self._store().list_all()
+
+    async def get(self, key: str) -> KeyValue | None:
+        return await self._store().get(key)
+
+    async def commit(self, transaction: Transaction) -> Outcome:
+        return await self._store().commit(transaction)
+
+    def watch(self, from_revision: int) -> AbstractAsyncContextManager[AsyncIterator[Changes]]:
+        return self._store().watch(from_revision)
+
+    async def grant_lease(self, ttl_s: int) -> int:
+        return await self._store().grant_lease(ttl_s)
+
+    async def keep_lease(self, lease: int) -> None:
+        await self._store().keep_lease(lease)
+
+    async def revoke_lease(self, lease: int) -> None:
+        await self._store().revoke_lease(lease)
+
+    def _store(self) -> MemoryStore:
+        if not self.up:
+            raise StoreUnavailable("the test cut this controller off; nothing was changed")
+        return self.target
+
+
+def broker(number: int, *, start: int = 0, rack: str | None = None) -> Node:
+    """Broker ``number``; another ``start`` is another process."""
+    return Node(
+        key=NodeKey(Role.BROKER, NodeId(number)),
+        grpc=Endpoint("127.0.0.1", 9000 + number),
+        incarnation=bytes([number, start]) * 8,
+        epoch=0,
+        rack=rack,
+    )
+
+
+class Cell:
+    """Some controllers over one store."""
+
+    def __init__(self, tasks: TaskRunner, config: ControllerConfig) -> None:
+        self.clock = FakeClock()
+        self.store = MemoryStore(self.clock)
+        self.probe = FakeProbe()
+        self.tasks = tasks
+        self.config = config
+        self.engines: dict[int, ControllerEngine] = {}
+        self.links: dict[int, Link] = {}
+
+    async def controller(self, number: int) -> ControllerEngine:
+        engine = ControllerEngine(
+            config=replace(self.config, node_id=number),
+            store=self.links.setdefault(number, Link(self.store)),
+            probe=self.probe,
+            clock=self.clock,
+            endpoint=lambda: Endpoint("127.0.0.1", 9390 + number),
+            new_cluster=lambda: Cluster("c1", b"i" * 16),
+        )
+        self.engines[number] = engine
+        engine.start(self.tasks)
+        await self.until(lambda: engine.follower.mirror.loaded)
+        return engine
+
+    async def active(self, number: int = 1) -> ControllerEngine:
+        """A controller that is elected."""
+        engine = await self.controller(number)
+        await self.until(lambda: engine.candidate.term is not None)
+        return engine
+
+    async def until(self, holds: Callable[[], bool], ms: int = 30_000) -> None:
+        """Let everything run, moving the clock on where nothing else happens, until ``holds``."""
+        for _ in range(ms // 100):
+            for _ in range(60):
+                if holds():
+                    return
+                await asyncio.sleep(0)
+            assert self.tasks.failure is None, repr(self.tasks.failure)
+            await self.pass_ms(100)
+        raise AssertionError(f"it did not come to hold within {ms} ms")
+
+    async def pass_ms(self, ms: float) -> None:
+        """Time passes, in small steps."""
+        for _ in range(max(1, int(ms // 100))):
+            await self.clock.advance(min(100, ms))
+            await self.store.expire_leases()
+
+    async def join(self, engine: ControllerEngine, node: Node, **claims: object) -> Joined:
+        """Register, see the image, be unfenced."""
+        joined = await engine.register(Joining(node, **claims))  # type: ignore[arg-type]  # passed through
+        vitals = await self.beat(engine, node, joined.epoch)
+        assert not vitals.fenced
+        return joined
+
+    async def beat(
+        self,
+        engine: ControllerEngine,
+        node: Node,
+        epoch: int,
+        *,
+        want_fenced: bool = False,
+        want_shutdown: bool = False,
+    ) -> Vitals:
+        return await engine.heartbeat(Heartbeat(node.key, epoch, engine.image.revision, want_fenced, want_shutdown))
+
+    async def beating(self, engine: ControllerEngine, members: dict[int, int], ms: int) -> None:
+        """``members`` (broker number to epoch) send heartbeats for a while."""
+        for _ in range(ms // 1_000):
+            for number, epoch in members.items():
+                await self.beat(engine, broker(number), epoch)
+            await self.pass_ms(1_000)
+
+    async def create(self, engine: ControllerEngine, name: str, count: int = 1) -> Described:
+        return await engine.create_topic(Wanted(name, count, 1), validate_only=False, timeout_ms=30_000)
+
+    def partition(self, engine: ControllerEngine, name: str, number: int = 0) -> Partition:
+        topic = engine.image.topic(name)
+        assert topic is not None
+        return engine.image.partitions[PartitionId(topic.topic_id, number)]
+
+
+@asynccontextmanager
+async def cell(config: ControllerConfig | None = None) -> AsyncIterator[Cell]:
+    """A cell whose loops end with the block."""
+    async with TaskRunner() as tasks:
+        made = Cell(tasks, config or ControllerConfig())
+        try:
+            yield made
+        finally:
+            for engine in made.engines.values():
+                engine.candidate.leave()

@@ -1,0 +1,299 @@
+"""The mirror: what is complete becomes visible, and every controller sees the same image at the same revision."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    ActiveController,
+    ClusterImage,
+    ImageDelta,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
+    Topic,
+    TopicDeletion,
+)
+from headrace_controller.core import records
+from headrace_controller.core.mirror import Mirror
+from headrace_controller.core.records import Cluster, Configs
+from headrace_controller.core.store import (
+    Change,
+    Changes,
+    Delete,
+    DeleteUnder,
+    KeyValue,
+    Listing,
+    Operation,
+    Put,
+)
+
+T = TopicId(b"t" * 16)
+CLUSTER = Put(records.CLUSTER_KEY, records.encode(Cluster("c1", b"i" * 16)))
+
+
+class Store:
+    """The naive oracle: a dictionary with revisions, and what a watch would have said."""
+
+    def __init__(self) -> None:
+        self.revision = 1
+        self.items: dict[str, KeyValue] = {}
+
+    def write(self, *operations: Operation) -> Changes:
+        self.revision += 1
+        changes = []
+        for o in operations:
+            match o:
+                case Put(key, value):
+                    old = self.items.get(key)
+                    kv = KeyValue(key, value, old.create_revision if old else self.revision, self.revision)
+                    self.items[key] = kv
+                    changes.append(Change(key, kv, self.revision))
+                case Delete(key):
+                    gone = [key]
+                case DeleteUnder(prefix):
+                    gone = [k for k in self.items if k.startswith(prefix)]
+            if not isinstance(o, Put):
+                changes += [Change(k, None, self.revision) for k in gone if self.items.pop(k, None)]
+        return Changes(self.revision, tuple(changes))
+
+    def listing(self) -> Listing:
+        return Listing(self.revision, tuple(self.items.values()))
+
+
+def partition(n: int, topic: TopicId = T, epoch: int = 0) -> Partition:
+    return Partition(PartitionId(topic, n), (NodeId(1),), (NodeId(1),), NodeId(1), epoch, epoch)
+
+
+def put_partition(n: int, topic: TopicId = T, epoch: int = 0) -> Put:
+    held = partition(n, topic, epoch)
+    return Put(records.partition_key(held.id), records.encode(held))
+
+
+def put_topic(count: int, name: str = "flights", topic: TopicId = T) -> Put:
+    return Put(records.topic_key(name), records.encode(Topic(name, topic, count)))
+
+
+def started() -> tuple[Store, Mirror]:
+    store, mirror = Store(), Mirror()
+    store.write(CLUSTER)
+    mirror.load(store.listing())
+    return store, mirror
+
+
+class TestVisibility:
+    def test_partitions_show_with_their_topic(self) -> None:
+        store, mirror = started()
+        assert mirror.apply(store.write(put_partition(0), put_partition(1))) is None
+        assert len(mirror.hidden) == 2
+        delta = mirror.apply(store.write(put_topic(2)))
+        assert delta is not None
+        assert [p.id.partition for p in delta.partitions] == [0, 1]
+        assert not mirror.hidden
+
+    def test_new_partitions_show_when_the_topic_counts_them(self) -> None:
+        store, mirror = started()
+        mirror.apply(store.write(put_partition(0), put_topic(1)))
+        assert mirror.apply(store.write(put_partition(1))) is None
+        delta = mirror.apply(store.write(put_topic(2)))
+        assert delta is not None
+        assert [p.id.partition for p in delta.partitions] == [1]
+
+    def test_a_deleted_topic_takes_its_partitions_along(self) -> None:
+        store, mirror = started()
+        mirror.apply(store.write(put_partition(0), put_topic(1)))
+        order = TopicDeletion(T, "flights", (NodeId(1),))
+        delta = mirror.apply(
+            store.write(Put(records.deletion_key(T), records.encode(order)), Delete(records.topic_key("flights")))
+        )
+        assert delta is not None
+        assert (delta.removed_topics, delta.deletions) == ((T,), (order,))
+        assert not mirror.image.partitions
+        assert set(mirror.hidden) == {PartitionId(T, 0)}, "still in the store, to be swept"
+        assert mirror.apply(store.write(DeleteUnder(records.partitions_prefix(T)))) is None
+        assert not mirror.hidden
+
+    def test_a_topic_created_again_in_one_batch(self) -> None:
+        store, mirror = started()
+        mirror.apply(store.write(put_partition(0), put_topic(1)))
+        other = TopicId(b"u" * 16)
+        one = store.write(Delete(records.topic_key("flights")))
+        two = store.write(put_partition(0, other), put_topic(1, topic=other))
+        delta = mirror.apply(Changes(two.revision, (*one.changes, *two.changes)))
+        assert delta is not None
+        assert delta.removed_topics == (T,)
+        assert mirror.image.topic_ids == {"flights": other}
+        assert set(mirror.image.partitions) == {PartitionId(other, 0)}
+
+    def test_a_lost_election_key_is_told_as_nobody(self) -> None:
+        store, mirror = started()
+        active = ActiveController(NodeId(1), 7, Endpoint("h", 1))
+        mirror.apply(store.write(Put(records.CONTROLLER_KEY, records.encode(active))))
+        assert mirror.image.active_controller == active
+        mirror.apply(store.write(Delete(records.CONTROLLER_KEY)))
+        assert mirror.image.active_controller is not None
+        assert mirror.image.active_controller.id == NO_NODE
+
+    def test_unknown_keys_and_counters_do_not_move_the_image(self) -> None:
+        store, mirror = started()
+        before = mirror.image
+        assert mirror.apply(store.write(Put("acls/x", b"?"), Put(records.PRODUCER_KEY, b"1000"))) is None
+        assert mirror.image is before
+        assert mirror.number(records.PRODUCER_KEY, 0) == 1000
+
+    def test_another_incarnation_replaces_the_image(self) -> None:
+        store, mirror = started()
+        mirror.apply(store.write(put_partition(0), put_topic(1)))
+        other = Store()
+        other.write(Put(records.CLUSTER_KEY, records.encode(Cluster("c1", b"j" * 16))))
+        delta = mirror.load(other.listing())
+        assert delta is not None
+        assert delta.previous_revision is None
+        assert not mirror.image.topics
+
+
+nodes = st.builds(
+    Node,
+    key=st.builds(NodeKey, st.sampled_from(Role), st.integers(0, 3).map(NodeId)),
+    grpc=st.just(Endpoint("127.0.0.1", 9)),
+    incarnation=st.binary(min_size=16, max_size=16),
+    epoch=st.integers(0, 9),
+    http=st.one_of(st.none(), st.just(Endpoint("::1", 80))),
+    rack=st.one_of(st.none(), st.text(max_size=3)),
+    fenced=st.booleans(),
+    in_controlled_shutdown=st.booleans(),
+    version=st.text(max_size=3),
+)
+topic_ids = st.sampled_from([TopicId(bytes([n]) * 16) for n in range(3)])
+names = st.sampled_from(["a", "b"])
+members = st.lists(st.integers(0, 5).map(NodeId), unique=True, max_size=3).map(tuple)
+any_partition = st.builds(
+    Partition,
+    id=st.builds(PartitionId, topic_ids, st.integers(0, 3)),
+    replicas=members,
+    isr=members,
+    leader=st.sampled_from([NO_NODE, NodeId(1)]),
+    leader_epoch=st.integers(0, 2**31 - 1),
+    partition_epoch=st.integers(0, 2**31 - 1),
+    elr=members,
+    last_known_elr=members,
+    recovering=st.booleans(),
+    adding=members,
+    removing=members,
+)
+texts = st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2)
+any_topic = st.builds(Topic, names, topic_ids, st.integers(1, 4), texts, st.booleans())
+any_configs = st.builds(Configs, st.one_of(st.none(), st.integers(0, 3).map(NodeId)), texts)
+any_deletion = st.builds(TopicDeletion, topic_ids, names, members)
+
+
+def key_of(record: records.Record) -> str:
+    match record:
+        case Node():
+            return records.node_key(record.key)
+        case Topic():
+            return records.topic_key(record.name)
+        case Partition():
+            return records.partition_key(record.id)
+        case TopicDeletion():
+            return records.deletion_key(record.topic_id)
+        case Configs():
+            return records.configs_key(record.broker)
+        case ActiveController():
+            return records.CONTROLLER_KEY
+        case _:
+            return records.CLUSTER_KEY
+
+
+@given(st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion))
+def test_every_record_survives_the_store(record: records.Record) -> None:
+    assert records.decode(key_of(record), records.encode(record)) == record
+
+
+puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion).map(
+    lambda r: Put(key_of(r), records.encode(r))
+)
+counters = st.sampled_from([Put(records.PRODUCER_KEY, b"7"), Put(records.EPOCH_KEY, b"3")])
+writes = st.lists(st.one_of(puts, puts, counters), min_size=1, max_size=4, unique_by=lambda p: p.key)
+
+
+def removal(store: Store, visible: set[str], pick: int) -> list[Operation]:
+    """One key less; a partition only while it is hidden, as the controller does it."""
+    keys = sorted(k for k in store.items if k != records.CLUSTER_KEY and k not in visible)
+    if not keys:
+        return [Put(records.REMOVAL_KEY, b"0")]
+    return [Delete(keys[pick % len(keys)]), Put(records.REMOVAL_KEY, b"0")]
+
+
+@settings(max_examples=150)
+@given(st.lists(st.one_of(writes, st.integers(0, 99)), max_size=12), st.sets(st.integers(0, 11)))
+def test_watching_and_listing_give_the_same_image_and_followers_keep_up(
+    steps: list[list[Put] | int], relists: set[int]
+) -> None:
+    store, mirror = started()
+    follower = EMPTY_IMAGE.apply(mirror.image.snapshot())
+    for number, step in enumerate(steps):
+        operations = (
+            removal(store, {records.partition_key(i) for i in mirror.image.partitions}, step)
+            if isinstance(step, int)
+            else step
+        )
+        if topic_ids_clash(store, operations):
+            continue
+        batch = store.write(*operations)
+        delta = mirror.load(store.listing()) if number in relists else mirror.apply(batch)
+        if delta is not None:
+            follower = follower.apply(delta)
+        fresh = Mirror()
+        fresh.load(store.listing())
+        assert same(mirror.image, fresh.image)
+        assert mirror.image.revision == fresh.image.revision
+        assert set(mirror.hidden) == set(fresh.hidden)
+        assert same(follower, mirror.image)
+
+
+def topic_ids_clash(store: Store, operations: list[Put] | list[Operation]) -> bool:
+    """Two names with one id never happen: ids are random."""
+    after = {k: v.value for k, v in store.items.items()}
+    for o in operations:
+        if isinstance(o, Put):
+            after[o.key] = o.value
+        elif isinstance(o, Delete):
+            after.pop(o.key, None)
+    topics = [records.decode(k, v) for k, v in after.items() if k.startswith(records.TOPICS_PREFIX)]
+    owned = [t.topic_id for t in topics if isinstance(t, Topic)]
+    grown = [t for t in topics if isinstance(t, Topic) and shrinks(store, t)]
+    return len(owned) != len(set(owned)) or bool(grown)
+
+
+def shrinks(store: Store, topic: Topic) -> bool:
+    old = store.items.get(records.topic_key(topic.name))
+    before = None if old is None else records.decode(old.key, old.value)
+    return (
+        isinstance(before, Topic)
+        and before.topic_id == topic.topic_id
+        and (before.partition_count > topic.partition_count)
+    )
+
+
+def same(one: ClusterImage, other: ClusterImage) -> bool:
+    strip = ("nodes", "topics", "partitions", "deletions", "cluster_configs", "broker_configs", "topic_ids")
+    for name in strip:
+        left, right = getattr(one, name), getattr(other, name)
+        if name == "broker_configs":
+            left, right = {k: v for k, v in left.items() if v}, {k: v for k, v in right.items() if v}
+        if left != right:
+            return False
+    return True
+
+
+def test_a_slow_step_is_not_applied_twice() -> None:
+    store, mirror = started()
+    delta = mirror.apply(store.write(put_partition(0), put_topic(1)))
+    assert isinstance(delta, ImageDelta)
+    assert delta.previous_revision is not None
+    assert delta.revision > delta.previous_revision
