@@ -29,7 +29,7 @@ from headrace_common.core.batch import (
 from headrace_common.core.murmur2 import partitions_for
 
 VALUE_BYTES = 100
-RECORDS_PER_MEASUREMENT = 20_000
+RECORDS_PER_MEASUREMENT = 60_000
 TARGET_BUILD = 1 / 3
 TARGET_READ = 2 / 3
 

@@ -140,6 +140,19 @@ def test_a_hundred_thousand_headers_on_one_record(build: Any, codec: Codec) -> N
     assert len(decoded.to_arrow()["headers"][0]) == 100_000
 
 
+@pytest.mark.parametrize("build", BUILDERS)
+@pytest.mark.parametrize("count", [4095, 4096, 4097, 10_000])
+@pytest.mark.parametrize("nulls", [False, True])
+def test_large_batches_come_back(build: Any, count: int, nulls: bool) -> None:
+    values: list[bytes | None] = [b"%d" % number for number in range(count)]
+    if nulls:
+        values[7] = None
+    decoded = decode_batch(build(RecordColumns(values, keys=[b"k" * (number % 5) for number in range(count)])))
+    assert decoded.values() == values
+    assert decoded.keys() == [b"k" * (number % 5) for number in range(count)]
+    check_arrow(decoded.to_arrow(), decoded)
+
+
 def test_one_record_of_a_hundred_bytes_is_small() -> None:
     assert len(build_batch(RecordColumns([bytes(100)], timestamps_ms=1_700_000_000_000))) <= 176
 

@@ -52,6 +52,10 @@ _INFLATED_LENGTH: Final = struct.Struct("<I")
 _PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
 
 
+_LARGE: Final = 4096
+"""From this many records on a list is not handed to pyarrow, unless it has nulls."""
+
+
 class _Column:
     """One column, ready to be written: its id, flags, pieces, and their bytes in all."""
 
@@ -167,10 +171,8 @@ def _timestamps(given: int | IntColumn, count: int) -> tuple[int, int, list[_Col
         return listed[0], high, column
     import numpy as np
 
-    if isinstance(given, list):
-        array = np.fromiter(given, "<i8", count)
-    else:
-        array = np.ascontiguousarray(given, dtype="<i8")
+    from_list = isinstance(given, list)  # fromiter is quicker for those
+    array = np.fromiter(given, "<i8", count) if from_list else np.ascontiguousarray(given, dtype="<i8")
     high = int(array.max())
     column = [] if int(array.min()) == high else [_Column(TIMESTAMP, 0, [_bytes_of(array)], 8 * count)]
     return int(array[0]), high, column
@@ -234,9 +236,29 @@ def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_n
         return _small_column(column_id, given, count, absent_if_null)
     if width := _one_width(given, count):
         return _Column(column_id, FIXED_WIDTH, given, width * count)  # type: ignore[arg-type]  # no None is among them
+    if count >= _LARGE:
+        try:
+            return _large_column(column_id, given, count)
+        except TypeError:  # there is a None
+            pass
     import pyarrow as pa
 
     return _arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
+
+
+def _large_column(column_id: int, given: Sequence[bytes | None], count: int) -> _Column:
+    """Without a None, and without a copy of its own: the fresh pages of one cost more than pyarrow's speed saves."""
+    import numpy as np
+
+    lengths = np.fromiter(map(len, given), np.int32, count)  # type: ignore[arg-type]  # None fails, and tells
+    ends = np.empty(count + 2 & ~1, np.int64)
+    ends[0] = ends[-1] = 0
+    np.cumsum(lengths, out=ends[1 : count + 1])
+    size = int(ends[count])
+    if size > INT32_MAX:
+        raise RecordTooLarge(f"{size} bytes are more than one column can have; send fewer records at a time")
+    pieces: list[Any] = [_bytes_of(ends.astype("<i4")), *given]
+    return _Column(column_id, 0, pieces, 4 * len(ends) + size)
 
 
 def _one_width(given: Sequence[bytes | None], count: int) -> int:
