@@ -468,3 +468,28 @@ def test_control_batches_alone_are_nothing_to_hand_out() -> None:
     assert core.next_batch() is None
     assert core.partitions[T0].position == 1
     assert NodeId(1) == A
+
+
+def test_who_comes_too_late_for_a_fetch_is_told_to_the_shell() -> None:
+    core = reading(T0, T1)
+    core.pause(T1)
+    plan = core.fetch(A)
+    assert asked(plan) == {0: 0}
+    core.resume(T1)
+    assert core.rooms.late == {A}
+    core.rooms.late.clear()
+    core.fetch_abandoned(plan)
+    assert core.rooms.wakes == {A}
+    assert asked(core.fetch(A)) == {0: 0, 1: 0}
+    core.seek(T0, 5)
+    assert core.rooms.late == {A}
+
+
+def test_an_answer_makes_nobody_late() -> None:
+    core, log = reading(), PlainLog()
+    log.append(2)
+    plan = core.fetch(A)
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.fetch(A)
+    hand_out(core)
+    assert core.rooms.late == set()

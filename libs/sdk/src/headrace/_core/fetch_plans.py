@@ -66,6 +66,8 @@ class BrokerFetches:
     dirty: bool = True
     """The last plan cannot be used again."""
     on_wire: bool = False
+    late: bool = False
+    """Somebody joined or sought while a fetch was on the wire that may wait for records of others."""
     buffered_bytes: int = 0
     plan: FetchPlan | None = None
 
@@ -74,6 +76,7 @@ class BrokerFetches:
         if partition not in self.members:
             self.members[partition] = None
             self.dirty = True
+            self.late = self.on_wire
 
     def remove(self, partition: PartitionFetch) -> None:
         """It may not be fetched any more."""
@@ -95,7 +98,7 @@ class BrokerFetches:
         """The fetch to send now, if any; the broker counts as asked until ``answered`` or ``broke``."""
         if not self.ready:
             return None
-        self.on_wire = True
+        self.on_wire, self.late = True, False
         max_bytes = max(1, self.limits.fetch_max_bytes - self.buffered_bytes)
         if self.dirty or self.plan is None:
             members = list(self.members)[:MEMBERS_MAX]

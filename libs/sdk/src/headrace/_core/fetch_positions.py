@@ -132,6 +132,7 @@ class FetchPositions:
         self._dropped(partition)
         if isinstance(to, int):
             partition.move_to(to)
+            self.rooms.sought(partition)
         else:
             partition.lose_position(to)
         self.rooms.moved(partition)
@@ -248,6 +249,12 @@ class FetchPositions:
             self._wrong(partition, error, now_ms, refresh=remedy is Remedy.REFRESH)
             self._settle(partition)
             to_raise = False
+        self.rooms.wake(fetches)
+
+    def fetch_abandoned(self, plan: FetchPlan) -> None:
+        """The shell gave the fetch up, for somebody was late for it."""
+        fetches = self.rooms.brokers[plan.broker]
+        fetches.broke()
         self.rooms.wake(fetches)
 
     def _take_in(self, partition: PartitionFetch, plan: FetchPlan, answer: Answer) -> bool:

@@ -30,6 +30,8 @@ class FetchRooms:
         self.brokers: dict[NodeId, BrokerFetches] = {}
         self.wakes: set[NodeId] = set()
         """Brokers that a fetch may now be sent to; the shell empties it."""
+        self.late: set[NodeId] = set()
+        """Brokers whose fetch on the wire lacks a partition that should be in it; the shell empties it."""
 
     @property
     def paused_bytes(self) -> int:
@@ -84,6 +86,12 @@ class FetchRooms:
         if fetches is not None:
             fetches.moved.add(partition)
 
+    def sought(self, partition: PartitionFetch) -> None:
+        """What is on the wire for it is stale."""
+        fetches = self.brokers.get(partition.leader)
+        if fetches is not None and partition in fetches.members:
+            fetches.late = fetches.on_wire
+
     def leader_changed(self, leader: NodeId) -> None:
         """The leader's epoch is part of the request: a new one means a new request."""
         fetches = self.brokers.get(leader)
@@ -91,6 +99,8 @@ class FetchRooms:
             fetches.dirty = True
 
     def wake(self, fetches: BrokerFetches) -> None:
-        """Name the broker in ``wakes`` if a fetch may leave."""
+        """Name the broker in ``wakes`` if a fetch may leave, in ``late`` if the one on the wire lacks somebody."""
         if fetches.ready:
             self.wakes.add(fetches.broker)
+        elif fetches.late and fetches.on_wire:
+            self.late.add(fetches.broker)

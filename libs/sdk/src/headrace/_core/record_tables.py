@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from headrace_common.core.batch import DecodedBatch
 
-CONSTANT_LENGTH = 1 << 14
-"""Columns that say the same in each row are slices of one array of this length, or of a longer one."""
-
 
 @lru_cache(maxsize=1)
 def table_schema() -> pa.Schema:
@@ -68,38 +65,26 @@ class TableParts:
         return int(rows.column("offset")[-1].as_py()) + 1
 
     def table(self) -> pa.Table:
-        """All that was added."""
+        """All that was added; columns that say the same for a whole batch are made once for the table."""
+        import numpy as np
         import pyarrow as pa
 
         schema = table_schema()
+        if not self._parts:
+            return schema.empty_table()
+        counts = [len(rows) for _, rows in self._parts]
+        topics = np.repeat(np.array([self._topics[tp.topic] for tp, _ in self._parts], dtype=np.int32), counts)
+        numbers = np.repeat(np.array([tp.partition for tp, _ in self._parts], dtype=np.int32), counts)
         names = pa.array(list(self._topics), pa.string())
-        batches: list[Any] = []
-        for tp, rows in self._parts:
-            count = len(rows)
-            topic = pa.DictionaryArray.from_arrays(_constant(self._topics[tp.topic], count), names)
-            columns = [topic, _constant(tp.partition, count), *rows.columns]
-            batches.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        return pa.Table.from_batches(batches, schema=schema)
+        columns: list[Any] = [pa.DictionaryArray.from_arrays(pa.array(topics), names), pa.array(numbers)]
+        for chunks, kind in zip(
+            zip(*(rows.columns for _, rows in self._parts), strict=True), schema.types[2:], strict=True
+        ):
+            columns.append(pa.chunked_array(chunks, type=kind))
+        return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _rows_below(rows: pa.RecordBatch, position: int) -> int:
     import numpy as np
 
     return int(np.searchsorted(rows.column("offset").to_numpy(), position))
-
-
-def _constant(value: int, count: int) -> pa.Array[Any]:
-    if count <= CONSTANT_LENGTH:
-        return _constants(value).slice(0, count)
-    import numpy as np
-    import pyarrow as pa
-
-    return pa.array(np.full(count, value, dtype=np.int32))
-
-
-@lru_cache(maxsize=256)
-def _constants(value: int) -> pa.Array[Any]:
-    import numpy as np
-    import pyarrow as pa
-
-    return pa.array(np.full(CONSTANT_LENGTH, value, dtype=np.int32))

@@ -186,6 +186,10 @@ class GrpcFetchStream(_Stream[pb.FetchRequest, pb.FetchResponse]):
         """Queue ``request`` and return its answer to come."""
         return self._send(request, True, request.max_wait_ms + CALL_TIMEOUT_MS)
 
+    def abandon(self) -> None:
+        """Give up what is in flight; the next request opens another call."""
+        self.end(NetworkFailed("given up by this client"))
+
 
 class GrpcTransport:
     """See ``port.Transport``. Made on any thread; used on one event loop."""

@@ -50,6 +50,13 @@ class FetchStream(Protocol):
         """
         ...
 
+    def abandon(self) -> None:
+        """
+        Give up what is in flight, which then fails with ``NetworkFailed``: a request may wait for records that nobody
+        is interested in any more. The next request opens the stream anew.
+        """
+        ...
+
     async def close(self) -> None:
         """End the stream; requests in flight fail with ``NetworkFailed``."""
         ...

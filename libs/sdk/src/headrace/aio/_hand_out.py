@@ -57,6 +57,7 @@ class HandOut:
         """
         self.raise_failures()
         taken: list[Record] = []
+        own = False
         while len(taken) < records_max:
             run = self._run
             if run is None or run.finished:
@@ -66,7 +67,12 @@ class HandOut:
                 if run is None:
                     break
             some = run.take(records_max - len(taken))
-            taken = taken + some if taken else some
+            if not taken:
+                taken = some
+            elif own:
+                taken.extend(some)
+            else:
+                taken, own = taken + some, True  # the first list may be the run's own
         self._changed()
         return taken
 

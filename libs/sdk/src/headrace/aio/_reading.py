@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
 
 from headrace._core.fetch_events import PositionReset
 from headrace._core.fetch_positions import Lookup
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, parse_reset, timestamp_to_ask
 from headrace._runtime import Clock, Tasks
-from headrace._transport.port import Transport
+from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient
 from headrace.aio._consumer_setup import ConsumerHealth
 from headrace.aio._fetch_wire import FetchWire
@@ -25,7 +27,27 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, UnknownTopicOrPartition, WaitTimedOut, error_for
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
 
+LATE_MS: Final = 10
+"""An answer that takes longer is one that waits for records; it is given up for a partition that came too late."""
+
 _log = logging.getLogger("headrace.consumer")
+
+
+@dataclass(slots=True)
+class _Fetcher:
+    """The fetches to one broker, one at a time."""
+
+    stream: FetchStream
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    number: int = 0
+    """Of the fetch on the wire, or of the last one."""
+    given_up: int = -1
+
+    def give_up(self, number: int) -> None:
+        """Give that fetch up if it still waits; not two in a row, so that large answers over slow lines arrive."""
+        if number == self.number and self.given_up not in (number, number - 1):
+            self.given_up = number
+            self.stream.abandon()
 
 
 class Reading:
@@ -51,7 +73,7 @@ class Reading:
         self._cluster = ClusterClient(transport, settings, clock=clock, on_change=self._metadata_changed)
         self.offsets = OffsetQueries(self._cluster, transport, settings, clock)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._fetchers: dict[NodeId, asyncio.Event] = {}
+        self._fetchers: dict[NodeId, _Fetcher] = {}
         self._care = asyncio.Event()
         self._nudged = False
         self._position_waiters: list[asyncio.Future[None]] = []
@@ -131,24 +153,27 @@ class Reading:
 
     # --- tasks (on the loop) ------------------------------------------------------------------------------------
 
-    async def _fetch_from(self, broker: NodeId, wake: asyncio.Event) -> None:
+    async def _fetch_from(self, broker: NodeId, fetcher: _Fetcher) -> None:
         """Keep one fetch to ``broker`` on the wire while there is something to ask for."""
         core, wire = self.out.core, FetchWire(self.settings)
-        stream = self._transport.fetch_stream(broker)
         while True:
-            wake.clear()
+            fetcher.wake.clear()
             with self.out.lock:
                 plan = core.fetch(broker)
             if plan is None:
-                await wake.wait()
+                await fetcher.wake.wait()
                 continue
+            fetcher.number += 1
             try:
-                response = await stream.send(wire.request(plan))
+                response = await fetcher.stream.send(wire.request(plan))
                 if response.error:
                     raise error_for(response.error, response.message)
             except HeadraceError as error:
                 with self.out.lock:
-                    core.fetch_failed(plan, error, self._clock.monotonic_ms())
+                    if fetcher.given_up == fetcher.number:
+                        core.fetch_abandoned(plan)
+                    else:
+                        core.fetch_failed(plan, error, self._clock.monotonic_ms())
                 news = True
             else:
                 answers = wire.answers(plan, response)
@@ -215,21 +240,26 @@ class Reading:
     def _act(self) -> None:
         """On the loop, after the core was changed: wake those who have something to do now."""
         self._nudged = False
+        rooms = self.out.core.rooms
         with self.out.lock:
-            wakes, self.out.core.rooms.wakes = self.out.core.rooms.wakes, set()
+            wakes, rooms.wakes = rooms.wakes, set()
+            late, rooms.late = rooms.late, set()
         for broker in wakes:
-            wake = self._fetchers.get(broker)
-            if wake is None:
-                wake = self._fetchers[broker] = asyncio.Event()
-                self._tasks.start(self._fetch_from(broker, wake), f"consumer: fetch from broker {broker}")
-            wake.set()
+            fetcher = self._fetchers.get(broker)
+            if fetcher is None:
+                fetcher = self._fetchers[broker] = _Fetcher(self._transport.fetch_stream(broker))
+                self._tasks.start(self._fetch_from(broker, fetcher), f"consumer: fetch from broker {broker}")
+            fetcher.wake.set()
+        for broker in late:
+            fetcher = self._fetchers[broker]
+            asyncio.get_running_loop().call_later(LATE_MS / 1000, fetcher.give_up, fetcher.number)
         if self.out.core.care:
             self._care.set()
 
     def _nudge(self) -> None:
         """*Any thread*, after the core was changed there."""
         core = self.out.core
-        if (core.rooms.wakes or core.care) and not self._nudged and self._loop is not None:
+        if (core.rooms.wakes or core.rooms.late or core.care) and not self._nudged and self._loop is not None:
             self._nudged = True
             self._loop.call_soon_threadsafe(self._act)
 
