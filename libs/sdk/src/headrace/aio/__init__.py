@@ -1,1 +1,50 @@
-"""``headrace`` for asyncio: the same names as in the sync package."""
+"""``headrace`` for asyncio: the same names as in the sync package, with the same settings and guarantees."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from headrace.aio.admin import AdminClient
+    from headrace.aio.consumer import Consumer
+    from headrace.aio.producer import Producer
+    from headrace.delivery import DeliveredBatch, Delivery
+    from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
+
+_HOME: Final = {
+    "AdminClient": "headrace.aio.admin",
+    "Consumer": "headrace.aio.consumer",
+    "DeliveredBatch": "headrace.delivery",
+    "Delivery": "headrace.delivery",
+    "Producer": "headrace.aio.producer",
+    "Record": "headrace.records",
+    "RecordMetadata": "headrace.records",
+    "TimestampType": "headrace.records",
+    "TopicPartition": "headrace.records",
+}
+
+__all__ = [
+    "AdminClient",
+    "Consumer",
+    "DeliveredBatch",
+    "Delivery",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "TimestampType",
+    "TopicPartition",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headrace.aio' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

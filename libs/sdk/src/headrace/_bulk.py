@@ -1,0 +1,233 @@
+"""
+How ``send_many`` and ``send_table`` become slices that fit into chunks: checked as a whole, and never row by row.
+
+Called by both twins, before anything is accepted; the slices are then added one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace._core.chunk import RECORD_OVERHEAD, Chunk
+from headrace._intake import Extra, Intake, View, check_headers
+from headrace.errors import Rejected, SerializationFailed, UnknownTopicOrPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Slice:
+    """Rows that go into one chunk."""
+
+    __slots__ = ("_arrow", "_extra", "_keys", "_values", "size")
+
+    def __init__(self, values: Any, keys: Any, extra: Extra, size: int, *, arrow: bool) -> None:
+        self._values = values
+        self._keys = keys
+        self._extra = extra
+        self._arrow = arrow
+        self.size = size
+
+    def add(self, intake: Intake, view: View) -> tuple[Chunk, int, int] | None:
+        """Put the rows in; None when there is no room. With the token held."""
+        add = intake.add_arrays if self._arrow else intake.add_lists
+        return add(view, self._values, self._keys, self._extra, self.size)
+
+
+def slices(
+    intake: Intake,
+    view: View,
+    values: Any,
+    keys: Any,
+    headers: Sequence[Any] | None,
+    partition: Any,
+    timestamps_ms: Any,
+) -> list[Slice]:
+    """
+    The records, checked, in slices of at most a quarter of a chunk.
+
+    Raises:
+        Rejected, SerializationFailed, RecordTooLarge, UnknownTopicOrPartition: nothing was accepted.
+    """
+    if hasattr(values, "null_count") and (keys is None or hasattr(keys, "null_count")) and not intake.serializes:
+        extra = _extra(intake, view, len(values), headers, partition, timestamps_ms)
+        return _arrow_slices(intake, view, values, keys, extra)
+    listed = intake.many_values(_as_list(values))
+    listed_keys = None if keys is None else intake.many_keys(_as_list(keys))
+    count = len(listed)
+    if listed_keys is not None and len(listed_keys) != count:
+        raise Rejected(f"{len(listed_keys)} keys for {count} values; give one for each, or None")
+    if intake.places_each and partition is None:
+        partition = intake.place_many(view, listed_keys or [None] * count)
+    extra = _extra(intake, view, count, headers, partition, timestamps_ms)
+    return _list_slices(intake, view, listed, listed_keys, extra)
+
+
+def table_columns(intake: Intake, view: View, table: Any) -> list[Slice]:
+    """
+    The same for an Arrow table.
+
+    Raises:
+        Rejected: it has no column ``value``, or one of another meaning.
+    """
+    names = set(table.schema.names)
+    if "value" not in names:
+        raise Rejected(f"the table needs a column 'value'; it has {', '.join(sorted(names))}")
+
+    def column(name: str) -> Any:
+        return table.column(name) if name in names else None
+
+    headers = column("headers")
+    if headers is not None:
+        headers = [None if row is None else [(h["key"], h["value"]) for h in row] for row in headers.to_pylist()]
+    partition, stamps = column("partition"), column("timestamp_ms")
+    return slices(
+        intake,
+        view,
+        column("value"),
+        column("key"),
+        headers,
+        None if partition is None else partition.to_pylist(),
+        None if stamps is None else _stamps(stamps),
+    )
+
+
+def _stamps(column: Any) -> Any:
+    import pyarrow as pa
+
+    if column.null_count:
+        raise Rejected("timestamp_ms has nulls; leave the column out to have records stamped now")
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms"))
+    return column.cast(pa.int64()).to_numpy()
+
+
+def _as_list(given: Any) -> list[Any]:
+    if type(given) is list:
+        return given
+    if isinstance(given, bytes | str | bytearray):
+        raise SerializationFailed("send_many takes a list of values; for one record use send")
+    for name in ("to_pylist", "tolist"):
+        convert = getattr(given, name, None)
+        if convert is not None:
+            listed: list[Any] = convert()
+            return listed
+    return list(given)
+
+
+def _extra(intake: Intake, view: View, count: int, headers: Any, partition: Any, timestamps_ms: Any) -> Extra:
+    if headers is not None:
+        headers = [check_headers(each) for each in headers]
+        _same_length("headers", headers, count)
+    if partition is not None and not isinstance(partition, int):
+        partition = [int(each) for each in partition]
+        _same_length("partitions", partition, count)
+    for each in {partition} if isinstance(partition, int) else set(partition or ()):
+        if not -1 <= each < view.partitions or (each < 0 and isinstance(partition, int)):
+            raise UnknownTopicOrPartition(
+                f"topic {view.name!r} has partitions 0 to {view.partitions - 1}; there is no {each}"
+            )
+    if timestamps_ms is not None:
+        if not isinstance(timestamps_ms, int):
+            _same_length("timestamps_ms", timestamps_ms, count)
+        low = timestamps_ms if isinstance(timestamps_ms, int) else min(timestamps_ms, default=0)
+        if low < 0:
+            raise Rejected(f"timestamps_ms are milliseconds since the epoch, 0 or more, not {low}")
+    return Extra(partition, timestamps_ms, headers)
+
+
+def _same_length(what: str, given: Sequence[Any], count: int) -> None:
+    if len(given) != count:
+        raise Rejected(f"{len(given)} {what} for {count} values; give one for each")
+
+
+def _list_slices(intake: Intake, view: View, values: list[Any], keys: list[Any] | None, extra: Extra) -> list[Slice]:
+    count = len(values)
+    sizes = _sizes(values)
+    if keys is not None:
+        sizes = list(map(int.__add__, sizes, _sizes(keys)))
+    if extra.headers is not None:
+        sizes = [
+            size + sum(len(name) + len(data or b"") + RECORD_OVERHEAD for name, data in pairs or ())
+            for size, pairs in zip(sizes, extra.headers, strict=True)
+        ]
+    if sizes:
+        intake.check_size(view, max(sizes) + RECORD_OVERHEAD)
+    total = sum(sizes) + RECORD_OVERHEAD * count
+    bytes_max = intake.chunk_bytes(view) // 4
+    if total <= bytes_max:
+        return [Slice(values, keys, extra, total, arrow=False)] if count else []
+    made: list[Slice] = []
+    rows = max(1, count * bytes_max // total)
+    for start in range(0, count, rows):
+        end = min(start + rows, count)
+        made += _bounded(values, keys, extra, sizes, start, end, bytes_max)
+    return made
+
+
+def _bounded(
+    values: list[Any], keys: list[Any] | None, extra: Extra, sizes: list[int], start: int, end: int, bytes_max: int
+) -> list[Slice]:
+    """Rows ``start`` to ``end``, halved until no slice is far above ``bytes_max``."""
+    size = sum(sizes[start:end]) + RECORD_OVERHEAD * (end - start)
+    if size > 2 * bytes_max and end - start > 1:
+        middle = (start + end) // 2
+        return [
+            *_bounded(values, keys, extra, sizes, start, middle, bytes_max),
+            *_bounded(values, keys, extra, sizes, middle, end, bytes_max),
+        ]
+    cut_keys = None if keys is None else keys[start:end]
+    return [Slice(values[start:end], cut_keys, extra.cut(start, end), size, arrow=False)]
+
+
+def _sizes(column: list[Any]) -> list[int]:
+    try:
+        return list(map(len, column))
+    except TypeError:
+        return [0 if each is None else len(each) for each in column]
+
+
+def _arrow_slices(intake: Intake, view: View, values: Any, keys: Any, extra: Extra) -> list[Slice]:
+    values = _binary(values, "value")
+    keys = None if keys is None else _binary(keys, "key")
+    count = len(values)
+    if keys is not None and len(keys) != count:
+        raise Rejected(f"{len(keys)} keys for {count} values; give one for each, or None")
+    if not count:
+        return []
+    if intake.places_each and extra.partitions is None:
+        listed = [None] * count if keys is None else keys.to_pylist()
+        extra = extra._replace(partitions=intake.place_many(view, listed))
+    intake.check_size(view, _longest(values) + (0 if keys is None else _longest(keys)) + RECORD_OVERHEAD)
+    total = _bytes(values) + (0 if keys is None else _bytes(keys)) + RECORD_OVERHEAD * count
+    rows = max(1, count * intake.chunk_bytes(view) // total)
+    made: list[Slice] = []
+    for start in range(0, count, rows):
+        end = min(start + rows, count)
+        part, part_keys = values[start:end], None if keys is None else keys[start:end]
+        size = _bytes(part) + (0 if part_keys is None else _bytes(part_keys)) + RECORD_OVERHEAD * len(part)
+        made.append(Slice(part, part_keys, extra.cut(start, end), size, arrow=True))
+    return made
+
+
+def _binary(column: Any, what: str) -> pa.Array[Any]:
+    from headrace_common.core.batch.column_writer import as_binary
+
+    try:
+        made: pa.Array[Any] = as_binary(column)
+    except TypeError as error:
+        raise SerializationFailed(f"the {what} column: {error}") from None
+    return made
+
+
+def _longest(column: Any) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.max(pc.binary_length(column)).as_py() or 0)
+
+
+def _bytes(column: Any) -> int:
+    import pyarrow.compute as pc
+
+    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

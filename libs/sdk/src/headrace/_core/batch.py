@@ -1,0 +1,226 @@
+"""
+One batch of a partition: pieces of columns that came together, their encoded bytes, and in the end the outcome.
+
+``lane`` decides when it is sent; this knows its records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec, RecordColumns, build_batch, stamp_producer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SEQUENCES: Final = 2**31
+"""Sequence numbers go from 2147483647 to 0."""
+
+
+class Identity(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
+class Outcome(NamedTuple):
+    """What became of a batch."""
+
+    base_offset: int
+    """-1 when it failed, or nobody told."""
+    log_append_ms: int
+    """-1: records keep their own timestamps."""
+    error: Exception | None
+
+
+class Piece(NamedTuple):
+    """Rows of one chunk for one partition, in the order of the calls."""
+
+    values: Any
+    """A list, or an Arrow array."""
+    keys: Any
+    """The same; None when no row has a key."""
+    timestamps: Any
+    """One for all, or an array."""
+    headers: Sequence[Any] | None
+    size_bytes: int
+
+
+class Batch:
+    """
+    Records of one partition that are written together or not at all.
+
+    ``sent`` says whether it ever left: then its fate may be unknown. ``absent`` means that the leader has told it
+    was not written under its sequence. ``parts`` are the two halves when it was too large.
+    """
+
+    __slots__ = (
+        "absent",
+        "attempts",
+        "count",
+        "created_ms",
+        "encoded",
+        "expired",
+        "identity",
+        "in_flight",
+        "last_error",
+        "outcome",
+        "partition",
+        "parts",
+        "pieces",
+        "sent",
+        "sequence",
+        "size_bytes",
+        "timestamps",
+        "topic",
+        "watchers",
+    )
+
+    def __init__(self, topic: str, partition: int, created_ms: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.created_ms = created_ms
+        self.pieces: list[Piece] = []
+        self.count = 0
+        self.size_bytes = 0
+        self.encoded: bytes | None = None
+        self.identity: Identity | None = None
+        self.sequence = -1
+        self.attempts = 0
+        self.sent = False
+        self.in_flight = False
+        self.absent = False
+        self.expired = False
+        self.last_error: Exception | None = None
+        self.outcome: Outcome | None = None
+        self.parts: tuple[Batch, Batch] | None = None
+        self.timestamps: Any = None
+        self.watchers: list[Callable[[], None]] | None = None
+
+    def add(self, piece: Piece) -> int:
+        """Take rows in and return the place of the first."""
+        place = self.count
+        self.pieces.append(piece)
+        self.count += len(piece.values)
+        self.size_bytes += piece.size_bytes
+        return place
+
+    def fits(self, piece: Piece, size_max: int) -> bool:
+        """Whether the rows may join without passing the size or the number of records that one batch holds."""
+        return (
+            self.size_bytes + piece.size_bytes <= size_max and self.count + len(piece.values) <= RECORDS_PER_BATCH_MAX
+        )
+
+    def encode(self, codec: Codec, identity: Identity | None, sequence: int) -> bytes:
+        """
+        The batch as it goes on the wire; kept until the outcome is known.
+
+        Raises:
+            InvalidRecord, RecordTooLarge, TypeError: the records cannot be written as one batch.
+        """
+        self.identity, self.sequence = identity, sequence
+        producer_id, epoch = identity or (-1, -1)
+        columns = self._columns()
+        self.timestamps = columns.timestamps_ms
+        self.encoded = build_batch(
+            columns, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+        )
+        return self.encoded
+
+    def restamp(self, identity: Identity, sequence: int) -> None:
+        """The same records under another identity; the old sequence was never written."""
+        assert self.encoded is not None, "only what was encoded has a sequence"
+        self.identity, self.sequence, self.absent = identity, sequence, False
+        self.encoded = stamp_producer(self.encoded, identity.producer_id, identity.epoch, sequence)
+
+    def _columns(self) -> RecordColumns:
+        pieces = self.pieces
+        if len(pieces) > 1:
+            self.pieces = pieces = [_joined(pieces)]
+        piece = pieces[0]
+        return RecordColumns(piece.values, piece.keys, piece.timestamps, piece.headers)
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """Two batches with the records of this one, which has more than one."""
+        assert self.count > 1, "a single record cannot be split"
+        piece = _joined(self.pieces) if len(self.pieces) > 1 else self.pieces[0]
+        middle = self.count // 2
+        bytes_first = self.size_bytes * middle // self.count
+        self.parts = (
+            self._part(cut(piece, 0, middle, bytes_first)),
+            self._part(cut(piece, middle, self.count, self.size_bytes - bytes_first)),
+        )
+        self.release()
+        return self.parts
+
+    def _part(self, piece: Piece) -> Batch:
+        part = Batch(self.topic, self.partition, self.created_ms)
+        part.add(piece)
+        return part
+
+    def release(self) -> None:
+        """Give back the records' memory."""
+        self.pieces = []
+        self.encoded = None
+
+    def timestamp(self, place: int) -> int:
+        """Of the record at ``place``, once the outcome is known."""
+        if self.outcome is not None and self.outcome.log_append_ms >= 0:
+            return self.outcome.log_append_ms
+        stamps = self.timestamps
+        return stamps if isinstance(stamps, int) else int(stamps[place])
+
+
+def cut(piece: Piece, start: int, end: int, size_bytes: int) -> Piece:
+    """Rows ``start`` to ``end`` of a piece."""
+    stamps = piece.timestamps
+    return Piece(
+        piece.values[start:end],
+        None if piece.keys is None else piece.keys[start:end],
+        stamps if isinstance(stamps, int) else stamps[start:end],
+        None if piece.headers is None else piece.headers[start:end],
+        size_bytes,
+    )
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    counts = [len(piece.values) for piece in pieces]
+    keys = None
+    if any(piece.keys is not None for piece in pieces):
+        keys = _column([[None] * n if p.keys is None else p.keys for p, n in zip(pieces, counts, strict=True)])
+    headers: list[Any] | None = None
+    if any(piece.headers is not None for piece in pieces):
+        headers = [
+            h for p, n in zip(pieces, counts, strict=True) for h in (p.headers if p.headers is not None else [()] * n)
+        ]
+    return Piece(
+        _column([piece.values for piece in pieces]),
+        keys,
+        _stamps(pieces, counts),
+        headers,
+        sum(piece.size_bytes for piece in pieces),
+    )
+
+
+def _column(columns: list[Any]) -> Any:
+    if all(hasattr(column, "type") for column in columns):
+        import pyarrow as pa
+
+        return pa.chunked_array(columns).combine_chunks()
+    return list(chain.from_iterable(c.to_pylist() if hasattr(c, "to_pylist") else c for c in columns))
+
+
+def _stamps(pieces: list[Piece], counts: list[int]) -> int | np.ndarray[Any, Any]:
+    first = pieces[0].timestamps
+    if isinstance(first, int) and all(isinstance(p.timestamps, int) and p.timestamps == first for p in pieces):
+        return first
+    import numpy as np
+
+    columns = [
+        np.full(n, p.timestamps) if isinstance(p.timestamps, int) else p.timestamps
+        for p, n in zip(pieces, counts, strict=True)
+    ]
+    return np.concatenate(columns).astype(np.int64, copy=False)

@@ -1,0 +1,161 @@
+"""
+The open columns of one topic: where ``send`` appends, and how a row finds its batch afterwards.
+
+A chunk belongs to one topic and is filled under the intake's token. When it closes, ``partitioner`` spreads its rows
+over partitions; from then on it only knows the way from a row to its batch.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from headrace._core.batch import Batch
+    from headrace.records import Header
+
+RECORD_OVERHEAD: Final = 16
+"""Bytes that a record counts for beyond its key, value and headers."""
+
+BATCH_OVERHEAD: Final = 256
+"""More than the header and directory of a batch need."""
+
+
+class Chunk:
+    """
+    Columns that grow, then the route of each row.
+
+    ``room`` are the bytes that still fit into what was granted; ``tick`` is the wall time in seconds at which the
+    next row needs a new entry in ``clock``. Sparse things (explicit partitions, timestamps, headers) are kept aside.
+    """
+
+    __slots__ = (
+        "clock",
+        "error",
+        "granted",
+        "headers",
+        "keys",
+        "opened_ms",
+        "partitions",
+        "record_max",
+        "room",
+        "route",
+        "stamps",
+        "tick",
+        "topic",
+        "values",
+        "watchers",
+    )
+
+    def __init__(self, topic: str, *, opened_ms: float, record_max: int) -> None:
+        self.topic = topic
+        self.opened_ms = opened_ms
+        """Monotonic: linger and delivery timeout count from here."""
+        self.record_max = record_max
+        """Bytes of one record, overhead included."""
+        self.granted = 0
+        self.room = 0
+        self.values: Any = []
+        self.keys: Any = []
+        self.clock: list[tuple[int, int]] = []
+        """(first row, timestamp in ms): holds for all rows up to the next entry."""
+        self.tick = 0.0
+        self.partitions: list[tuple[int, int, int]] = []
+        """(first row, end, partition), where the caller named it."""
+        self.stamps: list[tuple[int, int, Any]] = []
+        """(first row, end, timestamp in ms or one for each), where the caller gave it."""
+        self.headers: dict[int, Sequence[Header]] = {}
+        self.route: Route | None = None
+        self.error: Exception | None = None
+        """Why no row of this chunk went anywhere."""
+        self.watchers: list[Callable[[], None]] | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has; only before it is routed."""
+        return len(self.values)
+
+    @property
+    def used_bytes(self) -> int:
+        """What its rows count for."""
+        return self.granted - self.room
+
+    def mark(self, now_ms: int) -> None:
+        """From here on rows are stamped ``now_ms``."""
+        if not self.clock or self.clock[-1][1] < now_ms:
+            self.clock.append((len(self.values), now_ms))
+        self.tick = (self.clock[-1][1] + 1) / 1_000
+
+    def name_partition(self, start: int, end: int, partition: int) -> None:
+        """The caller wants these rows there."""
+        runs = self.partitions
+        if runs and runs[-1][1] == start and runs[-1][2] == partition:
+            runs[-1] = (runs[-1][0], end, partition)
+        else:
+            runs.append((start, end, partition))
+
+    def timestamps(self) -> int | np.ndarray[Any, Any]:
+        """One for all, or one for each row."""
+        count = len(self.values)
+        if len(self.clock) == 1 and not self.stamps:
+            return self.clock[0][1]
+        import numpy as np
+
+        column = np.empty(count, np.int64)
+        for at, (start, stamp) in enumerate(self.clock):
+            end = self.clock[at + 1][0] if at + 1 < len(self.clock) else count
+            column[start:end] = stamp
+        for start, end, given in self.stamps:
+            column[start:end] = given
+        return column
+
+    def locate(self, row: int) -> tuple[Batch, int] | None:
+        """The batch that holds the row now, and its place there; None before the rows were spread."""
+        if self.route is None:
+            return None
+        batch, place = self.route.locate(row)
+        while batch.parts is not None:
+            (first, second) = batch.parts
+            if place < first.count:
+                batch = first
+            else:
+                batch, place = second, place - first.count
+        return batch, place
+
+
+class Route:
+    """Which batch each row of a chunk went into."""
+
+    __slots__ = ("_batches", "_order", "_places", "_rank", "_starts")
+
+    def __init__(
+        self, order: np.ndarray[Any, Any] | None, starts: list[int], batches: list[Batch], places: list[int]
+    ) -> None:
+        self._order = order
+        """Rows in the order in which they were cut up; None: as they were sent."""
+        self._starts = starts
+        """Where each piece starts in that order."""
+        self._batches = batches
+        self._places = places
+        """Where each piece starts in its batch."""
+        self._rank: np.ndarray[Any, Any] | None = None
+
+    def locate(self, row: int) -> tuple[Batch, int]:
+        """The batch, and the row's place in it."""
+        if self._order is not None:
+            if self._rank is None:
+                self._rank = self._ranks(self._order)
+            row = int(self._rank[row])
+        piece = bisect_right(self._starts, row) - 1
+        return self._batches[piece], self._places[piece] + row - self._starts[piece]
+
+    @staticmethod
+    def _ranks(order: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        return rank

@@ -1,0 +1,338 @@
+"""
+Decides, for one partition, which batch is sent when and under which sequence, and what an answer means.
+
+At most ``in_flight_max`` batches hold a sequence at a time; a broker remembers as many. The rules
+(``docs/replication.md`` on idempotence; KIP-98, KIP-360; differences are argued in DESIGN.md):
+
+* A batch that was ever sent is sent again only under the same sequence, until the leader says that it is not there:
+  NOT_LEADER, a timeout and a disconnect leave its fate unknown.
+* After a failure nothing is sent until every batch under way was answered; then all are repeated in order.
+* A batch that is given up leaves a gap. Later batches that were sent are repeated until they are either found written,
+  or refused as out of order by a leader that knows all before them is decided: then they are surely absent. When all
+  are decided the lane takes a new epoch, and numbers what is left from 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
+from headrace._core.chunk import BATCH_OVERHEAD
+from headrace._core.effects import Divided, Effect, RefreshMetadata, Settle
+from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTooLarge, error_for
+from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
+
+NEVER: Final = float("inf")
+
+_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.DISK_FULL,
+        ErrorCode.OVERLOADED,
+        ErrorCode.METADATA_UNAVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRules:
+    """What the settings say, in the units of the core."""
+
+    idempotent: bool
+    in_flight_max: int
+    retries: int
+    batch_bytes: int
+    """A batch is closed here."""
+    delivery_timeout_ms: float
+    backoff_ms: float
+    backoff_max_ms: float
+    codec: Codec
+
+
+class Lane:
+    """
+    The batches of one partition, oldest first.
+
+    ``waiting`` were never given a sequence; the last takes more rows until it is sent. ``sent`` hold a sequence and
+    have no outcome (or expired while under way: they stay until their answer comes). Time is monotonic milliseconds.
+    """
+
+    def __init__(self, topic: str, partition: int, rules: LaneRules, bytes_max: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.bytes_max = bytes_max
+        """The most bytes that a batch may have on the wire."""
+        self.waiting: deque[Batch] = deque()
+        self.sent: list[Batch] = []
+        self.in_flight = 0
+        self.broker = -1
+        """Where the batches under way are."""
+        self.not_before_ms = -NEVER
+        self.wakes_ms = NEVER
+        """When the core looks at this lane again by itself."""
+        self.identity: Identity | None = None
+        self.next_sequence = 0
+        self.retrying = False
+        """Repeat what has no outcome, once nothing is under way."""
+        self.gap = False
+        """A sequence is missing: number anew, once all that was sent is decided."""
+        self._rules = rules
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to send and nothing to wait for."""
+        return not self.waiting and not self.sent
+
+    def join(self, piece: Piece, created_ms: float) -> list[tuple[int, Batch, int]]:
+        """
+        Take rows in: they fill up the last waiting batch, or make new ones.
+
+        Returns:
+            (start in the piece, batch, place of that row in the batch), ascending.
+        """
+        size = min(self._rules.batch_bytes, self.bytes_max - BATCH_OVERHEAD)
+        last = self.waiting[-1] if self.waiting else None
+        if last is not None and last.encoded is None and last.fits(piece, size):
+            return [(0, last, last.add(piece))]
+        rows = len(piece.values)
+        share = rows
+        if piece.size_bytes > min(size + size // 2, self.bytes_max - BATCH_OVERHEAD):
+            share = max(1, rows * size // piece.size_bytes)
+        share = min(share, RECORDS_PER_BATCH_MAX)
+        joined: list[tuple[int, Batch, int]] = []
+        for start in range(0, rows, share):
+            end = min(start + share, rows)
+            batch = Batch(self.topic, self.partition, created_ms)
+            total = piece.size_bytes
+            batch.add(cut(piece, start, end, total * end // rows - total * start // rows) if share < rows else piece)
+            self.waiting.append(batch)
+            joined.append((start, batch, 0))
+        return joined
+
+    # --- sending ----------------------------------------------------------------------------------------------
+
+    def wants_identity(self) -> bool:
+        """Whether nothing can be sent before ``renew``."""
+        if not self._rules.idempotent or self.idle:
+            return False
+        if self.identity is None:
+            return True
+        return self.gap and not self.in_flight and all(batch.absent for batch in self.sent)
+
+    def renew(self, identity: Identity) -> None:
+        """Number all that is left from 0 under ``identity``."""
+        assert not self.in_flight, "what is under way has its sequence"
+        assert all(batch.absent for batch in self.sent), "what may be written keeps its sequence"
+        self.identity = identity
+        self.next_sequence = 0
+        self.gap = self.retrying = False
+        for batch in self.sent:
+            batch.restamp(identity, self._take_sequence(batch.count))
+
+    def next(self, broker: int, now_ms: float, current: Identity | None) -> tuple[Batch | None, list[Effect]]:
+        """
+        The batch to send to ``broker``, the leader, now; it counts as under way from here on.
+
+        Args:
+            current: the producer's identity; a lane without unsettled sequences takes it on.
+        """
+        if now_ms < self.not_before_ms or (self.in_flight and broker != self.broker):
+            return None, []
+        if self.retrying:
+            if self.in_flight:
+                return None, []
+            self.retrying = False
+        for batch in self.sent:
+            if not batch.in_flight and not batch.absent:
+                return (self._leaves(batch, broker), []) if self.in_flight < self._rules.in_flight_max else (None, [])
+        if self.gap or not self.waiting or len(self.sent) >= self._rules.in_flight_max:
+            return None, []
+        if self._rules.idempotent:
+            if not self.sent and current is not None and current != self.identity:
+                self.identity, self.next_sequence = current, 0
+            if self.identity is None:
+                return None, []
+        return self._drain(broker)
+
+    def _drain(self, broker: int) -> tuple[Batch | None, list[Effect]]:
+        effects: list[Effect] = []
+        while self.waiting:
+            batch = self.waiting[0]
+            try:
+                encoded = batch.encode(self._rules.codec, self.identity, self.next_sequence if self.identity else -1)
+            except (HeadraceError, TypeError, ValueError, OverflowError) as error:
+                self.waiting.popleft()
+                effects += self._settle(batch, _as_ours(error))
+                continue
+            self.waiting.popleft()
+            if len(encoded) > self.bytes_max and batch.count > 1:
+                self.waiting.extendleft(reversed(batch.halves()))
+                effects.append(Divided(batch))
+                continue
+            self._take_sequence(batch.count)
+            self.sent.append(batch)
+            return self._leaves(batch, broker), effects
+        return None, effects
+
+    def _leaves(self, batch: Batch, broker: int) -> Batch:
+        assert not batch.in_flight, "a batch is under way once"
+        batch.in_flight = batch.sent = True
+        self.in_flight += 1
+        self.broker = broker
+        return batch
+
+    def _take_sequence(self, count: int) -> int:
+        sequence = self.next_sequence
+        self.next_sequence = (sequence + count) % SEQUENCES
+        return sequence
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def acked(self, batch: Batch, base_offset: int, log_append_ms: int) -> list[Effect]:
+        """The leader has written the batch, now or before."""
+        self._returned(batch)
+        self.sent.remove(batch)
+        if batch.outcome is not None:  # expired meanwhile
+            return []
+        batch.outcome = Outcome(base_offset, log_append_ms, None)
+        return self._settled(batch)
+
+    def lost(self, batch: Batch, error: HeadraceError, now_ms: float) -> list[Effect]:
+        """No answer came: the batch may be written."""
+        self._returned(batch)
+        return self._again(batch, error, now_ms, moved=True)
+
+    def refused(self, batch: Batch, code: int, message: str, now_ms: float) -> list[Effect]:
+        """The leader, or who was taken for it, answered with an error."""
+        self._returned(batch)
+        error = error_for(code, f"{self.topic}-{self.partition}: {message}" if message else "")
+        if error.code in _GAP and self._rules.idempotent:
+            return self._out_of_order(batch, error)
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.expired:
+            return self._divide(batch)
+        if error.code in _MOVED or error.code in _AGAIN:
+            return self._again(batch, error, now_ms, moved=error.code in _MOVED)
+        self.sent.remove(batch)
+        return self._give_up(batch, error)
+
+    def _returned(self, batch: Batch) -> None:
+        assert batch.in_flight, "an answer belongs to a batch under way"
+        batch.in_flight = False
+        self.in_flight -= 1
+
+    def _again(self, batch: Batch, error: HeadraceError, now_ms: float, *, moved: bool) -> list[Effect]:
+        effects: list[Effect] = [RefreshMetadata(str(error))] if moved else []
+        batch.last_error = error
+        batch.attempts += 1
+        if batch.expired:
+            self.sent.remove(batch)
+            return effects
+        if batch.attempts > self._rules.retries:
+            self.sent.remove(batch)
+            return effects + self._give_up(batch, error)
+        self.retrying = True
+        wait = min(self._rules.backoff_ms * 2.0 ** min(batch.attempts - 1, 16), self._rules.backoff_max_ms)
+        self.not_before_ms = max(self.not_before_ms, now_ms + wait)
+        return effects
+
+    def _out_of_order(self, batch: Batch, error: HeadraceError) -> list[Effect]:
+        batch.last_error = error
+        if batch.expired:
+            self.sent.remove(batch)
+            return []
+        earlier = self.sent[: self.sent.index(batch)]
+        if all(other.absent for other in earlier):
+            batch.absent = True
+            self.gap = True
+        else:
+            self.retrying = True
+        return []
+
+    def _divide(self, batch: Batch) -> list[Effect]:
+        """Two halves in its place, under the sequences that its records have: it was not written."""
+        place = self.sent.index(batch)
+        sequence = batch.sequence
+        halves = batch.halves()
+        for half in halves:
+            half.encode(self._rules.codec, self.identity, sequence)
+            if self.identity is not None:
+                sequence = (sequence + half.count) % SEQUENCES
+        self.sent[place : place + 1] = halves
+        self.bytes_max = max(BATCH_OVERHEAD * 2, min(self.bytes_max, len(halves[0].encoded or b"") + BATCH_OVERHEAD))
+        self.retrying = True
+        return [Divided(batch), RefreshMetadata(f"{self.topic} takes smaller batches than was known")]
+
+    def _give_up(self, batch: Batch, error: HeadraceError) -> list[Effect]:
+        if self._rules.idempotent:
+            self.gap = True
+        return self._settle(batch, error)
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def expire(self, now_ms: float) -> list[Effect]:
+        """Give up what is older than the delivery timeout."""
+        limit = now_ms - self._rules.delivery_timeout_ms
+        effects: list[Effect] = []
+        for batch in [b for b in self.sent if b.created_ms <= limit and not b.expired]:
+            batch.expired = True
+            effects += self._give_up(batch, self._timed_out(batch))
+            if not batch.in_flight:
+                self.sent.remove(batch)
+        while self.waiting and self.waiting[0].created_ms <= limit:
+            batch = self.waiting.popleft()
+            effects += self._settle(batch, self._timed_out(batch))
+        return effects
+
+    def abort(self, error: HeadraceError) -> list[Effect]:
+        """Give up everything: the producer ends."""
+        effects: list[Effect] = []
+        for batch in [*self.sent, *self.waiting]:
+            if batch.outcome is None:
+                effects += self._settle(batch, error)
+            batch.in_flight = False
+        self.in_flight = 0
+        self.sent.clear()
+        self.waiting.clear()
+        return effects
+
+    def _timed_out(self, batch: Batch) -> HeadraceError:
+        fate = "it may have been written" if batch.sent else "it was never sent"
+        last = f"; the last failure was: {batch.last_error}" if batch.last_error is not None else ""
+        return DeliveryTimedOut(
+            f"{batch.count} records for {self.topic}-{self.partition} were not acknowledged within "
+            f"{self._rules.delivery_timeout_ms:g} ms; {fate}{last}"
+        )
+
+    def _settle(self, batch: Batch, error: Exception) -> list[Effect]:
+        batch.outcome = Outcome(-1, -1, error)
+        return self._settled(batch)
+
+    def _settled(self, batch: Batch) -> list[Effect]:
+        batch.release()
+        return [Settle(batch, batch.size_bytes)]
+
+
+def _as_ours(error: Exception) -> Exception:
+    if isinstance(error, RecordTooLarge | HeadraceError):
+        return error
+    return error_for(ErrorCode.INVALID_RECORD, f"the records cannot be written: {error}")

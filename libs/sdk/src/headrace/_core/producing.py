@@ -1,0 +1,245 @@
+"""
+The producing core: all lanes of one producer, its identity, and the order in which partitions are served.
+
+Events come in as method calls, effects go out as return values; ``aio._engine`` carries them out. Time comes in as
+monotonic milliseconds, leaders through ``LeaderOf``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final, NamedTuple
+
+from headrace._core.batch import Batch, Identity
+from headrace._core.chunk import Chunk, Route
+from headrace._core.effects import AskIdentity, Effect, RefreshMetadata, SendBatches
+from headrace._core.lane import NEVER, Lane, LaneRules
+from headrace._core.partitioner import BulkPartitioner, Sticky, split
+from headrace.errors import HeadraceError
+
+LeaderOf = Callable[[str, int], int]
+"""(topic, partition) -> node id; -1: nobody is known to lead."""
+
+ENTRIES_MAX: Final = 10_000
+"""Most partitions in one request."""
+
+
+class Answer(NamedTuple):
+    """What a broker said about one batch."""
+
+    error: int
+    message: str
+    base_offset: int
+    log_append_ms: int
+
+
+class ProducerCore:
+    """
+    Everything between a closed chunk and the outcome of its records.
+
+    ``seed`` decides where keyless rows start, so that producers spread.
+    """
+
+    def __init__(
+        self, rules: LaneRules, *, request_bytes: int, seed: int = 0, bulk: BulkPartitioner | None = None
+    ) -> None:
+        self._rules = rules
+        self._request_bytes = request_bytes
+        self._seed = seed
+        self._bulk = bulk
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._ready: dict[Lane, None] = {}
+        """Lanes that may have something to send."""
+        self._busy: dict[Lane, None] = {}
+        """Lanes with batches that have no outcome."""
+        self._later: list[tuple[float, int, Lane]] = []
+        self._numbers = count()
+        self._sticky: dict[str, Sticky] = {}
+        self.identity: Identity | None = None
+        self._asking = False
+
+    @property
+    def idle(self) -> bool:
+        """Every batch has its outcome."""
+        return not self._busy
+
+    # --- rows come in -----------------------------------------------------------------------------------------
+
+    def take(self, chunk: Chunk, partitions: int, bytes_max: int) -> None:
+        """
+        Spread the rows of a closed chunk.
+
+        Args:
+            bytes_max: the most that the topic takes in one batch.
+
+        Raises:
+            InvalidPartitions: the application's partitioner is wrong; no row went anywhere.
+        """
+        sticky = self._sticky.get(chunk.topic)
+        if sticky is None:
+            sticky = self._sticky[chunk.topic] = Sticky(self._seed, self._rules.batch_bytes)
+        order, pieces = split(chunk, partitions, sticky, self._bulk)
+        starts: list[int] = []
+        batches: list[Batch] = []
+        places: list[int] = []
+        at = 0
+        for partition, piece in pieces:
+            lane = self._lane(chunk.topic, partition, bytes_max)
+            for start, batch, place in lane.join(piece, chunk.opened_ms):
+                starts.append(at + start)
+                batches.append(batch)
+                places.append(place)
+            at += len(piece.values)
+            self._busy[lane] = self._ready[lane] = None
+        chunk.route = Route(order, starts, batches, places)
+        chunk.values = chunk.keys = ()
+        chunk.headers, chunk.partitions, chunk.stamps = {}, [], []
+
+    def _lane(self, topic: str, partition: int, bytes_max: int) -> Lane:
+        lane = self._lanes.get((topic, partition))
+        if lane is None:
+            lane = self._lanes[topic, partition] = Lane(
+                topic, partition, self._rules, min(bytes_max, self._request_bytes)
+            )
+        return lane
+
+    # --- batches go out ---------------------------------------------------------------------------------------
+
+    def drain(self, now_ms: float, leader_of: LeaderOf) -> list[Effect]:
+        """All that can be sent now, as requests; and what is needed before more can be."""
+        while self._later and self._later[0][0] <= now_ms:
+            lane = heapq.heappop(self._later)[2]
+            lane.wakes_ms = NEVER
+            self._ready[lane] = None
+        effects: list[Effect] = []
+        ready, self._ready = self._ready, {}
+        round_: list[Lane] = list(ready)
+        while round_:
+            chosen: dict[int, list[Batch]] = {}
+            round_ = [lane for lane in round_ if self._choose(lane, now_ms, leader_of, chosen, effects)]
+            for broker, batches in chosen.items():
+                effects += self._requests(broker, batches)
+        return effects
+
+    def _choose(
+        self, lane: Lane, now_ms: float, leader_of: LeaderOf, chosen: dict[int, list[Batch]], effects: list[Effect]
+    ) -> bool:
+        """Whether the lane gave a batch, and so may have another."""
+        if now_ms < lane.not_before_ms:
+            self._wait(lane, lane.not_before_ms)
+            return False
+        if lane.wants_identity() and not self._identify(lane, effects):
+            return False
+        leader = leader_of(lane.topic, lane.partition)
+        if leader < 0:
+            if not lane.idle:
+                effects.append(RefreshMetadata(f"nobody is known to lead {lane.topic}-{lane.partition}"))
+                self._wait(lane, now_ms + self._rules.backoff_ms)
+            return False
+        batch, more = lane.next(leader, now_ms, self.identity)
+        effects += more
+        if lane.idle:
+            self._busy.pop(lane, None)
+        if batch is None:
+            return False
+        chosen.setdefault(leader, []).append(batch)
+        return True
+
+    def _identify(self, lane: Lane, effects: list[Effect]) -> bool:
+        """Whether the lane can go on: with the producer's identity, where that is another than its own."""
+        if self.identity is not None and self.identity != lane.identity:
+            lane.renew(self.identity)
+            return True
+        self._ready[lane] = None
+        if not self._asking:
+            self._asking = True
+            effects.append(AskIdentity(self.identity))
+        return False
+
+    def _wait(self, lane: Lane, until_ms: float) -> None:
+        if until_ms < lane.wakes_ms:
+            lane.wakes_ms = until_ms
+            heapq.heappush(self._later, (until_ms, next(self._numbers), lane))
+
+    def _requests(self, broker: int, batches: list[Batch]) -> list[Effect]:
+        requests: list[Effect] = []
+        start, size = 0, 0
+        for at, batch in enumerate(batches):
+            length = len(batch.encoded or b"")
+            if at > start and (size + length > self._request_bytes or at - start >= ENTRIES_MAX):
+                requests.append(SendBatches(broker, tuple(batches[start:at])))
+                start, size = at, 0
+            size += length
+        requests.append(SendBatches(broker, tuple(batches[start:])))
+        return requests
+
+    # --- answers come in --------------------------------------------------------------------------------------
+
+    def answered(self, batches: Sequence[Batch], answers: Sequence[Answer], now_ms: float) -> list[Effect]:
+        """A request was answered, batch by batch."""
+        effects: list[Effect] = []
+        for batch, answer in zip(batches, answers, strict=True):
+            lane = self._lanes[batch.topic, batch.partition]
+            if not batch.in_flight:
+                continue  # the producer was aborted meanwhile
+            if answer.error:
+                effects += lane.refused(batch, answer.error, answer.message, now_ms)
+            else:
+                effects += lane.acked(batch, answer.base_offset, answer.log_append_ms)
+            self._touched(lane)
+        return effects
+
+    def lost(self, batches: Sequence[Batch], error: HeadraceError, now_ms: float) -> list[Effect]:
+        """A request got no answer."""
+        effects: list[Effect] = []
+        for batch in batches:
+            if batch.in_flight:
+                lane = self._lanes[batch.topic, batch.partition]
+                effects += lane.lost(batch, error, now_ms)
+                self._touched(lane)
+        return effects
+
+    def identified(self, identity: Identity) -> None:
+        """The answer to ``AskIdentity``."""
+        self.identity = identity
+        self._asking = False
+
+    def _touched(self, lane: Lane) -> None:
+        if lane.idle:
+            self._busy.pop(lane, None)
+        else:
+            self._ready[lane] = None
+
+    def unidentified(self) -> None:
+        """``AskIdentity`` was given up, as nothing needs one any more."""
+        self._asking = False
+
+    def unsettled(self) -> list[Batch]:
+        """Every batch without an outcome."""
+        return [b for lane in self._busy for b in (*lane.sent, *lane.waiting) if b.outcome is None]
+
+    # --- time and the end -------------------------------------------------------------------------------------
+
+    def retry_ms(self) -> float:
+        """When ``drain`` has something to do again by the time alone."""
+        return self._later[0][0] if self._later else NEVER
+
+    def expire(self, now_ms: float) -> list[Effect]:
+        """Give up what is too old; call it now and then."""
+        effects: list[Effect] = []
+        for lane in list(self._busy):
+            effects += lane.expire(now_ms)
+            self._touched(lane)
+        return effects
+
+    def abort(self, error: HeadraceError) -> list[Effect]:
+        """Give up everything."""
+        effects: list[Effect] = []
+        for lane in self._busy:
+            effects += lane.abort(error)
+        self._busy.clear()
+        self._ready.clear()
+        self._later.clear()
+        return effects

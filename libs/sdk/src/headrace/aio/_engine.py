@@ -1,0 +1,391 @@
+"""
+The shell around the producing core: one task that takes closed chunks, answers and timers to it, and does what it says.
+
+Both producers own an engine; it runs on one event loop. Everything reaches it as a note and a wake-up, so that all
+that came in during one turn of the loop is handled together. Nothing here is done per record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from headrace._core.batch import Batch, Identity
+from headrace._core.chunk import Chunk
+from headrace._core.effects import AskIdentity, Divided, Effect, RefreshMetadata, SendBatches, Settle
+from headrace._core.lane import NEVER, LaneRules
+from headrace._core.producing import Answer, ProducerCore
+from headrace._intake import Intake
+from headrace._runtime import Clock, SystemClock, Tasks
+from headrace._transport.port import Transport
+from headrace.aio._client import ClusterClient, Leader, TopicView
+from headrace.delivery import DeliveredBatch, batch_settled, changed
+from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, NetworkFailed, WaitTimedOut
+from headrace.records import TopicPartition
+from headrace.serializers import takes_many
+from headrace.settings import ProducerSettings
+from headrace_common.core.batch import Codec
+from headrace_common.core.ids import NodeId
+from headrace_common.runtime.entropy import backoff_ms, jitter
+from headrace_proto.v1 import broker_pb2 as pb
+
+EXPIRY_CHECKS: Final = 20
+"""How often within a delivery timeout old batches are looked for; at least once a second."""
+
+EXPIRY_MS_MAX: Final = 1_000
+
+_log = logging.getLogger("headrace")
+
+
+class ProducerEngine:
+    """
+    The background half of a producer. Methods run on its loop, unless they say otherwise.
+
+    Args:
+        transport: owned from here on: ``close`` closes it.
+    """
+
+    def __init__(self, transport: Transport, settings: ProducerSettings, clock: Clock | None = None) -> None:
+        self._settings = settings
+        self._clock: Clock = clock or SystemClock()
+        self._transport = transport
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake_up: asyncio.Event = asyncio.Event()
+        self._noted: deque[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = deque()
+        self._called = False
+        bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
+        self._core = ProducerCore(
+            _rules(settings), request_bytes=settings.max_request_size, seed=int(jitter(1 << 20)), bulk=bulk
+        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = NEVER
+        self._expiry: asyncio.TimerHandle | None = None
+        self._tasks = Tasks(self._crashed)
+        self.intake = Intake(settings, self._clock, on_open=self._opened, on_close=self._call)
+        self.cluster = ClusterClient(transport, settings, clock=self._clock, on_change=self._metadata_changed)
+
+    def start(self) -> None:
+        """Run on the current loop."""
+        self._loop = asyncio.get_running_loop()
+        self._tasks.start(self._run(), "producer")
+
+    # --- notes from other threads, with the intake's token held -----------------------------------------------
+
+    def _opened(self, chunk: Chunk) -> None:
+        loop = self._loop
+        assert loop is not None, "chunks are opened after the start"
+        loop.call_soon_threadsafe(self._linger, chunk)
+
+    def _call(self) -> None:
+        """Wake the loop, once for whatever comes until it has woken."""
+        if not self._called and self._loop is not None and not self._loop.is_closed():
+            self._called = True
+            self._loop.call_soon_threadsafe(self._wake_up.set)
+
+    def _linger(self, chunk: Chunk) -> None:
+        if self._settings.linger_ms > 0:
+            assert self._loop is not None, "started"
+            self._loop.call_later(self._settings.linger_ms / 1_000, self._lingered, chunk)
+        else:
+            self._lingered(chunk)
+
+    def _lingered(self, chunk: Chunk) -> None:
+        with self.intake.hold:
+            if self.intake.opened.get(chunk.topic) is not chunk:
+                return
+            self._called = True  # no need to be woken
+            self.intake.close(chunk)
+        self._wake_up.set()
+
+    # --- the one task -----------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake_up.wait()
+            self._wake_up.clear()
+            self._called = False
+            self._pump()
+
+    def _pump(self) -> None:
+        """Let the core see all that is new, and do all that it asks for."""
+        core = self._core
+        effects: list[Effect] = []
+        while self._noted:
+            handle, args = self._noted.popleft()
+            effects += handle(*args)
+        while self.intake.closed:
+            self._take(self.intake.closed.popleft())
+        effects += core.drain(self._clock.monotonic_ms(), self._leader_of)
+        self._carry_out(effects)
+        self._set_timers()
+
+    def _take(self, chunk: Chunk) -> None:
+        view = self.cluster.known(chunk.topic) or self.intake.topics[chunk.topic]
+        try:
+            self._core.take(chunk, view.partitions, view.max_message_bytes)
+        except HeadraceError as error:
+            self._drop(chunk, error)
+        except Exception as error:  # noqa: BLE001  # the application's own partitioner
+            self._drop(chunk, Internal(f"the partitioner raised {error!r}"))
+        for look in changed(chunk):
+            look()
+
+    def _drop(self, chunk: Chunk, error: HeadraceError) -> None:
+        chunk.error = error
+        chunk.values = chunk.keys = ()
+        with self.intake.hold:
+            self.intake.give_back(chunk.used_bytes)
+
+    def _leader_of(self, topic: str, partition: int) -> int:
+        leader = self.cluster.leader(TopicPartition(topic, partition))
+        return -1 if leader is None else leader.broker
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        given_back = 0
+        settled: list[Batch] = []
+        for effect in effects:
+            match effect:
+                case Settle(batch, size_bytes):
+                    given_back += size_bytes
+                    settled.append(batch)
+                case SendBatches(broker, batches):
+                    self._send(broker, batches)
+                case RefreshMetadata(reason):
+                    self.cluster.refresh(reason)
+                case Divided(batch):
+                    for look in changed(batch):
+                        look()
+                case AskIdentity(previous):
+                    self._tasks.start(self._identify(previous), "producer id")
+        if given_back:
+            with self.intake.hold:
+                self.intake.give_back(given_back)
+        for batch in settled:
+            for look in changed(batch):
+                look()
+            if self._settings.on_delivery is not None:
+                self._report(batch)
+
+    def _report(self, batch: Batch) -> None:
+        outcome = batch.outcome
+        assert outcome is not None, "settled"
+        stamp = -1 if batch.timestamps is None else batch.timestamp(0)
+        report = DeliveredBatch(batch.topic, batch.partition, outcome.base_offset, batch.count, stamp, outcome.error)
+        assert self._settings.on_delivery is not None, "asked before"
+        try:
+            self._settings.on_delivery(report)
+        except Exception:  # noqa: BLE001  # the application's own function must not stop its producer
+            _log.exception("on_delivery raised")
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def _send(self, broker: int, batches: tuple[Batch, ...]) -> None:
+        request = pb.ProduceRequest(acks=self._settings.acks_number, timeout_ms=self._settings.request_timeout_ms)
+        for batch in batches:
+            view = self.cluster.known(batch.topic)
+            assert view is not None, "its leader is known"
+            request.partitions.add(
+                topic_id=view.topic_id,
+                partition=batch.partition,
+                batch=batch.encoded,
+                leader_epoch=view.leaders[batch.partition].epoch,
+            )
+        answer = asyncio.ensure_future(self._transport.produce_stream(NodeId(broker)).send(request))
+        answer.add_done_callback(lambda done: self._note(self._answered, batches, done))
+
+    def _note(self, handle: Callable[..., list[Effect]], *args: Any) -> None:
+        self._noted.append((handle, args))
+        self._wake_up.set()
+
+    def _answered(self, batches: tuple[Batch, ...], done: asyncio.Future[pb.ProduceResponse | None]) -> list[Effect]:
+        now_ms = self._clock.monotonic_ms()
+        if done.cancelled():
+            return self._core.lost(batches, NetworkFailed("the request was cancelled"), now_ms)
+        error = done.exception()
+        if isinstance(error, HeadraceError):
+            return self._core.lost(batches, error, now_ms)
+        if error is not None:
+            raise error
+        response = done.result()
+        if response is None:  # acks=0
+            return self._core.answered(batches, [Answer(0, "", -1, -1)] * len(batches), now_ms)
+        if len(response.partitions) != len(batches):
+            broken = Internal(f"the broker answered {len(response.partitions)} of {len(batches)} partitions")
+            return self._core.lost(batches, broken, now_ms)
+        answers = [Answer(p.error, p.message, p.base_offset, p.log_append_time_ms) for p in response.partitions]
+        for batch, result in zip(batches, response.partitions, strict=True):
+            if result.error and result.HasField("leader"):
+                self.cluster.hint(
+                    TopicPartition(batch.topic, batch.partition),
+                    Leader(NodeId(result.leader.id), result.leader.leader_epoch),
+                )
+        return self._core.answered(batches, answers, now_ms)
+
+    async def _identify(self, previous: Identity | None) -> None:
+        request = pb.InitProducerIdRequest()
+        if previous is not None:
+            request.producer_id, request.producer_epoch = previous
+        attempt = 0
+        while not self._core.idle:
+            try:
+                answer = await self._transport.init_producer_id(request)
+            except HeadraceError as error:
+                attempt += 1
+                if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+                    request = pb.InitProducerIdRequest()
+                _log.info("no producer id yet: %s", error)
+                settings = self._settings
+                await self._clock.sleep_ms(
+                    backoff_ms(attempt, first_ms=settings.retry_backoff_ms, ms_max=settings.retry_backoff_max_ms)
+                )
+                continue
+            self._core.identified(Identity(answer.producer_id, answer.producer_epoch))
+            self._wake_up.set()
+            return
+        self._core.unidentified()
+
+    # --- metadata ---------------------------------------------------------------------------------------------
+
+    async def topic(self, name: str, timeout_ms: float, at_least: int = 0) -> TopicView:
+        """
+        The topic, with ``at_least`` so many partitions if a fresh look shows them.
+
+        Raises:
+            UnknownTopicOrPartition, NetworkFailed, WaitTimedOut: see ``ClusterClient.topic``.
+        """
+        view = await self.cluster.topic(name, timeout_ms)
+        if view.partitions < at_least:
+            try:
+                await asyncio.wait_for(self.cluster.refreshed(f"{name} may have grown"), timeout_ms / 1_000)
+            except TimeoutError:
+                raise WaitTimedOut(f"no metadata of topic {name!r} within {timeout_ms:g} ms") from None
+            view = self.cluster.known(name) or view
+        self.intake.topics[name] = view
+        return view
+
+    def _metadata_changed(self) -> None:
+        intake = self.intake
+        with intake.hold:
+            for name in list(intake.topics):
+                view = self.cluster.known(name)
+                if view is not None:
+                    intake.topics[name] = view
+                    continue
+                if name in intake.opened:
+                    intake.close(intake.opened[name])
+                elif all(chunk.topic != name for chunk in intake.closed):
+                    del intake.topics[name]
+        self._wake_up.set()
+
+    # --- timers -----------------------------------------------------------------------------------------------
+
+    def _set_timers(self) -> None:
+        assert self._loop is not None, "started"
+        retry_ms = self._core.retry_ms()
+        if retry_ms != self._timer_ms:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = retry_ms
+            if retry_ms != NEVER:
+                wait = max(0.0, retry_ms - self._clock.monotonic_ms()) + 0.5
+                self._timer = self._loop.call_later(wait / 1_000, self._retry)
+        if self._expiry is None and not self._core.idle:
+            period = min(EXPIRY_MS_MAX, self._settings.delivery_timeout_ms / EXPIRY_CHECKS)
+            self._expiry = self._loop.call_later(period / 1_000, self._expire)
+
+    def _retry(self) -> None:
+        self._timer, self._timer_ms = None, NEVER
+        self._wake_up.set()
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._note(lambda: self._core.expire(self._clock.monotonic_ms()))
+
+    # --- flush and close --------------------------------------------------------------------------------------
+
+    async def flush(self, timeout: float | None) -> None:
+        """
+        Send all that was accepted before this call, and wait until each record has its outcome.
+
+        Raises:
+            WaitTimedOut: after ``timeout`` seconds; the work goes on.
+        """
+        with self.intake.hold:
+            self.intake.close_all()
+        self._pump()
+        batches = self._core.unsettled()
+        if not batches:
+            return
+        assert self._loop is not None, "started"
+        done = self._loop.create_future()
+        left = 1
+
+        def one_more(count: int) -> None:
+            nonlocal left
+            left += count
+            if not left and not done.done():
+                done.set_result(None)
+
+        for batch in batches:
+            one_more(1)
+            batch_settled(batch, lambda: one_more(-1))
+        one_more(-1)
+        try:
+            await asyncio.wait_for(done, timeout)
+        except TimeoutError:
+            raise WaitTimedOut(f"not all was acknowledged within {timeout:g} s; it goes on") from None
+
+    async def close(self, timeout: float | None, error: HeadraceError) -> None:
+        """Accept nothing more, flush within ``timeout`` seconds, fail the rest with ``error``, and let all go."""
+        with self.intake.hold:
+            self.intake.fail(error)
+        try:
+            await self.flush(timeout)
+        finally:
+            self._end(error)
+            await self._tasks.close()
+            await self.cluster.close()
+            await self._transport.close()
+
+    def abandon(self) -> None:
+        """The producer was forgotten: deliver what it accepted, then close; nobody waits for it."""
+        error = ClientClosed("the producer was collected without having been closed")
+        self._last = asyncio.ensure_future(self._finish(error))
+
+    async def _finish(self, error: HeadraceError) -> None:
+        with contextlib.suppress(WaitTimedOut):
+            await self.close(self._settings.delivery_timeout_ms / 1_000, error)
+
+    def _end(self, error: HeadraceError) -> None:
+        for timer in (self._timer, self._expiry):
+            if timer is not None:
+                timer.cancel()
+        while self.intake.closed:
+            chunk = self.intake.closed.popleft()
+            self._drop(chunk, error)
+            for look in changed(chunk):
+                look()
+        self._carry_out(self._core.abort(error))
+
+    def _crashed(self, error: BaseException) -> None:
+        broken = Internal(f"the producer met a bug and has stopped: {error!r}")
+        with self.intake.hold:
+            self.intake.fail(broken)
+        self._end(broken)
+
+
+def _rules(settings: ProducerSettings) -> LaneRules:
+    return LaneRules(
+        idempotent=settings.enable_idempotence,
+        in_flight_max=settings.max_in_flight_requests_per_connection,
+        retries=settings.retries,
+        batch_bytes=settings.batch_size,
+        delivery_timeout_ms=settings.delivery_timeout_ms,
+        backoff_ms=settings.retry_backoff_ms,
+        backoff_max_ms=settings.retry_backoff_max_ms,
+        codec=Codec.parse(settings.compression_type),
+    )

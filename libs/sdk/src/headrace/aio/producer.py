@@ -1,0 +1,271 @@
+"""
+The producer for asyncio. ``headrace.Producer`` is its twin for threads: the same settings, names and guarantees.
+
+::
+
+    >>> async def main():
+    ...     async with aio.Producer(bootstrap) as producer:
+    ...         delivery = await producer.send("flights", b"UA 1545 departed", key=b"UA")
+    ...         metadata = await delivery
+    ...         print(metadata.topic, metadata.offset)
+    >>> asyncio.run(main())
+    flights 0
+
+``await send(...)`` waits only where there is no room; awaiting what it returns waits for the acknowledgement. Records
+of one ``linger_ms`` leave together, a batch per partition, so send many before you await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace._bulk import Slice, slices, table_columns
+from headrace._core.chunk import RECORD_OVERHEAD
+from headrace._intake import closed_error
+from headrace.aio._engine import ProducerEngine
+from headrace.delivery import Deliveries, Delivery, finish
+from headrace.errors import BufferExhausted, UnknownTopicOrPartition
+from headrace.records import HeadersIn
+from headrace.settings import ProducerSettings, bootstrap_addresses, read_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace._transport.port import Transport
+    from headrace.aio._client import TopicView
+
+T = TypeVar("T")
+
+
+class Producer:
+    """
+    Sends records from one event loop.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas, or a list; else ``HEADRACE_BOOTSTRAP``, else
+            ``127.0.0.1:9292``.
+        settings: see ``headrace.settings.ProducerSettings``; Kafka's names with underscores.
+
+    Raises:
+        InvalidConfig: all that is wrong with the settings.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        self._closed = True  # until it works, there is nothing to warn of
+        self._settings = read_settings(ProducerSettings, settings)
+        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(bootstrap_servers)), self._settings)
+        self._intake = self._engine.intake
+        self._one = self._intake.one
+        self._fast = self._intake.fast
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: HeadersIn | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """
+        Accept one record; waits up to ``max_block_ms`` for metadata and buffer space, and not for the broker.
+
+        Args:
+            value, key: bytes, text (UTF-8) or None; with serializers, what those take.
+            headers: a mapping, or (name, bytes) pairs.
+            partition: else the partitioner decides: by key; without one the sticky partition.
+            timestamp_ms: milliseconds since the epoch; now, when absent.
+
+        Raises:
+            RecordTooLarge, SerializationFailed, UnknownTopicOrPartition, Rejected: the record is wrong.
+            BufferExhausted: the buffer stayed full.
+            ClientClosed: the producer is closed.
+        """
+        if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
+            if key is None:
+                size = len(value) + RECORD_OVERHEAD
+            elif type(key) is bytes:
+                size = len(value) + len(key) + RECORD_OVERHEAD
+            else:
+                return await self._send(topic, value, key, None, None, None)
+            chunk = self._fast.get(topic)
+            if chunk is not None and size <= chunk.record_max and time() < chunk.tick:
+                room = chunk.room - size
+                if room >= 0:  # nothing waits in between, so the loop's own turn is the critical section
+                    chunk.room = room
+                    values = chunk.values
+                    delivery = Delivery()
+                    delivery._chunk = chunk
+                    delivery._row = len(values)
+                    values.append(value)
+                    chunk.keys.append(key)
+                    return delivery
+        return await self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    async def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: HeadersIn | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        intake = self._intake
+        view = await self._view(topic)
+        try:
+            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+        except UnknownTopicOrPartition:
+            view = await self._view(topic, at_least=(partition or 0) + 1)
+            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+        return await self._until_room(lambda: intake.add(view, row), row.size)
+
+    async def _view(self, topic: str, at_least: int = 0) -> TopicView:
+        self._start()
+        self._intake.check_open()
+        view = self._intake.topics.get(topic)
+        if view is None or view.partitions < at_least:
+            return await self._engine.topic(topic, self._settings.max_block_ms, at_least)
+        return view  # type: ignore[return-value]  # the engine puts nothing else in
+
+    def _start(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._engine.start()
+        elif self._loop is not loop:
+            raise closed_error("producer's event loop")
+
+    async def _until_room(self, add: Callable[[], T | None], size: int) -> T:
+        """What ``add`` gives, once there is room; in the order of the calls."""
+        intake = self._intake
+        with intake.hold:
+            added = add()
+        if added is not None:
+            return added
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.max_block_ms / 1_000
+        while True:
+            with intake.hold:
+                added = add()
+                if added is not None:
+                    return added
+                intake.close_all()
+                room: asyncio.Future[None] = loop.create_future()
+                intake.wait_for_room(partial(finish, room))
+            try:
+                await asyncio.wait_for(room, deadline - loop.time())
+            except TimeoutError:
+                raise exhausted(self._settings, size) from None
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any] | pa.Array[Any],
+        keys: Sequence[Any] | pa.Array[Any] | None = None,
+        *,
+        headers: Sequence[HeadersIn | None] | None = None,
+        partition: int | Sequence[int] | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+    ) -> Deliveries:
+        """
+        Accept many records of one topic, several times faster than ``send`` for each.
+
+        Lists, tuples and arrays have one entry per record. All records are checked before the first is accepted;
+        when the buffer stays full, those before are on their way and the error says how many.
+
+        Raises:
+            As ``send``.
+        """
+        view = await self._view(topic)
+        parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
+        return await self._send_slices(view, parts)
+
+    async def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> Deliveries:
+        """
+        Accept the rows of an Arrow table: columns ``value``, and where present ``key``, ``partition``,
+        ``timestamp_ms`` and ``headers`` (list of key and value), as ``poll_table`` of a consumer gives them.
+
+        Raises:
+            As ``send``.
+        """
+        view = await self._view(topic)
+        return await self._send_slices(view, table_columns(self._intake, view, table))
+
+    async def _send_slices(self, view: TopicView, parts: Sequence[Slice]) -> Deliveries:
+        add = [partial(part.add, self._intake, view) for part in parts]
+        return Deliveries([await self._until_room(each, part.size) for each, part in zip(add, parts, strict=True)])
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """
+        Send what was accepted before, without lingering, and wait until every record is acknowledged or has failed.
+
+        Raises:
+            WaitTimedOut: ``timeout`` seconds have passed; the work goes on.
+        """
+        self._intake.check_open()
+        if self._loop is not None:
+            await self._engine.flush(timeout)
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return (await self._view(topic)).partitions
+
+    async def close(self, timeout: float | None = None) -> None:
+        """
+        Flush, then end; idempotent. What is not acknowledged within ``timeout`` seconds fails with ``ClientClosed``.
+
+        Raises:
+            WaitTimedOut: something was not acknowledged; the producer is closed nevertheless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._start()
+        await self._engine.close(timeout, closed_error("producer"))
+
+    async def __aenter__(self) -> Producer:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if self._closed:
+            return
+        warnings.warn("a headrace.aio.Producer was never closed; use it with `async with`", ResourceWarning, 1, self)
+        if self._loop is not None and not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop ends just now
+                self._loop.call_soon_threadsafe(self._engine.abandon)
+
+
+def _dial(addresses: Sequence[str]) -> Transport:
+    from headrace._transport.grpc import GrpcTransport
+
+    return GrpcTransport(addresses)
+
+
+def exhausted(settings: ProducerSettings, size: int) -> BufferExhausted:
+    """What a call is told that has waited for room in vain."""
+    return BufferExhausted(
+        f"no room for {size} bytes within max_block_ms ({settings.max_block_ms}): all of buffer_memory "
+        f"({settings.buffer_memory}) waits for brokers; send slower, or look why they do not answer"
+    )

@@ -1,0 +1,286 @@
+"""
+The producer for threads. ``headrace.aio.Producer`` is its twin for asyncio: the same settings, names and guarantees.
+
+::
+
+    >>> from headrace import Producer
+    >>> with Producer(bootstrap) as producer:
+    ...     for number in range(3):
+    ...         delivery = producer.send("flights", f"flight {number}", key="UA")
+    ...     producer.flush()
+    ...     print(delivery.result().offset)
+    2
+
+``send`` only appends to a column, in well under a microsecond; batches are made and sent by a background thread that
+all clients of the process share. One producer may be used from many threads, and one is enough for a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time as clocks
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace import _runtime
+from headrace._bulk import Slice, slices, table_columns
+from headrace._core.chunk import RECORD_OVERHEAD
+from headrace._intake import closed_error
+from headrace.aio._engine import ProducerEngine
+from headrace.aio.producer import _dial, exhausted
+from headrace.delivery import Deliveries, Delivery
+from headrace.errors import ClientClosed, HeadraceError, UnknownTopicOrPartition
+from headrace.records import HeadersIn
+from headrace.settings import ProducerSettings, bootstrap_addresses, read_settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace._intake import View
+    from headrace._transport.port import Transport
+
+T = TypeVar("T")
+
+
+class Producer:
+    """
+    Sends records from any thread.
+
+    Args:
+        bootstrap_servers: ``"host:port"``, several with commas, or a list; else ``HEADRACE_BOOTSTRAP``, else
+            ``127.0.0.1:9292``.
+        settings: see ``headrace.settings.ProducerSettings``; Kafka's names with underscores.
+
+    Raises:
+        InvalidConfig: all that is wrong with the settings.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        self._closed = True  # until it works, there is nothing to warn of
+        self._settings = read_settings(ProducerSettings, settings)
+        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(bootstrap_servers)), self._settings)
+        self._intake = self._engine.intake
+        self._one = self._intake.one
+        self._fast = self._intake.fast
+        self._thread = _runtime.loop_thread()
+        self._thread.call(self._started())
+        self._closed = False
+        _runtime.enroll(self)
+
+    async def _started(self) -> None:
+        self._engine.start()
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: HeadersIn | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """
+        Accept one record; waits up to ``max_block_ms`` for metadata and buffer space, and not for the broker.
+
+        Args:
+            value, key: bytes, text (UTF-8) or None; with serializers, what those take.
+            headers: a mapping, or (name, bytes) pairs.
+            partition: else the partitioner decides: by key; without one the sticky partition.
+            timestamp_ms: milliseconds since the epoch; now, when absent.
+
+        Raises:
+            RecordTooLarge, SerializationFailed, UnknownTopicOrPartition, Rejected: the record is wrong.
+            BufferExhausted: the buffer stayed full.
+            ClientClosed: the producer is closed.
+        """
+        if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
+            if key is None:
+                size = len(value) + RECORD_OVERHEAD
+            elif type(key) is bytes:
+                size = len(value) + len(key) + RECORD_OVERHEAD
+            else:
+                return self._send(topic, value, key, None, None, None)
+            one = self._one
+            try:
+                token = one.pop()
+            except IndexError:
+                return self._send(topic, value, key, None, None, None)
+            try:
+                chunk = self._fast[topic]
+                if size <= chunk.record_max and time() < chunk.tick:
+                    room = chunk.room - size
+                    if room >= 0:
+                        chunk.room = room
+                        values = chunk.values
+                        delivery = Delivery()
+                        delivery._chunk = chunk
+                        delivery._row = len(values)
+                        values.append(value)
+                        chunk.keys.append(key)
+                        return delivery
+            except KeyError:
+                pass
+            finally:
+                one.append(token)
+        return self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    def _send(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: HeadersIn | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Delivery:
+        intake = self._intake
+        view = self._view(topic)
+        try:
+            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+        except UnknownTopicOrPartition:
+            view = self._view(topic, at_least=(partition or 0) + 1)
+            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+        return self._until_room(lambda: intake.add(view, row), row.size)
+
+    def _view(self, topic: str, at_least: int = 0) -> View:
+        self._intake.check_open()
+        view = self._intake.topics.get(topic)
+        if view is None or view.partitions < at_least:
+            view = self._thread.call(self._engine.topic(topic, self._settings.max_block_ms, at_least))
+        return view
+
+    def _until_room(self, add: Callable[[], T | None], size: int) -> T:
+        """What ``add`` gives, once there is room."""
+        intake = self._intake
+        with intake.hold:
+            added = add()
+        if added is not None:
+            return added
+        if self._thread.here:
+            raise exhausted(self._settings, size)  # waiting here would stop what makes room
+        deadline = clocks.monotonic() + self._settings.max_block_ms / 1_000
+        while True:
+            room = threading.Event()
+            with intake.hold:
+                added = add()
+                if added is not None:
+                    return added
+                intake.close_all()
+                intake.wait_for_room(room.set)
+            if not room.wait(max(0.0, deadline - clocks.monotonic())):
+                raise exhausted(self._settings, size)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any] | pa.Array[Any],
+        keys: Sequence[Any] | pa.Array[Any] | None = None,
+        *,
+        headers: Sequence[HeadersIn | None] | None = None,
+        partition: int | Sequence[int] | None = None,
+        timestamps_ms: int | Sequence[int] | None = None,
+    ) -> Deliveries:
+        """
+        Accept many records of one topic, several times faster than ``send`` for each.
+
+        Lists, tuples and arrays have one entry per record. All records are checked before the first is accepted;
+        when the buffer stays full, those before are on their way::
+
+            >>> with Producer(bootstrap) as producer:
+            ...     deliveries = producer.send_many("flights", [b"one", b"two"], keys=[b"UA", b"UA"])
+            ...     [metadata.offset for metadata in deliveries.result()]
+            [0, 1]
+
+        Raises:
+            As ``send``.
+        """
+        view = self._view(topic)
+        parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
+        return self._send_slices(view, parts)
+
+    def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> Deliveries:
+        """
+        Accept the rows of an Arrow table: columns ``value``, and where present ``key``, ``partition``,
+        ``timestamp_ms`` and ``headers`` (list of key and value), as ``poll_table`` of a consumer gives them::
+
+            >>> import pyarrow as pa
+            >>> table = pa.table({"key": ["UA", "AA"], "value": [b"1545", b"1141"]})
+            >>> with Producer(bootstrap) as producer:
+            ...     len(producer.send_table("flights", table).result())
+            2
+
+        Raises:
+            As ``send``.
+        """
+        view = self._view(topic)
+        return self._send_slices(view, table_columns(self._intake, view, table))
+
+    def _send_slices(self, view: View, parts: Sequence[Slice]) -> Deliveries:
+        intake = self._intake
+        return Deliveries([self._until_room(partial(part.add, intake, view), part.size) for part in parts])
+
+    def flush(self, timeout: float | None = None) -> None:
+        """
+        Send what was accepted before, without lingering, and wait until every record is acknowledged or has failed.
+
+        Raises:
+            WaitTimedOut: ``timeout`` seconds have passed; the work goes on.
+        """
+        self._intake.check_open()
+        self._thread.call(self._engine.flush(timeout))
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions the topic has."""
+        return self._view(topic).partitions
+
+    def close(self, timeout: float | None = None) -> None:
+        """
+        Flush, then end; idempotent. What is not acknowledged within ``timeout`` seconds fails with ``ClientClosed``.
+
+        Raises:
+            WaitTimedOut: something was not acknowledged; the producer is closed nevertheless.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        _runtime.dismiss(self)
+        self._thread.call(self._engine.close(timeout, closed_error("producer")))
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- forks, exit, collection ------------------------------------------------------------------------------
+
+    def _abandon(self) -> None:
+        self._closed = True
+        self._fast.clear()
+        self._one[:] = [None]
+        self._intake.failure = ClientClosed("the producer belongs to the process this one was forked from; make a new")
+
+    def _close_at_exit(self, timeout: float) -> None:
+        warnings.warn("a headrace.Producer was never closed; it is flushed now", ResourceWarning, 1, self)
+        with contextlib.suppress(HeadraceError):
+            self.close(timeout)
+
+    def __del__(self) -> None:
+        if self._closed:
+            return
+        warnings.warn("a headrace.Producer was never closed; use it with `with`", ResourceWarning, 1, self)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._thread.call_soon(self._engine.abandon)
