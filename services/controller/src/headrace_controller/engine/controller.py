@@ -99,6 +99,16 @@ class ControllerEngine:
             raise MetadataUnavailable("this controller has not reached the metadata store yet; try again")
         return self.follower.mirror.image
 
+    def require_active(self) -> None:
+        """
+        Refuse a whole request that changes something, where this controller cannot change anything.
+
+        Raises:
+            NotController: somebody else is active, or nobody.
+            MetadataUnavailable: the store is away.
+        """
+        self._active()
+
     async def register(self, joining: Joining) -> Joined:
         """See ``Nodes.register``."""
         return await self._active().nodes.register(joining)

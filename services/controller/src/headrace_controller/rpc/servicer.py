@@ -117,6 +117,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         if not 1 <= request.timeout_ms <= _TIMEOUT_MS_MAX:
             raise Rejected(f"timeout_ms takes 1 to {_TIMEOUT_MS_MAX}, not {request.timeout_ms}")
         check_once([t.name for t in request.topics])
+        self._engine.require_active()
         results = await _each(
             [
                 self._engine.create_topic(
@@ -132,6 +133,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         """See controller.proto."""
         _check_count(len(request.names), _TOPICS_MAX)
         check_once(request.names)
+        self._engine.require_active()
         results = await _each([self._engine.delete_topic(name) for name in request.names])
         topics = []
         for name, result in zip(request.names, results, strict=True):
@@ -154,6 +156,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
         """See controller.proto."""
+        self._engine.require_active()
         placed = encode.assignments(request.assignments)
         growth = self._engine.create_partitions(
             request.name, request.partition_count, placed, validate_only=request.validate_only
@@ -180,6 +183,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         """See controller.proto."""
         _check_count(len(request.resources), _TOPICS_MAX)
         check_once([f"{r.resource.type}/{r.resource.name}" for r in request.resources])
+        self._engine.require_active()
 
         async def alter(part: pb.AlterConfigsResource) -> list[Entry]:
             changes = encode.alterations(part.changes)
