@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -35,6 +35,23 @@ the same request may be retried, and what to do next.
 """
 
 
+class RestApp(FastAPI):
+    """FastAPI whose document says what really comes back: problems, and only those."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The document; made once."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            for operation in (o for methods in document["paths"].values() for o in methods.values()):
+                operation["responses"].pop("422", None)
+                problem_content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+                operation["responses"]["default"] = {"description": "A problem", "content": problem_content}
+            for unused in ("HTTPValidationError", "ValidationError"):
+                document["components"]["schemas"].pop(unused, None)
+        assert self.openapi_schema is not None, "it was just made"
+        return self.openapi_schema
+
+
 def rest_app(
     engine: Administration, messages: Messages, limits: Limits, *, ready: Callable[[], bool], local_only: bool
 ) -> FastAPI:
@@ -45,13 +62,13 @@ def rest_app(
         ready: whether this process has joined the cluster and is not leaving.
         local_only: answer only requests to loopback names; true when nothing else is listened on.
     """
-    app = FastAPI(
+    app = RestApp(
         title="Headrace admin",
         version="1",
         description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,
-        responses={"default": {"model": models.Problem, "content": {MEDIA_TYPE: {}}, "description": "A problem"}},
+        responses={"default": {"model": models.Problem}},
         redirect_slashes=False,
     )
     app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, local_only=local_only)

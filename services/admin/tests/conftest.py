@@ -1,0 +1,45 @@
+"""A whole REST application over a cluster in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.adapters.memory_messages import MemoryMessages
+from headrace_admin.config import Limits
+from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.messages import Messages
+from headrace_admin.rpc.rest import rest_app
+
+LIMITS = Limits(body_bytes_max=64_000, records_max=100)
+
+
+@dataclass
+class Rest:
+    """The application, what is behind it, and a client in front of it."""
+
+    cluster: MemoryCluster
+    log: MemoryMessages
+    app: FastAPI
+    client: httpx.AsyncClient
+    ready: list[bool] = field(default_factory=lambda: [True])
+
+
+def make_app(cluster: MemoryCluster, log: MemoryMessages, ready: list[bool]) -> FastAPI:
+    messages = Messages(log, cluster, LIMITS)
+    engine = Administration(cluster, cluster, cluster)
+    return rest_app(engine, messages, LIMITS, ready=lambda: ready[0], local_only=True)
+
+
+@pytest.fixture
+async def rest() -> AsyncIterator[Rest]:
+    cluster, log, ready = MemoryCluster(), MemoryMessages(), [True]
+    app = make_app(cluster, log, ready)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9480") as client:
+        yield Rest(cluster, log, app, client, ready)

@@ -1,0 +1,191 @@
+"""
+Any request that the OpenAPI document allows, and many that it does not: never a 5xx, always JSON, problems as problems.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.adapters.memory_messages import MemoryMessages
+from headrace_admin.config import Limits
+from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.messages import Messages
+from headrace_admin.rpc.rest import rest_app
+
+anything = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+names = st.sampled_from(["t", "u", "t-1", "nope", "", ".", "..", "x" * 250, "ü", "a b", "%2F", "a\0", "?", "#"])
+
+
+class World:
+    """One application for many requests, on one event loop."""
+
+    def __init__(self) -> None:
+        cluster = MemoryCluster()
+        limits = Limits(body_bytes_max=64_000)
+        self.app = rest_app(
+            Administration(cluster, cluster, cluster),
+            Messages(MemoryMessages(), cluster, limits),
+            limits,
+            ready=lambda: True,
+            local_only=True,
+        )
+        self.loop = asyncio.new_event_loop()
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+        api = self.app.openapi()
+        self.schemas = api["components"]["schemas"]
+        self.operations = [
+            (method, path, operation) for path, methods in api["paths"].items() for method, operation in methods.items()
+        ]
+
+    def send(self, method: str, url: str, **request: Any) -> httpx.Response:
+        return self.loop.run_until_complete(self.client.request(method, url, **request))
+
+    def value(self, schema: Any) -> st.SearchStrategy[Any]:
+        """A value that the schema allows, roughly, and at times anything else."""
+        return st.one_of(self._allowed(schema), self._allowed(schema), self._allowed(schema), anything)
+
+    def _allowed(self, schema: Any) -> st.SearchStrategy[Any]:
+        if "$ref" in schema:
+            return self._allowed(self.schemas[schema["$ref"].rsplit("/", 1)[1]])
+        for many in ("anyOf", "oneOf"):
+            if many in schema:
+                return st.one_of(*(self._allowed(one) for one in schema[many]))
+        if "enum" in schema:
+            return st.sampled_from(schema["enum"])
+        match schema.get("type"):
+            case "object" if "properties" in schema:
+                must = set(schema.get("required", ()))
+                fields = {name: self.value(inner) for name, inner in schema["properties"].items()}
+                return st.fixed_dictionaries(
+                    {n: s for n, s in fields.items() if n in must},
+                    optional={n: s for n, s in fields.items() if n not in must},
+                )
+            case "object":
+                known = st.sampled_from(["retention.ms", "cleanup.policy", "x"])
+                return st.dictionaries(
+                    known, st.sampled_from(["1", "-1", "delete", "compact", ""]) | st.text(max_size=5)
+                )
+            case "array":
+                return st.lists(self.value(schema["items"]), max_size=3)
+            case "integer":
+                low, high = schema.get("minimum", -(2**63)), schema.get("maximum", 2**63)
+                return st.integers(low, min(high, low + 5)) | st.sampled_from([low, high, low - 1, high + 1])
+            case "boolean":
+                return st.booleans()
+            case "string":
+                return names | st.text(max_size=10)
+            case "null":
+                return st.none()
+        return anything
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    made.loop.run_until_complete(made.client.aclose())
+    made.loop.close()
+
+
+def check(answer: httpx.Response, what: str) -> None:
+    assert answer.status_code < 500, f"{what}: {answer.status_code} {answer.text}"
+    if answer.status_code >= 400:
+        assert answer.headers["content-type"] == "application/problem+json", what
+        body = answer.json()
+        assert {"type", "title", "status", "detail", "instance", "code", "retriable", "next_step"} <= body.keys()
+        assert body["status"] == answer.status_code
+    elif answer.status_code != 204:
+        answer.json()
+
+
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(st.data())
+def test_whatever_the_document_allows(world: World, data: st.DataObject) -> None:
+    method, path, operation = data.draw(st.sampled_from(world.operations))
+    url, query = path, {}
+    for parameter in operation.get("parameters", ()):
+        value = data.draw(names if parameter["name"] in {"topic", "confirm"} else world.value(parameter["schema"]))
+        if parameter["in"] == "path":
+            url = url.replace(f"{{{parameter['name']}}}", quote(str(value), safe=""))
+        elif data.draw(st.booleans()):
+            query[parameter["name"]] = str(value)
+    request: dict[str, Any] = {"params": query} if query else {}
+    if "requestBody" in operation:
+        body = data.draw(world.value(operation["requestBody"]["content"]["application/json"]["schema"]))
+        request["content"] = json.dumps(body)
+        request["headers"] = {"content-type": "application/json"}
+    check(world.send(method.upper(), url, **request), f"{method} {url} {request}")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.binary(max_size=300))
+def test_any_bytes_as_a_body(world: World, data: st.DataObject, body: bytes) -> None:
+    writing = [(m, p) for m, p, o in world.operations if "requestBody" in o]
+    method, path = data.draw(st.sampled_from(writing))
+    content_type = data.draw(st.sampled_from(["application/json", "application/json; charset=x", "text/plain"]))
+    url = path.replace("{topic}", "t").replace("{broker}", "1")
+    answer = world.send(method.upper(), url, content=body, headers={"content-type": content_type})
+    check(answer, f"{method} {url} {body!r}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30), st.sampled_from(["GET", "POST", "DELETE", "PATCH"])
+)
+def test_any_path(world: World, path: str, method: str) -> None:
+    check(world.send(method, "/" + quote(path, safe="/")), f"{method} {path!r}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.none() | st.binary(max_size=20), st.none() | st.binary(max_size=20)), min_size=1, max_size=5)
+)
+def test_any_bytes_of_records_come_back(world: World, pairs: list[tuple[bytes | None, bytes | None]]) -> None:
+    from base64 import b64decode, b64encode
+
+    def encoded(data: bytes | None) -> Any:
+        return None if data is None else {"base64": b64encode(data).decode()}
+
+    world.send("POST", "/v1/topics", json={"name": "bytes"})
+    records = [{"key": encoded(k), "value": encoded(v)} for k, v in pairs]
+    written = world.send("POST", "/v1/topics/bytes/records", json={"records": records}).json()["records"]
+    for form in ("auto", "json", "base64", "text"):
+        where = {"offset": str(written[0]["offset"]), "form": form, "limit": str(len(pairs))}
+        read = world.send("GET", "/v1/topics/bytes/partitions/0/records", params=where).json()["records"]
+
+        def decoded(content: Any) -> bytes | None:
+            match content:
+                case None:
+                    return None
+                case {"text": text}:
+                    return str(text).encode()
+                case {"base64": text}:
+                    return b64decode(text)
+            return None
+
+        for (key, value), record in zip(pairs, read, strict=True):
+            for data, content in ((key, record["key"]), (value, record["value"])):
+                if content is not None and "json" in content:
+                    assert data is not None
+                    assert json.loads(data) == content["json"]
+                else:
+                    assert decoded(content) == data

@@ -1,0 +1,341 @@
+"""REST as its users see it: what comes back for what is sent."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from headrace_common.core.errors import Internal, MetadataUnavailable, NetworkFailed, Overloaded, RequestTimedOut
+from headrace_common.core.ids import PartitionId
+
+
+def assert_problem(answer: Any, status: int, code: str, says: str = "") -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    body: dict[str, Any] = answer.json()
+    assert body["code"] == code
+    assert body["status"] == status
+    assert body["next_step"]
+    assert body["title"]
+    assert body["type"] == f"urn:headrace:error:{code}"
+    assert says in body["detail"], body["detail"]
+    return body
+
+
+async def create(rest: Any, name: str = "t", **fields: Any) -> Any:
+    return await rest.client.post("/v1/topics", json={"name": name, **fields})
+
+
+class TestCluster:
+    async def test_at_a_glance(self, rest: Any) -> None:
+        await create(rest, partitions=3)
+        body = (await rest.client.get("/v1/cluster")).json()
+        assert body["cluster_id"] == "memory"
+        assert body["partition_count"] == 3
+        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": "127.0.0.1:9393"}
+        assert [b["id"] for b in body["brokers"]] == [1, 2]
+
+    async def test_brokers(self, rest: Any) -> None:
+        assert [b["grpc"] for b in (await rest.client.get("/v1/brokers")).json()["brokers"]] == [
+            "127.0.0.1:9291",
+            "127.0.0.1:9292",
+        ]
+        assert (await rest.client.get("/v1/brokers/2")).json()["id"] == 2
+        assert_problem(await rest.client.get("/v1/brokers/9"), 404, "RESOURCE_NOT_FOUND", "not registered")
+
+    async def test_logs_of_a_broker(self, rest: Any) -> None:
+        await create(rest, partitions=4)
+        await create(rest, name="u", partitions=1)
+        logs = (await rest.client.get("/v1/brokers/1/logs?topic=t")).json()
+        assert [(log["topic"], log["partition"], log["state"]) for log in logs["logs"]] == [
+            ("t", 0, "online"),
+            ("t", 2, "online"),
+        ]
+        assert_problem(await rest.client.get("/v1/brokers/7/logs"), 404, "RESOURCE_NOT_FOUND", "registered are: 1, 2")
+        rest.cluster.down.add(1)
+        assert_problem(await rest.client.get("/v1/brokers/1/logs"), 504, "NETWORK_EXCEPTION")
+
+    async def test_broker_settings(self, rest: Any) -> None:
+        change = {"set": {"num.partitions": "3"}}
+        assert (await rest.client.patch("/v1/cluster/configs", json=change)).status_code == 200
+        assert (await rest.client.patch("/v1/brokers/1/configs", json=change)).status_code == 200
+        assert (await rest.client.get("/v1/brokers/1/configs")).status_code == 200
+        wrong = await rest.client.patch("/v1/cluster/configs", json={"set": {"no.such": "1"}})
+        assert_problem(wrong, 400, "INVALID_CONFIG", "no.such")
+
+
+class TestTopics:
+    async def test_create_and_describe(self, rest: Any) -> None:
+        created = await create(rest, "flights", partitions=3, configs={"retention.ms": "1000"})
+        assert created.status_code == 201
+        assert created.headers["location"] == "/v1/topics/flights"
+        body = (await rest.client.get("/v1/topics/flights")).json()
+        assert body["configs"] == {"retention.ms": "1000"}
+        assert [(p["partition"], p["leader"], p["size_bytes"]) for p in body["partitions"]] == [
+            (0, 1, 100),
+            (1, 2, 100),
+            (2, 1, 100),
+        ]
+
+    async def test_sizes_are_null_where_a_leader_does_not_answer(self, rest: Any) -> None:
+        await create(rest, partitions=2)
+        rest.cluster.down.add(2)
+        partitions = (await rest.client.get("/v1/topics/t")).json()["partitions"]
+        assert [p["size_bytes"] for p in partitions] == [100, None]
+
+    async def test_a_dry_run_changes_nothing(self, rest: Any) -> None:
+        assert (await create(rest, validate_only=True)).status_code == 200
+        assert_problem(await rest.client.get("/v1/topics/t"), 404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+    async def test_what_exists_is_a_conflict(self, rest: Any) -> None:
+        await create(rest)
+        assert not assert_problem(await create(rest), 409, "TOPIC_ALREADY_EXISTS")["retriable"]
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a b", "ü", "x" * 250, "a\0b", "a/b"])
+    async def test_names_that_no_topic_can_have(self, rest: Any, name: str) -> None:
+        answer = await create(rest, name)
+        assert answer.status_code == 400
+        assert answer.json()["code"] in {"INVALID_REQUEST", "INVALID_TOPIC_EXCEPTION"}
+
+    async def test_numbers_and_assignments_exclude_each_other(self, rest: Any) -> None:
+        assert_problem(await create(rest, partitions=1, assignments=[[1]]), 400, "INVALID_REQUEST", "assignments")
+        assert (await create(rest, assignments=[[1], [2]])).status_code == 201
+
+    async def test_pages(self, rest: Any) -> None:
+        for n in range(5):
+            await create(rest, f"t{n}")
+        seen, after = [], ""
+        for _ in range(3):
+            page = (await rest.client.get("/v1/topics", params={"limit": 2, "after": after})).json()
+            seen += [t["name"] for t in page["topics"]]
+            assert page["total"] == 5
+            after = page["next"]
+        assert seen == [f"t{n}" for n in range(5)]
+        assert after is None
+
+    async def test_deleting_wants_the_name_twice(self, rest: Any) -> None:
+        await create(rest)
+        for wrong in ("", "?confirm=", "?confirm=T", "?confirm=true"):
+            assert_problem(await rest.client.delete(f"/v1/topics/t{wrong}"), 400, "INVALID_REQUEST", "?confirm=t")
+        assert (await rest.client.delete("/v1/topics/t?confirm=t")).status_code == 204
+        assert_problem(await rest.client.delete("/v1/topics/t?confirm=t"), 404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+    async def test_settings(self, rest: Any) -> None:
+        await create(rest)
+        changed = await rest.client.patch("/v1/topics/t/configs", json={"set": {"retention.ms": "5"}})
+        entry = next(c for c in changed.json()["configs"] if c["name"] == "retention.ms")
+        assert (entry["value"], entry["source"]) == ("5", "topic")
+        await rest.client.patch("/v1/topics/t/configs", json={"delete": ["retention.ms"]})
+        configs = (await rest.client.get("/v1/topics/t/configs")).json()["configs"]
+        assert next(c for c in configs if c["name"] == "retention.ms")["source"] == "default"
+
+    @pytest.mark.parametrize(
+        ("change", "code"),
+        [
+            ({}, "INVALID_REQUEST"),
+            ({"set": {"retention.ms": "soon"}}, "INVALID_CONFIG"),
+            ({"set": {"retention.ms": "1"}, "delete": ["retention.ms"]}, "INVALID_REQUEST"),
+            ({"set": {"retention.ms": 1}}, "INVALID_REQUEST"),
+            ({"sett": {}}, "INVALID_REQUEST"),
+        ],
+    )
+    async def test_settings_that_are_refused(self, rest: Any, change: dict[str, Any], code: str) -> None:
+        await create(rest)
+        assert_problem(await rest.client.patch("/v1/topics/t/configs", json=change), 400, code)
+
+    async def test_partitions_are_only_added(self, rest: Any) -> None:
+        await create(rest)
+        added = await rest.client.post("/v1/topics/t/partitions", json={"partitions": 3})
+        assert len(added.json()["partitions"]) == 3
+        fewer = await rest.client.post("/v1/topics/t/partitions", json={"partitions": 2})
+        assert_problem(fewer, 400, "INVALID_PARTITIONS")
+
+    async def test_trimming_is_told_per_partition(self, rest: Any) -> None:
+        await create(rest, partitions=3)
+        topic_id = rest.cluster.image.topic_ids["t"]
+        rest.cluster.ends = {PartitionId(topic_id, n): 10 for n in range(3)}
+        rest.cluster.lead("t", 2, -1)
+        wanted = [{"partition": 0, "offset": 4}, {"partition": 1, "offset": 99}, {"partition": 2, "offset": -1}]
+        results = (await rest.client.post("/v1/topics/t/trim", json={"partitions": wanted})).json()["partitions"]
+        assert results[0] == {"partition": 0, "log_start_offset": 4, "error": None}
+        assert results[1]["error"]["code"] == "OFFSET_OUT_OF_RANGE"
+        assert results[2]["error"]["code"] == "LEADER_NOT_AVAILABLE"
+        assert results[2]["error"]["retriable"]
+
+
+class TestMessages:
+    async def test_there_and_back_in_every_form(self, rest: Any) -> None:
+        await create(rest, partitions=2)
+        records = [
+            {"value": "plain", "key": {"text": "k"}},
+            {"value": {"json": {"a": [1, None, "ü"]}}, "headers": [{"name": "h", "value": {"text": "v"}}]},
+            {"value": {"base64": base64.b64encode(b"\xff\x00").decode()}, "partition": 0, "timestamp_ms": 5},
+            {"key": "only a key"},
+        ]
+        written = await rest.client.post("/v1/topics/t/records", json={"records": records})
+        assert written.status_code == 201
+        assert [w["offset"] for w in written.json()["records"]] == [0, 1, 2, 3]
+        read = (await rest.client.get("/v1/topics/t/partitions/0/records?form=json")).json()
+        assert read["next_offset"] == 4
+        assert [r["value"] for r in read["records"]] == [
+            {"text": "plain"},
+            {"json": {"a": [1, None, "ü"]}},
+            {"base64": "/wA="},
+            None,
+        ]
+        assert read["records"][1]["headers"] == [{"name": "h", "value": {"text": "v"}}]
+        assert read["records"][2]["timestamp_ms"] == 5
+        auto = (await rest.client.get("/v1/topics/t/partitions/0/records?offset=1&limit=1")).json()
+        assert auto["records"][0]["value"] == {"text": '{"a":[1,null,"ü"]}'}
+        assert auto["next_offset"] == 2
+        raw = (await rest.client.get("/v1/topics/t/partitions/0/records?form=base64&limit=1")).json()
+        assert raw["records"][0]["key"] == {"base64": "aw=="}
+
+    async def test_latest_is_where_nothing_is_yet(self, rest: Any) -> None:
+        await create(rest)
+        await rest.client.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+        latest = (await rest.client.get("/v1/topics/t/partitions/0/records?offset=latest")).json()
+        assert latest == {"records": [], "next_offset": 1}
+
+    async def test_bytes_are_bounded_but_for_the_first(self, rest: Any) -> None:
+        await create(rest)
+        await rest.client.post("/v1/topics/t/records", json={"records": [{"value": "x" * 50}] * 3})
+        page = (await rest.client.get("/v1/topics/t/partitions/0/records?bytes_max=1")).json()
+        assert len(page["records"]) == 1
+
+    @pytest.mark.parametrize("offset", ["-1", "1e3", "٣", "first", "99999999999999999999", str(2**63)])
+    async def test_offsets_that_are_none(self, rest: Any, offset: str) -> None:
+        await create(rest)
+        answer = await rest.client.get("/v1/topics/t/partitions/0/records", params={"offset": offset})
+        assert_problem(answer, 400, "INVALID_REQUEST")
+
+    async def test_out_of_range(self, rest: Any) -> None:
+        await create(rest)
+        answer = await rest.client.get("/v1/topics/t/partitions/0/records?offset=7")
+        assert_problem(answer, 400, "OFFSET_OUT_OF_RANGE")
+
+    async def test_unknown_topics_and_partitions(self, rest: Any) -> None:
+        await create(rest)
+        one = {"records": [{"value": "x"}]}
+        assert_problem(
+            await rest.client.post("/v1/topics/nope/records", json=one), 404, "UNKNOWN_TOPIC_OR_PARTITION", "create it"
+        )
+        assert_problem(
+            await rest.client.get("/v1/topics/t/partitions/5/records"), 404, "UNKNOWN_TOPIC_OR_PARTITION", "0 to 0"
+        )
+        there = {"records": [{"value": "x", "partition": 5}]}
+        assert_problem(await rest.client.post("/v1/topics/t/records", json=there), 404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+    async def test_broken_base64(self, rest: Any) -> None:
+        await create(rest)
+        answer = await rest.client.post("/v1/topics/t/records", json={"records": [{"value": {"base64": "%%"}}]})
+        assert_problem(answer, 400, "INVALID_REQUEST", "not base64")
+
+
+class TestGate:
+    @pytest.mark.parametrize(
+        ("body", "says"),
+        [
+            (b"{", "not JSON"),
+            (b'{"name": "t", "name": "u"}', "occurs twice"),
+            (b'{"name": "t", "configs": {"a": "1", "a": "2"}}', "occurs twice"),
+            (b'{"name": NaN}', "NaN"),
+            (b'{"name": 1e999}', "too large"),
+            (b'{"name": ' + b"9" * 5000 + b"}", "too many digits"),
+            (b"\xff", "UTF-8"),
+            (b'{"name": "\\ud800"}', "surrogate"),
+            (b"[" * 100_0 + b"]" * 1_000, "nested deeper"),
+            (b"[" * 30_000 + b"]" * 30_000, "nested deeper"),
+        ],
+    )
+    async def test_bodies_without_one_meaning(self, rest: Any, body: bytes, says: str) -> None:
+        answer = await rest.client.post("/v1/topics", content=body, headers={"content-type": "application/json"})
+        assert_problem(answer, 400, "INVALID_REQUEST", says)
+
+    async def test_a_body_above_the_limit_is_not_read(self, rest: Any) -> None:
+        taken = 0
+
+        async def endless() -> Any:
+            nonlocal taken
+            while True:
+                taken += 1
+                yield b" " * 10_000
+
+        answer = await rest.client.post("/v1/topics", content=endless(), headers={"content-type": "application/json"})
+        assert_problem(answer, 413, "INVALID_REQUEST", "64000")
+        assert taken < 10
+
+    @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+    async def test_only_json(self, rest: Any, content_type: str) -> None:
+        answer = await rest.client.post("/v1/topics", content=b"{}", headers={"content-type": content_type})
+        assert_problem(answer, 415, "INVALID_REQUEST")
+
+    @pytest.mark.parametrize("host", ["evil.example", "evil.example:9480", "127.0.0.1.evil.example", ""])
+    async def test_other_hosts_do_not_reach_a_local_service(self, rest: Any, host: str) -> None:
+        assert_problem(await rest.client.get("/v1/cluster", headers={"host": host}), 421, "INVALID_REQUEST")
+
+    @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "[::1]", "[::1]:9480"])
+    async def test_this_machine_does(self, rest: Any, host: str) -> None:
+        assert (await rest.client.get("/v1/cluster", headers={"host": host})).status_code == 200
+
+
+class TestErrors:
+    async def test_no_such_path_and_method(self, rest: Any) -> None:
+        assert_problem(await rest.client.get("/v2/nothing"), 404, "INVALID_REQUEST")
+        answer = await rest.client.put("/v1/cluster")
+        assert_problem(answer, 405, "INVALID_REQUEST")
+        assert "GET" in answer.headers["allow"]
+
+    async def test_every_malformed_field_is_named(self, rest: Any) -> None:
+        body = assert_problem(await create(rest, partitions=0, replication_factor="x"), 400, "INVALID_REQUEST")
+        assert [e["where"] for e in body["errors"]] == ["body/partitions", "body/replication_factor"]
+
+    @pytest.mark.parametrize(
+        ("failure", "status", "retriable"),
+        [
+            (MetadataUnavailable("etcd is away"), 503, True),
+            (Overloaded("queue full"), 429, True),
+            (RequestTimedOut("no answer"), 504, True),
+            (NetworkFailed("broke"), 504, True),
+            (Internal("a bug"), 500, False),
+        ],
+    )
+    async def test_one_mapping(self, rest: Any, failure: Any, status: int, retriable: bool) -> None:
+        rest.cluster.failure = failure
+        body = assert_problem(await rest.client.get("/v1/cluster"), status, failure.code.name)
+        assert body["retriable"] is retriable
+
+    async def test_a_bug_is_logged_and_not_told(self, rest: Any, caplog: pytest.LogCaptureFixture) -> None:
+        rest.cluster.failure = KeyError("the secret inside")
+        body = assert_problem(await rest.client.get("/v1/cluster"), 500, "UNKNOWN_SERVER_ERROR")
+        assert "secret" not in str(body)
+        assert any(r.exc_info and "secret" in str(r.exc_info[1]) for r in caplog.records)
+
+
+class TestHealthAndDocs:
+    async def test_health(self, rest: Any) -> None:
+        assert (await rest.client.get("/health/live")).json() == {"status": "ok"}
+        assert (await rest.client.get("/health/ready")).json() == {"status": "ok"}
+        rest.ready[0] = False
+        assert_problem(await rest.client.get("/health/ready"), 503, "METADATA_UNAVAILABLE")
+        assert (await rest.client.get("/health/live")).status_code == 200
+
+    async def test_the_docs_page_loads_nothing_from_elsewhere(self, rest: Any) -> None:
+        page = await rest.client.get("/docs")
+        assert page.status_code == 200
+        assert "http://" not in page.text
+        assert "https://" not in page.text
+        assert "src=" not in page.text
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+
+    async def test_every_operation_is_described(self, rest: Any) -> None:
+        api = (await rest.client.get("/openapi.json")).json()
+        operations = [(path, m, op) for path, methods in api["paths"].items() for m, op in methods.items()]
+        assert len(operations) >= 20
+        for path, method, operation in operations:
+            assert operation["description"], (method, path)
+            problem = operation["responses"]["default"]["content"]
+            assert problem["application/problem+json"]["schema"]["$ref"].endswith("/Problem")
+            assert "422" not in operation["responses"], (method, path)
