@@ -20,6 +20,8 @@ _GZIP_LEVEL: Final = 6
 _ZSTD_LEVEL: Final = 3
 _LZ4_LEVEL: Final = 1
 _FIRST_GUESS_BYTES: Final = 64 << 10
+_RATIO_MAX: Final = {Codec.GZIP: 1040, Codec.SNAPPY: 32, Codec.LZ4: 256, Codec.ZSTD: 32_768}
+"""What one byte can inflate to at most, rounded up: so a few bytes cannot ask for the whole of the limit."""
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
 _BLOCK_LENGTH: Final = struct.Struct(">i")
@@ -50,6 +52,8 @@ def inflate_exact(codec: Codec, data: memoryview, size: int) -> bytes | bytearra
         CorruptBatch: not a frame of that codec, or it inflates to another size.
     """
     assert size > 0, "a body is never empty"
+    if size > _inflated_max(codec, data):
+        raise CorruptBatch(f"{len(data)} bytes of {codec.name.lower()} cannot inflate to {size} bytes")
     if codec is Codec.GZIP:
         out = _gunzip(data, size)
         if len(out) != size:
@@ -73,6 +77,7 @@ def inflate_rows(codec: Codec, data: memoryview, size_max: int) -> bytes | memor
         return _gunzip(data, size_max)
     if codec is Codec.SNAPPY:
         return _unsnappy_rows(data, size_max)
+    size_max = min(size_max, _inflated_max(codec, data))
     guess = min(size_max, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
         buffer = bytearray(guess)
@@ -82,6 +87,10 @@ def inflate_rows(codec: Codec, data: memoryview, size_max: int) -> bytes | memor
             if guess >= size_max:
                 raise CorruptBatch(f"{failed}, or more than {size_max} bytes inflated") from None
             guess = min(size_max, guess * 4)
+
+
+def _inflated_max(codec: Codec, data: memoryview) -> int:
+    return (len(data) + 1) * _RATIO_MAX[codec]
 
 
 def _inflate_into(codec: Codec, data: memoryview, buffer: bytearray) -> int:
