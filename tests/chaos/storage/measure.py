@@ -1,7 +1,7 @@
 """
 Figures for ``docs/storage.md``, by hand: ``python tests/chaos/storage/measure.py WHAT DIRECTORY [SIZE]``.
 
-WHAT is ``group`` (cost of a write group and of a sync), ``open`` (SIZE partitions, after a kill and after a clean stop),
+WHAT is ``group`` (cost of a write group and of a sync), ``open`` (SIZE partitions, after a kill and a clean stop),
 ``read`` (a log of SIZE GiB from start, middle and tail) ``space`` (what deletions give back, SIZE GiB) or
 ``amplification`` (bytes written for SIZE GiB of batches with retention running).
 """
@@ -86,7 +86,7 @@ def descriptors() -> int:
 
 
 async def fill_partitions(path: Path, count: int) -> None:
-    directory, logs = opened(path)
+    _directory, logs = opened(path)
     writers = [Writer(logs.new_log_id()) for _ in range(count)]
     for first in range(0, count, 100):
         await put(logs, [one for writer in writers[first : first + 100] for one in writer.create()])
@@ -116,7 +116,9 @@ async def measure_open(path: Path, size: float) -> None:
         assert report.logs == count
         assert not report.damaged
         checked = report.bytes_checked / 1e6
-        print(f"open {name}: {seconds:.2f} s, {checked:.0f} MB checked, {descriptors()} descriptors, cuts {report.cuts}")
+        print(
+            f"open {name}: {seconds:.2f} s, {checked:.0f} MB checked, {descriptors()} descriptors, cuts {report.cuts}"
+        )
         await logs.close(epoch)
         directory.close()
 
@@ -178,7 +180,7 @@ async def measure_space(path: Path, size: float) -> None:
         before = used(path)
         began = time.perf_counter()
         await logs.reclaim()
-        await logs.compacted()
+        await logs.reclaimed()
         spent = time.perf_counter() - began
         await asyncio.sleep(1)
         print(f"{name}: {before} before reclaim, {used(path)} after it ({spent:.1f} s)")
@@ -210,7 +212,7 @@ async def measure_amplification(path: Path, size: float) -> None:
             )
             await logs.reclaim()
             most = max(most, sum(one.stat().st_blocks for one in (path / "db").iterdir()) * 512)
-    await logs.compacted()
+    await logs.reclaimed()
     spent = time.perf_counter() - began
     factor = (written_bytes() - before) / (size * 2**30)
     print(f"{size * 1024 / spent:.0f} MiB/s, write amplification {factor:.2f}, at most {most >> 20} MiB on disk")

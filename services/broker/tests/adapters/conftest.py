@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.rocksdb_log import LogsOptions, RocksDbLogs
 from headrace_broker.ports import LogStore
 
-from .storage_batches import SMALL
+sys.path.insert(0, str(Path(__file__).parent))  # so that storage_child runs as a script with the same modules
+from storage_batches import SMALL
 
 
 class Disk:

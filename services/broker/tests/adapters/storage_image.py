@@ -7,13 +7,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage_batches import LOGS, SMALL, Writer, size_of
+from storage_processes import Found
+
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.core.rows import LogWrite
 from headrace_common.core.ids import Offset
-
-from .storage_batches import LOGS, SMALL, Writer, size_of
-from .storage_processes import Found
 
 
 @dataclass(slots=True)

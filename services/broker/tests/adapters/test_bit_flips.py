@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from .storage_image import Image, make_image
-from .storage_processes import inspect
+from storage_image import Image, make_image
+from storage_processes import inspect
 
 
 @pytest.fixture(scope="module")

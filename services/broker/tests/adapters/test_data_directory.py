@@ -9,6 +9,7 @@ from pathlib import Path
 
 import crc32c
 import pytest
+from storage_batches import SMALL, Writer
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
@@ -16,7 +17,6 @@ from headrace_broker.ports import Identity
 from headrace_common.core.errors import Conflict, InconsistentClusterId, Rejected, StorageFailed, UnsupportedVersion
 
 from .conftest import RocksDisk
-from .storage_batches import SMALL, Writer
 
 
 def test_a_new_directory_has_no_identity_until_it_is_bound(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from storage_batches import Writer, partition
 
 from headrace_broker.adapters import evidence_file
 from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
@@ -17,7 +18,6 @@ from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 from .conftest import RocksDisk
-from .storage_batches import Writer, partition
 
 offsets = st.integers(0, 2**63 - 1)
 entries = st.builds(

@@ -1,4 +1,4 @@
-"""A disk that fails or is full: the store says so once, writes nothing more, and the next start finds what was acked."""
+"""A disk that fails or is full: the store says so once, writes nothing more, and a restart finds what was acked."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from .storage_processes import CHILD, WritingChild, assert_nothing_lost, inspect
+from storage_processes import CHILD, WritingChild, assert_nothing_lost, inspect
 
 SHIM = Path(__file__).with_name("fsync_shim.c")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from .storage_processes import WritingChild, assert_nothing_lost, inspect
+from storage_processes import WritingChild, assert_nothing_lost, inspect
 
 
 @pytest.mark.parametrize("policy", ["os", "group"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from storage_batches import Writer, make_batch, make_row, partition
 
 from headrace_broker.core.rows import (
     DropLog,
@@ -23,7 +24,6 @@ from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
 from .conftest import Disk
-from .storage_batches import Writer, make_batch, make_row, partition
 
 
 async def started(disk: Disk, count: int = 5) -> Writer:

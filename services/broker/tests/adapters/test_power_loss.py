@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from .storage_image import Image, make_image
-from .storage_processes import inspect
+from storage_image import Image, make_image
+from storage_processes import inspect
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rocksdict import DBCompressionType, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from storage_batches import Writer, partition
 
 from headrace_broker.adapters import rocksdb_store
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
@@ -19,7 +20,6 @@ from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
 from .conftest import RocksDisk
-from .storage_batches import Writer, partition
 
 TINY = StoreOptions(memtable_bytes=1 << 20, memtables_max=2, blob_file_bytes=1 << 20)
 

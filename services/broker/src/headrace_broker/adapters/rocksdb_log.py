@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -33,6 +32,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     make_key,
     split_key,
 )
+from headrace_broker.adapters.rocksdb_reclaim import Reclaimer
 from headrace_broker.adapters.rocksdb_recovery import Recovery, difference
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions, WriteBatch
 from headrace_broker.core.rows import (
@@ -82,15 +82,12 @@ class RocksDbLogs:
         """Damaged logs that have rows after their end; those go when it is extended."""
         self._own = OwnRow(FORMAT, 1, -1, "")
         self._next_log_id = 1
-        self._to_compact: set[LogId] = set()
-        self._compaction: Future[None] | None = None
+        self._reclaimer = Reclaimer(store)
         self._syncing = False
         self._closed = False
         self._readers = ThreadPoolExecutor(options.reader_threads, "storage-read")
         self._flusher = ThreadPoolExecutor(1, "storage-sync")
         self._evidence_writer = ThreadPoolExecutor(1, "storage-evidence")
-        self._compactor = ThreadPoolExecutor(1, "storage-compact")
-        self._closing = threading.Event()
 
     @classmethod
     def open(cls, directory: DataDirectory, options: LogsOptions | None = None) -> RocksDbLogs:
@@ -229,14 +226,14 @@ class RocksDbLogs:
                     ends.pop(log, None)
                     self._uncut.pop(log, None)
                     self._keeper.dropped(log, end)
-                    self._to_compact.add(log)
+                    self._reclaimer.dropped(log)
                 case DropLog(log):
                     ends.pop(log, None)
                     self._uncut.pop(log, None)
                     self._keeper.dropped(log, None)
-                    self._to_compact.add(log)
-                case DropPrefix(log):
-                    self._to_compact.add(log)
+                    self._reclaimer.dropped(log)
+                case DropPrefix(log, start):
+                    self._reclaimer.dropped_below(log, start)
                 case _:
                     pass
         if ends:
@@ -298,28 +295,12 @@ class RocksDbLogs:
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
     async def reclaim(self) -> None:
-        """See ``LogStore``. Logs that dropped rows since the last call are compacted, one request at a time."""
-        if self._compaction is not None and not self._compaction.done():
-            return
-        if self._to_compact:
-            logs, self._to_compact = sorted(self._to_compact), set()
-            self._compaction = self._compactor.submit(self._compact, logs)
+        """See ``LogStore``. While one request is being worked on, another does nothing."""
+        self._reclaimer.start()
 
-    def _compact(self, logs: Sequence[LogId]) -> None:
-        for first, last in _runs(logs):
-            if self._closing.is_set():
-                return
-            try:
-                self._store.compact(make_key(first, 0, 0), make_key(last, Kind.END, 0))
-            except StorageFailed as error:
-                if not self._closing.is_set():
-                    self._store.fail(error)
-                return
-
-    async def compacted(self) -> None:
+    async def reclaimed(self) -> None:
         """Wait until what the last ``reclaim`` asked for is done: for tests and benchmarks."""
-        if self._compaction is not None:
-            await asyncio.wrap_future(self._compaction)
+        await self._reclaimer.finished()
 
     def read_token(self) -> int | None:
         """See ``LogStore``."""
@@ -333,9 +314,9 @@ class RocksDbLogs:
         await asyncio.to_thread(self._close, clean_epoch)
 
     def _close(self, clean_epoch: int | None) -> None:
-        self._closing.set()
+        self._reclaimer.stop()
         self._keeper.stop()
-        for pool in (self._flusher, self._readers, self._compactor, self._evidence_writer):
+        for pool in (self._flusher, self._readers, self._evidence_writer):
             pool.shutdown(wait=True)
         try:
             if clean_epoch is not None:
@@ -358,17 +339,6 @@ def _index_row(key: bytes, value: bytes) -> IndexRow:
         return decode_index(split_key(key)[2], value)
     except RowUnreadable as error:
         raise StorageFailed(f"an index row of log {split_key(key)[0]} is not readable: {error}") from error
-
-
-def _runs(logs: Sequence[LogId]) -> Iterator[tuple[LogId, LogId]]:
-    """Runs of consecutive ids, first and last."""
-    first = last = logs[0]
-    for log in logs[1:]:
-        if log != last + 1:
-            yield first, last
-            first = log
-        last = log
-    yield first, last
 
 
 def _load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evidence]:

@@ -261,6 +261,11 @@ class RocksDbStore:
         with mapped("flushing memtables"):
             self._db.flush(True)
 
+    def collect_blobs(self, on: bool) -> None:
+        """Whether compactions move live blobs out of old blob files. Blob files without any live blob go always."""
+        with mapped("setting an option"):
+            self._db.set_options({"enable_blob_garbage_collection": "true" if on else "false"})
+
     def compact(self, low: bytes, high: bytes) -> None:
         """Rewrite what overlaps the range, so that deleted rows leave the disk. In a thread; not during close."""
         options = CompactOptions()

@@ -1,0 +1,97 @@
+"""
+Decides what is compacted so that the space of dropped rows goes back to the disk.
+
+``rocksdb_log`` notes what it drops and starts this on the engine's ``reclaim``; the work is done in one thread.
+Retention comes first, without moving live blobs: the oldest blob files are dead as a whole, while each compacted range
+would move the oldest quarter of the rest once more (measured: write amplification 2.8 to 3.1 instead of 2.1). Deleted
+and truncated logs lie between others in the same blob files, so for them live blobs are moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from headrace_broker.adapters.rocksdb_keys import Kind, make_key
+from headrace_broker.adapters.rocksdb_store import RocksDbStore
+from headrace_broker.core.rows import LogId
+from headrace_common.core.errors import StorageFailed
+from headrace_common.core.ids import Offset
+
+_Dropped = dict[LogId, Offset | None]
+"""Everything below an offset, or anything (None)."""
+
+
+class Reclaimer:
+    """Compacts what was dropped in one store. Called from one thread."""
+
+    def __init__(self, store: RocksDbStore) -> None:
+        self._store = store
+        self._dropped: _Dropped = {}
+        self._work: Future[None] | None = None
+        self._stopping = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "storage-reclaim")
+
+    def dropped(self, log: LogId) -> None:
+        """The log was truncated or deleted."""
+        self._dropped[log] = None
+
+    def dropped_below(self, log: LogId, start: Offset) -> None:
+        """The log begins at ``start`` now."""
+        if self._dropped.get(log, start) is not None:
+            self._dropped[log] = start
+
+    def start(self) -> None:
+        """Begin with what was dropped since the last start; nothing, while that is still being worked on."""
+        if self._dropped and (self._work is None or self._work.done()):
+            taken, self._dropped = self._dropped, {}
+            self._work = self._thread.submit(self._compact, taken)
+
+    async def finished(self) -> None:
+        """Wait for the work that was started."""
+        if self._work is not None:
+            await asyncio.wrap_future(self._work)
+
+    def stop(self) -> None:
+        """End after the range that is being compacted; blocks until then."""
+        self._stopping.set()
+        self._thread.shutdown(wait=True)
+
+    def _compact(self, dropped: _Dropped) -> None:
+        try:
+            self._store.collect_blobs(False)
+            try:
+                self._compact_ranges(_prefix_ranges(dropped))
+            finally:
+                self._store.collect_blobs(True)
+            self._compact_ranges(_log_ranges(dropped))
+        except StorageFailed as error:
+            self._store.fail(error)
+
+    def _compact_ranges(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
+        for low, high in ranges:
+            if self._stopping.is_set():
+                return
+            self._store.compact(low, high)
+
+
+def _prefix_ranges(dropped: _Dropped) -> Iterator[tuple[bytes, bytes]]:
+    """The batches that logs lost at their beginning."""
+    for log in sorted(dropped):
+        start = dropped[log]
+        if start is not None:
+            yield make_key(log, Kind.BATCH, 0), make_key(log, Kind.BATCH, start)
+
+
+def _log_ranges(dropped: _Dropped) -> Iterator[tuple[bytes, bytes]]:
+    """Logs that were deleted or truncated; neighbours are one range."""
+    first = last = None
+    for log in sorted(log for log, start in dropped.items() if start is None):
+        if first is not None and last is not None and log != last + 1:
+            yield make_key(first, 0, 0), make_key(last, Kind.END, 0)
+            first = None
+        first, last = log if first is None else first, log
+    if first is not None and last is not None:
+        yield make_key(first, 0, 0), make_key(last, Kind.END, 0)

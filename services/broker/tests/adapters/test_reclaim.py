@@ -1,0 +1,74 @@
+"""Deleted data leaves the disk when it is asked for; what lives stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage_batches import Writer, partition
+
+from headrace_broker.core.rows import DropLog, DropPrefix, PutState, StateRow
+from headrace_common.core.ids import Offset
+
+from .conftest import RocksDisk
+
+
+def used(path: Path) -> int:
+    return sum(one.stat().st_size for one in (path / "db").iterdir() if one.suffix in (".blob", ".sst"))
+
+
+async def filled(disk: RocksDisk, logs: int, batches: int) -> list[Writer]:
+    writers = [Writer(disk.logs.new_log_id(), size=32_000) for _ in range(logs)]
+    disk.logs.write([one for writer in writers for one in writer.create()])
+    for _ in range(batches):
+        for writer in writers:
+            disk.logs.write(writer.append(1))
+        if writers[0].end % 200 == 0:
+            disk.logs._store.flush()
+    disk.logs._store.flush()
+    return writers
+
+
+async def test_retention_gives_space_back(rocks: RocksDisk) -> None:
+    writers = await filled(rocks, 3, 100)
+    before = used(rocks.path)
+    for writer in writers:
+        start = Offset(writer.end // 2)
+        state = StateRow(partition(writer.log), start, start)
+        rocks.logs.write([PutState(writer.log, state), DropPrefix(writer.log, start)])
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    assert used(rocks.path) < before * 0.65
+    for writer in writers:
+        rows = list(rocks.logs.index(writer.log, Offset(0), Offset(9999)))
+        assert rows == writer.rows[50:]
+        assert await rocks.logs.read(writer.log, rows) == list(writer.batches.values())[50:]
+
+
+async def test_deleted_logs_give_space_back(rocks: RocksDisk) -> None:
+    writers = await filled(rocks, 4, 60)
+    before = used(rocks.path)
+    gone = [writers[0].log, writers[1].log, writers[3].log]
+    await rocks.logs.lower_evidence([(log, Offset(0), -1) for log in gone])
+    rocks.logs.write([DropLog(log) for log in gone])
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    assert used(rocks.path) < before * 0.8, "live blobs lie between dead ones: the rest goes as files age"
+    assert await rocks.logs.read(writers[2].log, writers[2].rows) == list(writers[2].batches.values())
+    await rocks.logs.lower_evidence([(writers[2].log, Offset(0), -1)])
+    rocks.logs.write([DropLog(writers[2].log)])
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    assert used(rocks.path) < 10_000
+
+
+async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rocks: RocksDisk) -> None:
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    (writer,) = await filled(rocks, 1, 50)
+    rocks.logs.write(
+        [PutState(writer.log, StateRow(partition(1), Offset(200), Offset(0))), DropPrefix(writer.log, Offset(200))]
+    )
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaim()
+    await rocks.restart()
+    assert rocks.logs.recovered()[0].log_end == writer.end
