@@ -8,6 +8,7 @@ everyone logs through ``logger(__name__)`` or the standard library.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ import orjson
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _NOISY: Final = ("grpc", "asyncio", "uvicorn.access", "opentelemetry", "aetcd")
 
 
@@ -69,7 +71,10 @@ class JsonLines(logging.Formatter):
                 line[key] = value
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = self.formatException(record.exc_info)
-        return orjson.dumps(line, default=_as_text, option=orjson.OPT_NON_STR_KEYS).decode()
+        try:
+            return orjson.dumps(line, default=_as_text, option=_OPTIONS).decode()
+        except TypeError:  # numbers above 64 bits, halves of surrogate pairs, nesting without end
+            return json.dumps({key: str(value) for key, value in line.items()})
 
 
 def _as_text(value: object) -> str:
