@@ -4,7 +4,10 @@ Counts what a producer delivers, batch by batch, and keeps the first failure; fe
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace import DeliveredBatch
 
 
 class Acknowledged:
@@ -16,12 +19,12 @@ class Acknowledged:
         self.failed = 0
         self.error: BaseException | None = None
 
-    def note(self, batch: Any) -> None:
+    def note(self, batch: DeliveredBatch) -> None:
         """One batch was acknowledged, or failed for good."""
         if batch.error is None:
-            self.records += batch.count
+            self.records += batch.records
         else:
-            self.failed += batch.count
+            self.failed += batch.records
             self.error = self.error or batch.error
 
     def raise_first(self) -> None:

@@ -21,6 +21,7 @@ from headrace_cli.rates import Rate
 NOTES_SHOWN: Final = 6
 LINE_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 0.2
+BAR_WIDTH: Final = 72
 
 
 @dataclass(slots=True)
@@ -93,16 +94,16 @@ class View:
             self._console.print(self._table(progress))
 
     def _group(self, progress: Progress, line: str) -> Group:
-        bar = ProgressBar(total=progress.total, completed=progress.tally.records, width=72)
+        bar = ProgressBar(total=progress.total, completed=progress.tally.records, width=BAR_WIDTH)
         notes = [Text(note, style="yellow") for note in progress.notes]
         return Group(self._table(progress), bar, Text(line), *notes)
 
     def _table(self, progress: Progress) -> Table:
         table = Table(title="Departures from New York City, 2013", title_justify="left")
-        table.add_column("carrier")
         table.add_column("")
-        for title in ("departures", "mean departure delay", "mean arrival delay"):
-            table.add_column(title, justify="right")
+        table.add_column("carrier", no_wrap=True)
+        for title in ("departures", "mean delay", "at arrival"):
+            table.add_column(title, justify="right", no_wrap=True)
         for code, carrier in sorted(progress.tally.carriers.items(), key=lambda item: -item[1].departures):
             table.add_row(
                 code,
