@@ -68,14 +68,14 @@ class Consumer:
         *topics: str,
         bootstrap_servers: str | Sequence[str] | None = None,
         group_id: str | None = None,
-        transport: Transport | None = None,
+        _transport: Transport | None = None,
         **settings: Any,
     ) -> None:
         arguments = read_arguments(topics, bootstrap_servers, group_id, settings)
         self._settings = arguments.settings
         self._wanted = arguments.topics
         self._arrived = threading.Event()
-        self._reading, self._transport, self._clock = open_reading(arguments, transport, self._arrived.set)
+        self._reading, self._transport, self._clock = open_reading(arguments, _transport, self._arrived.set)
         self._out = self._reading.out
         self._loop = _runtime.loop_thread()
         self._started = not arguments.topics

@@ -1,0 +1,224 @@
+"""
+``headrace.AdminClient``: topics, settings, brokers and logs, from a thread that may block.
+
+Each call runs on the process's loop thread by ``headrace.aio.AdminClient``, which tells what it does and raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from headrace import _runtime
+from headrace.admin_types import (
+    BrokerInfo,
+    BrokerLogs,
+    ClusterDescription,
+    ConfigEntry,
+    NewTopic,
+    TopicDescription,
+    TopicInfo,
+)
+from headrace.aio.admin import HIGH_WATERMARK
+from headrace.aio.admin import AdminClient as AsyncAdminClient
+from headrace.errors import ClientClosed, HeadraceError
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from headrace._transport.port import Transport
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S = 10.0
+
+__all__ = ["HIGH_WATERMARK", "AdminClient", "NewTopic"]
+
+
+class AdminClient:
+    """
+    Administration of one cluster. Any thread may call it. Ctrl+C ends a wait; what was asked for may still happen.
+
+    Args:
+        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
+        settings: see ``headrace.aio.admin.AdminSettings``.
+
+    Example::
+
+        with headrace.AdminClient() as admin:
+            admin.create_topic("flights", partitions=6)
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        self._client = AsyncAdminClient(bootstrap_servers, _transport=_transport, **settings)
+        self._loop = _runtime.loop_thread()
+        self._abandoned = False
+        _runtime.enroll(self)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if not self._abandoned:
+            _runtime.dismiss(self)
+            self._loop.call(self._client.close(), CLOSE_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _abandon(self) -> None:
+        self._abandoned = True
+
+    def _close_at_exit(self, timeout: float) -> None:
+        """Nothing of an admin client is lost with its process."""
+
+    def _wait(self, coro: Coroutine[Any, Any, T]) -> T:
+        if self._abandoned:
+            coro.close()
+            raise ClientClosed("the admin client belongs to the process that this one was forked from; make a new one")
+        return self._loop.call(coro)
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        *,
+        assignments: Sequence[Sequence[int]] = (),
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """
+        Create a topic, and wait until a broker knows it with leaders for all its partitions.
+
+        Raises:
+            TopicAlreadyExists: there is one of this name.
+            InvalidTopic, InvalidPartitions, InvalidReplicationFactor, InvalidConfig: it cannot be made so.
+            WaitTimedOut: it was created, but brokers did not hear of it within ``default_api_timeout_ms``.
+        """
+        return self._wait(
+            self._client.create_topic(
+                name, partitions, replication_factor, configs, assignments=assignments, validate_only=validate_only
+            )
+        )
+
+    def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, TopicDescription | HeadraceError]:
+        """Create several; each succeeds or fails by itself, and its error is returned in its place."""
+        return self._wait(self._client.create_topics(topics, validate_only=validate_only))
+
+    def delete_topic(self, name: str) -> None:
+        """
+        Delete a topic and its records. The name is free at once.
+
+        Raises:
+            UnknownTopicOrPartition: there is none of this name.
+        """
+        self._wait(self._client.delete_topic(name))
+
+    def list_topics(self, *, include_internal: bool = False) -> list[TopicInfo]:
+        """All topics, by name."""
+        return self._wait(self._client.list_topics(include_internal=include_internal))
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        """
+        A topic with its partitions.
+
+        Raises:
+            UnknownTopicOrPartition: there is none of this name.
+        """
+        return self._wait(self._client.describe_topic(name))
+
+    def add_partitions(
+        self,
+        name: str,
+        total: int,
+        *,
+        assignments: Sequence[Sequence[int]] = (),
+        validate_only: bool = False,
+    ) -> TopicDescription:
+        """
+        Raise the number of a topic's partitions to ``total``. Keys may land elsewhere from then on.
+
+        Raises:
+            UnknownTopicOrPartition: there is no such topic.
+            InvalidPartitions: it has as many already, or more.
+        """
+        return self._wait(
+            self._client.add_partitions(name, total, assignments=assignments, validate_only=validate_only)
+        )
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        """
+        Delete all records below an offset, per partition; ``HIGH_WATERMARK`` (-1) means all there are.
+
+        Returns:
+            The first offset that each partition now has.
+
+        Raises:
+            OffsetOutOfRange: an offset is above the end.
+            UnknownTopicOrPartition: there is no such partition.
+        """
+        return self._wait(self._client.delete_records(offsets))
+
+    # --- settings -----------------------------------------------------------------------------------------------
+
+    def describe_configs(self, *, topic: str | None = None, broker: int | None = None) -> dict[str, ConfigEntry]:
+        """
+        The settings of a topic, of one broker, or (neither given) those that all brokers share; with their sources.
+
+        Raises:
+            UnknownTopicOrPartition, NotFound: there is no such topic or broker.
+        """
+        return self._wait(self._client.describe_configs(topic=topic, broker=broker))
+
+    def alter_configs(
+        self,
+        changes: Mapping[str, str | int | float | bool | None],
+        *,
+        topic: str | None = None,
+        broker: int | None = None,
+        validate_only: bool = False,
+    ) -> dict[str, ConfigEntry]:
+        """
+        Change settings of a topic, of one broker, or (neither given) of all brokers; all of them or none. The value
+        None means back to the default. Returns the settings after the change.
+
+        Raises:
+            InvalidConfig: a setting is unknown, fixed at start, or its value is out of bounds.
+        """
+        return self._wait(self._client.alter_configs(changes, topic=topic, broker=broker, validate_only=validate_only))
+
+    # --- cluster ------------------------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> ClusterDescription:
+        """Who is there, and how much there is."""
+        return self._wait(self._client.describe_cluster())
+
+    def list_brokers(self) -> list[BrokerInfo]:
+        """All registered brokers by id, fenced ones too."""
+        return self._wait(self._client.list_brokers())
+
+    def describe_broker(self, broker_id: int) -> BrokerInfo:
+        """
+        One broker.
+
+        Raises:
+            NotFound: none of this id is registered.
+        """
+        return self._wait(self._client.describe_broker(broker_id))
+
+    def describe_logs(
+        self, *, broker: int | None = None, topics: Iterable[str] = (), segments: bool = False
+    ) -> list[BrokerLogs]:
+        """The logs of all brokers or of one, of all topics or of some; a broker that does not answer says why."""
+        return self._wait(self._client.describe_logs(broker=broker, topics=topics, segments=segments))

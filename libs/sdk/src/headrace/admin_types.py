@@ -1,0 +1,273 @@
+"""
+What the admin clients return: frozen values, named as people speak of them.
+
+All are made from messages of the ``Admin`` service, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace_proto.v1 import admin_pb2, cluster_pb2
+    from headrace_proto.v1 import broker_pb2 as broker
+    from headrace_proto.v1 import controller_pb2 as controller
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created."""
+
+    name: str
+    partitions: int | None = None
+    """None: the cluster's ``num.partitions``."""
+    replication_factor: int | None = None
+    """None: the cluster's ``default.replication.factor``."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's names, such as ``retention.ms``."""
+    assignments: Sequence[Sequence[int]] = ()
+    """Placement by hand: broker ids per partition, preferred leader first; the two numbers are then left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition: who holds it, and who leads it."""
+
+    partition: int
+    leader: int | None
+    """None: nobody leads now."""
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    """Preferred leader first."""
+    isr: tuple[int, ...]
+    """Replicas in sync with the leader."""
+
+    @staticmethod
+    def of(partition: cluster_pb2.Partition) -> PartitionInfo:
+        """From the wire."""
+        return PartitionInfo(
+            partition.partition,
+            partition.leader if partition.leader >= 0 else None,
+            partition.leader_epoch,
+            tuple(partition.replicas),
+            tuple(partition.isr),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic in a list."""
+
+    name: str
+    topic_id: bytes
+    """16 bytes; a topic created again under its old name has another."""
+    partitions: int
+    internal: bool
+    configs: Mapping[str, str]
+    """Only what was set for this topic."""
+
+    @staticmethod
+    def of(topic: cluster_pb2.Topic) -> TopicInfo:
+        """From the wire."""
+        return TopicInfo(topic.name, topic.topic_id, topic.partition_count, topic.internal, dict(topic.configs))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic with its partitions."""
+
+    name: str
+    topic_id: bytes
+    internal: bool
+    configs: Mapping[str, str]
+    """Only what was set for this topic; ``describe_configs`` has all."""
+    partitions: tuple[PartitionInfo, ...]
+    """Ascending from 0."""
+    notes: tuple[str, ...] = ()
+    """Said at creation: for example that there are fewer replicas than the default asks for."""
+
+    @staticmethod
+    def of(description: controller.TopicDescription) -> TopicDescription:
+        """From the wire."""
+        topic = description.topic
+        partitions = sorted((PartitionInfo.of(p) for p in description.partitions), key=lambda p: p.partition)
+        return TopicDescription(
+            topic.name,
+            topic.topic_id,
+            topic.internal,
+            dict(topic.configs),
+            tuple(partitions),
+            tuple(description.notes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One registered broker."""
+
+    id: int
+    address: str
+    """``host:port`` of its gRPC."""
+    rack: str | None
+    fenced: bool
+    """True: leads nothing; it is starting, stopping, or was not heard of."""
+    in_controlled_shutdown: bool
+    version: str
+
+    @staticmethod
+    def of(node: cluster_pb2.Node) -> BrokerInfo:
+        """From the wire."""
+        host = f"[{node.grpc.host}]" if ":" in node.grpc.host else node.grpc.host
+        return BrokerInfo(
+            node.id,
+            f"{host}:{node.grpc.port}",
+            node.rack if node.HasField("rack") else None,
+            node.fenced,
+            node.in_controlled_shutdown,
+            node.version,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster at one moment."""
+
+    cluster_id: str
+    controller_id: int | None
+    """The active controller; None: nobody is, now."""
+    brokers: tuple[BrokerInfo, ...]
+    """Ascending by id, fenced ones too."""
+    topics: int
+    partitions: int
+    offline_partitions: int
+    """Partitions that nobody leads."""
+    under_replicated_partitions: int
+    metadata_store_reachable: bool
+
+    @staticmethod
+    def of(answer: controller.DescribeClusterResponse) -> ClusterDescription:
+        """From the wire."""
+        from headrace_proto.v1 import cluster_pb2
+
+        nodes = [node for node in answer.nodes if node.role == cluster_pb2.BROKER]
+        active = answer.active_controller.id if answer.HasField("active_controller") else -1
+        return ClusterDescription(
+            cluster_id=answer.cluster_id,
+            controller_id=active if active >= 0 else None,
+            brokers=tuple(BrokerInfo.of(node) for node in sorted(nodes, key=lambda node: node.id)),
+            topics=answer.topic_count,
+            partitions=answer.partition_count,
+            offline_partitions=answer.offline_partition_count,
+            under_replicated_partitions=answer.under_replicated_partition_count,
+            metadata_store_reachable=answer.metadata_store_reachable,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting as it is in effect."""
+
+    name: str
+    value: str
+    source: str
+    """Where the value is from: ``default``, ``static_broker``, ``dynamic_default_broker``, ``dynamic_topic`` …"""
+    read_only: bool
+    """True: fixed at start."""
+    documentation: str
+    type: str
+
+    @staticmethod
+    def of(entry: controller.ConfigEntry) -> ConfigEntry:
+        """From the wire."""
+        from headrace_proto.v1 import controller_pb2
+
+        source = controller_pb2.ConfigSource.Name(entry.source).removesuffix("_CONFIG").lower()
+        return ConfigEntry(entry.name, entry.value, source, entry.read_only, entry.documentation, entry.type)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment of a log."""
+
+    base_offset: int
+    end_offset: int
+    """One past the last."""
+    size_bytes: int
+    created_at_ms: int
+    sealed_at_ms: int | None
+    """None: still being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogInfo:
+    """One replica's log on one broker."""
+
+    topic_id: bytes
+    partition: int
+    state: str
+    """``online``, ``stray`` (kept but not in the metadata), ``damaged`` or ``deleting``."""
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    size_bytes: int
+    leader_epoch: int
+    segments: tuple[SegmentInfo, ...]
+    """Only if asked for."""
+    note: str | None
+
+    @staticmethod
+    def of(log: broker.LogDescription) -> LogInfo:
+        """From the wire."""
+        from headrace_proto.v1 import broker_pb2
+
+        segments = tuple(
+            SegmentInfo(
+                s.base_offset,
+                s.end_offset,
+                s.size_bytes,
+                s.created_at_ms,
+                s.sealed_at_ms if s.HasField("sealed_at_ms") else None,
+            )
+            for s in log.segments
+        )
+        return LogInfo(
+            topic_id=log.topic_id,
+            partition=log.partition,
+            state=broker_pb2.LogState.Name(log.state).lower(),
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            size_bytes=log.size_bytes,
+            leader_epoch=log.leader_epoch,
+            segments=segments,
+            note=log.note if log.HasField("note") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLogs:
+    """All logs of one broker, or why it could not be asked."""
+
+    broker_id: int
+    logs: tuple[LogInfo, ...]
+    disk_free_bytes: int
+    disk_total_bytes: int
+    recovery_report: str
+    """What opening the data directory found."""
+    error: str | None
+    """None: it answered."""
+
+    @staticmethod
+    def of(logs: admin_pb2.BrokerLogs) -> BrokerLogs:
+        """From the wire."""
+        answer = logs.logs
+        return BrokerLogs(
+            logs.broker_id,
+            tuple(LogInfo.of(log) for log in answer.logs),
+            answer.disk_free_bytes,
+            answer.disk_total_bytes,
+            answer.recovery_report,
+            logs.error.message or None if logs.HasField("error") else None,
+        )
