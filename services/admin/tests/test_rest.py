@@ -34,7 +34,7 @@ class TestCluster:
         body = (await rest.client.get("/v1/cluster")).json()
         assert body["cluster_id"] == "memory"
         assert body["partition_count"] == 3
-        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": "127.0.0.1:9393"}
+        assert body["active_controller"] == {"id": 1, "epoch": 1, "grpc": "127.0.0.1:9390"}
         assert [b["id"] for b in body["brokers"]] == [1, 2]
 
     async def test_brokers(self, rest: Any) -> None:

@@ -40,7 +40,7 @@ class Limits:
 class AdminConfig:
     """Headrace admin: REST and gRPC administration. Stateless; run as many as you like, each with its own node id."""
 
-    controllers: tuple[Endpoint, ...] = (Endpoint("127.0.0.1", 9393),)
+    controllers: tuple[Endpoint, ...] = (Endpoint("127.0.0.1", 9390),)
     """Controllers to begin with, host:port with commas; the others are learned from them."""
     node_id: int = 1
     """Unique among admin processes; 0 to 2147483647."""

@@ -52,15 +52,14 @@ class HeadraceMessages:
         """One poll after the other until something came or the time is over."""
         where = TopicPartition(topic, partition)
         async with self._consumer(bytes_max) as consumer:
-            consumer.assign([where])
+            await consumer.assign([where])
             begin = (await consumer.beginning_offsets([where]))[where]
             end = (await consumer.end_offsets([where]))[where]
             first = begin if start is None else start
             if not begin <= first <= end:
                 raise OffsetOutOfRange(f"offset {first} is not there; {topic}-{partition} holds {begin} to {end}")
             consumer.seek(where, first)
-            wait = max(wait_ms, _POLL_MS_MIN) if first < end else wait_ms
-            records = await consumer.poll(timeout_ms=wait, max_records=limit) if wait else []
+            records = await _collected(consumer, limit, bytes_max, max(end, first), wait_ms)
         page = [_stored(record) for record in _within(records, bytes_max)]
         return MessagePage(page, Offset(page[-1].offset + 1 if page else first))
 
@@ -102,10 +101,31 @@ class HeadraceMessages:
         return brokers
 
 
+async def _collected(consumer: aio.Consumer, limit: int, bytes_max: int, end: int, wait_ms: int) -> list[Record]:
+    """What is there below ``end``; the first record above it where nothing is, if it comes in time."""
+    records: list[Record] = []
+    size = 0
+    position = await consumer.position(next(iter(consumer.assignment())))
+    wait: float = wait_ms if position >= end else max(wait_ms, _POLL_MS_MIN)
+    while wait and len(records) < limit and size <= bytes_max:
+        got = await consumer.poll(timeout_ms=wait, max_records=limit - len(records))
+        if not got:
+            break
+        records += got
+        size += sum(map(_size, got))
+        if got[-1].offset + 1 >= end:
+            break
+    return records
+
+
+def _size(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
+
+
 def _within(records: Sequence[Record], bytes_max: int) -> Sequence[Record]:
     size = 0
     for n, record in enumerate(records):
-        size += len(record.key or b"") + len(record.value or b"") + sum(len(v or b"") for _, v in record.headers)
+        size += _size(record)
         if n and size > bytes_max:
             return records[:n]
     return records

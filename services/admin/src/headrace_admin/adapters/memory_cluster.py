@@ -54,7 +54,7 @@ class MemoryCluster:
             revision=1,
             cluster_id="memory",
             nodes=nodes,
-            active_controller=ActiveController(NodeId(1), 1, Endpoint("127.0.0.1", 9393)),
+            active_controller=ActiveController(NodeId(1), 1, Endpoint("127.0.0.1", 9390)),
         )
         self.down: set[int] = set()
         self.ends: dict[PartitionId, int] = {}
