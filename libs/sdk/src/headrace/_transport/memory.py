@@ -452,6 +452,12 @@ class MemoryFetchStream(_MemoryStream[pb.FetchRequest, pb.FetchResponse]):
         """Queue ``request`` and return its answer to come."""
         return self._send(request, request.max_wait_ms + 30_000)
 
+    def abandon(self) -> None:
+        """Give up what is in flight."""
+        if self._running is not None:
+            self._running.cancel()
+        self._break("given up by this client")
+
     async def _carry_out(self, request: pb.FetchRequest, fault: Fault | None) -> pb.FetchResponse:
         if fault is not None and fault.does is Does.ERROR:
             answer = pb.FetchResponse(correlation_id=request.correlation_id)
