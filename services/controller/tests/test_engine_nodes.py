@@ -131,6 +131,22 @@ class TestRegistration:
         joined = await world.join(engine, broker(1), max_producer_id=41_999)
         assert await engine.allocate_producer_ids(broker(1).key.id, joined.epoch) == range(42_000, 43_000)
 
+    async def test_leader_epochs_go_on_above_what_a_broker_reports(self, world: Cell) -> None:
+        engine = await world.active()
+        first = await world.join(engine, broker(1))
+        await world.create(engine, "t")
+        again = await world.join(engine, broker(1, start=1), previous_epoch=first.epoch, max_leader_epoch=40)
+        await world.until(lambda: world.partition(engine, "t").leader == 1)
+        assert world.partition(engine, "t").leader_epoch == 41
+        await world.join(engine, broker(1, start=2), previous_epoch=again.epoch, max_leader_epoch=41)
+        await world.until(lambda: world.partition(engine, "t").leader == 1)
+        assert world.partition(engine, "t").leader_epoch == 43
+
+    async def test_a_previous_epoch_above_the_counter_raises_it(self, world: Cell) -> None:
+        engine = await world.active()
+        joined = await engine.register(Joining(broker(1), previous_epoch=5_000))
+        assert joined.epoch == 5_001
+
 
 class TestSessions:
     async def test_silence_fences_and_speaking_again_unfences(self, world: Cell) -> None:
@@ -193,7 +209,9 @@ class TestLeaving:
         with pytest.raises(Conflict, match="holds 1 replicas"):
             await engine.unregister(broker(1).key)
         await engine.delete_topic("t")
+        assert len(engine.image.deletions) == 1
         await engine.unregister(broker(1).key)
+        assert not engine.image.deletions, "nobody waits for a broker that is gone for good"
         assert broker(1).key not in engine.image.nodes
         with pytest.raises(NotFound):
             await engine.unregister(broker(1).key)

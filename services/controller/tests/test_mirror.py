@@ -168,7 +168,8 @@ nodes = st.builds(
     in_controlled_shutdown=st.booleans(),
     version=st.text(max_size=3),
 )
-topic_ids = st.sampled_from([TopicId(bytes([n]) * 16) for n in range(3)])
+_IDS = [TopicId(bytes([n]) * 16) for n in range(3)]
+topic_ids = st.sampled_from(_IDS)
 names = st.sampled_from(["a", "b"])
 members = st.lists(st.integers(0, 5).map(NodeId), unique=True, max_size=3).map(tuple)
 any_partition = st.builds(
@@ -186,7 +187,13 @@ any_partition = st.builds(
     removing=members,
 )
 texts = st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=2)
-any_topic = st.builds(Topic, names, topic_ids, st.integers(1, 4), texts, st.booleans())
+any_topic = st.builds(
+    lambda id, *rest: Topic("b" if id == _IDS[2] else "a", id, *rest),  # an id never changes its name
+    topic_ids,
+    st.integers(1, 4),
+    texts,
+    st.booleans(),
+)
 any_configs = st.builds(Configs, st.one_of(st.none(), st.integers(0, 3).map(NodeId)), texts)
 any_deletion = st.builds(TopicDeletion, topic_ids, names, members)
 
@@ -242,7 +249,7 @@ def test_watching_and_listing_give_the_same_image_and_followers_keep_up(
             if isinstance(step, int)
             else step
         )
-        if topic_ids_clash(store, operations):
+        if any(shrinks(store, o) for o in operations):
             continue
         batch = store.write(*operations)
         delta = mirror.load(store.listing()) if number in relists else mirror.apply(batch)
@@ -256,21 +263,11 @@ def test_watching_and_listing_give_the_same_image_and_followers_keep_up(
         assert same(follower, mirror.image)
 
 
-def topic_ids_clash(store: Store, operations: list[Put] | list[Operation]) -> bool:
-    """Two names with one id never happen: ids are random."""
-    after = {k: v.value for k, v in store.items.items()}
-    for o in operations:
-        if isinstance(o, Put):
-            after[o.key] = o.value
-        elif isinstance(o, Delete):
-            after.pop(o.key, None)
-    topics = [records.decode(k, v) for k, v in after.items() if k.startswith(records.TOPICS_PREFIX)]
-    owned = [t.topic_id for t in topics if isinstance(t, Topic)]
-    grown = [t for t in topics if isinstance(t, Topic) and shrinks(store, t)]
-    return len(owned) != len(set(owned)) or bool(grown)
-
-
-def shrinks(store: Store, topic: Topic) -> bool:
+def shrinks(store: Store, operation: Operation) -> bool:
+    """Whether a topic would lose partitions, which the controller never does."""
+    topic = records.decode(operation.key, operation.value) if isinstance(operation, Put) else None
+    if not isinstance(topic, Topic):
+        return False
     old = store.items.get(records.topic_key(topic.name))
     before = None if old is None else records.decode(old.key, old.value)
     return (

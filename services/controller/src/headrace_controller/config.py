@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
@@ -52,7 +52,7 @@ class ControllerConfig:
     """Steps that wait for one slow watcher; with more it gets a snapshot instead."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
-    liveness: LivenessConfig = field(default_factory=LivenessConfig, metadata={"prefix": ""})
+    liveness: LivenessConfig = inline(LivenessConfig)
     """How long silence may last."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""

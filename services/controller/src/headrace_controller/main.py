@@ -13,9 +13,11 @@ from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tracing import open_tracing
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.grpc_peer import GrpcPeer
 from headrace_controller.adapters.grpc_probe import GrpcProbe
+from headrace_controller.adapters.otel_gauges import publish
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
@@ -33,11 +35,12 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         metrics = stack.enter_context(open_metrics("controller", config.node_id, config.server.metrics_listen))
+        tracing = stack.enter_context(open_tracing("controller", config.node_id, config.otlp_endpoint))
         store = await stack.enter_async_context(
             EtcdStore.open(config.etcd, config.prefix, request_timeout_ms=config.etcd_timeout_ms)
         )
         peer = await stack.enter_async_context(GrpcPeer.open())
-        serving: list[Endpoint] = []
+        serving: list[Endpoint] = []  # known once the server is bound, which needs the engine
         engine = ControllerEngine(
             config=config,
             store=store,
@@ -54,13 +57,17 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                     (add_ControllerServicer_to_server, ControllerServicer(engine, config.liveness)),
                 ],
                 health_names=[SERVICE],
+                interceptors=[tracing],
+                serving=False,
             )
         )
         serving.append(server.endpoint)
         node = _as_node(config, server.endpoint, metrics.endpoint)
         membership = Membership(engine, peer, clock, node, config.liveness.heartbeat_interval_ms)
         engine.start(tasks)
+        publish(metrics.meter, engine.gauges)
         tasks.start(membership.run(), name="membership")
+        tasks.start(_serving_once_loaded(engine, server), name="health")
         announce_ready(
             Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics.endpoint), config.server.ready_file
         )
@@ -68,6 +75,13 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             await run_until(stop, tasks)
         finally:
             await engine.stop()
+
+
+async def _serving_once_loaded(engine: ControllerEngine, server: GrpcService) -> None:
+    """Healthy means: answers reads. It stays so while etcd is away, since the last image is still served."""
+    await engine.follower.until(lambda: engine.follower.mirror.loaded)
+    for name in ("", SERVICE):
+        await server.set_serving(True, name)
 
 
 def _new_cluster() -> Cluster:

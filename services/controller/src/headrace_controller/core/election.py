@@ -40,6 +40,9 @@ class Rules:
     min_isr: int
     unclean: bool = False
     """Whether a replica that may have lost committed records may lead."""
+    epoch_floor: int = -1
+    """Highest leader epoch that a broker has in its logs and the metadata forgot, after a restore; the next leader
+    epochs are above it."""
 
 
 def settled(
@@ -59,7 +62,7 @@ def settled(
         leader = next((r for r in state.replicas if r in state.isr and brokers.may_lead(r)), NO_NODE)
     if leader == NO_NODE and not state.isr:
         state, leader = _from_outside(state, brokers, rules, log_ends)
-    return stamped(partition, replace(state, leader=leader))
+    return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
 def without_departed(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
@@ -94,7 +97,7 @@ def without_log(partition: Partition, broker: NodeId, rules: Rules, *, damaged: 
         known = {*state.last_known_elr, broker} - ({broker} if damaged else set())
         state = replace(state, last_known_elr=_ordered(partition, known))
     leader = NO_NODE if partition.leader == broker else partition.leader
-    return stamped(partition, replace(state, leader=leader))
+    return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
 def with_cleared_elr(partition: Partition) -> Partition:
@@ -104,14 +107,14 @@ def with_cleared_elr(partition: Partition) -> Partition:
     return stamped(partition, replace(partition, elr=(), last_known_elr=()))
 
 
-def stamped(old: Partition, new: Partition) -> Partition:
-    """``new`` with its epochs one above ``old``'s where it differs."""
+def stamped(old: Partition, new: Partition, epoch_floor: int = -1) -> Partition:
+    """``new`` with its epochs above ``old``'s where it differs; a new leader's epoch is above ``epoch_floor`` too."""
     if new == old:
         return old
-    bump = 1 if new.leader != old.leader else 0
-    stamped = replace(new, leader_epoch=old.leader_epoch + bump, partition_epoch=old.partition_epoch + 1)
-    check(stamped)
-    return stamped
+    epoch = old.leader_epoch if new.leader == old.leader else max(old.leader_epoch, epoch_floor) + 1
+    result = replace(new, leader_epoch=epoch, partition_epoch=old.partition_epoch + 1)
+    check(result)
+    return result
 
 
 def check(partition: Partition) -> None:

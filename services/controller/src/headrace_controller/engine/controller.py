@@ -119,7 +119,8 @@ class ControllerEngine:
 
     async def unregister(self, key: NodeKey) -> None:
         """See ``Nodes.unregister``."""
-        await self._active().nodes.unregister(key)
+        term = self._active()
+        await term.nodes.unregister(key, term.topics.confirm)
 
     async def watch(self, node: NodeKey | None) -> AsyncIterator[ImageDelta]:
         """A snapshot, then every step; the end of a node's stream makes the active controller look at the node."""
@@ -201,6 +202,28 @@ class ControllerEngine:
             under_replicated=sum(len(p.isr) < len(p.replicas) for p in partitions),
             store_reachable=self.follower.reachable,
         )
+
+    def gauges(self) -> dict[str, float]:
+        """What this controller looks like now, by name; cheap, and safe from another thread."""
+        image, term = self.follower.mirror.image, self.candidate.term
+        partitions = image.partitions.values()
+        return {
+            "active": float(term is not None),
+            "terms": self.candidate.terms,
+            "controller_epoch": 0 if term is None else term.epoch,
+            "leader_moves": 0 if term is None else term.settling.moves,
+            "metadata_revision": image.revision,
+            "store_reachable": float(self.follower.reachable),
+            "topics": len(image.topics),
+            "partitions": len(partitions),
+            "offline_partitions": sum(p.offline for p in partitions),
+            "under_replicated_partitions": sum(len(p.isr) < len(p.replicas) for p in partitions),
+            "nodes": len(image.nodes),
+            "fenced_nodes": sum(n.fenced for n in image.nodes.values()),
+            "pending_deletions": len(image.deletions),
+            "watchers": self.feed.watchers,
+            "watcher_overflows": self.feed.overflows,
+        }
 
     def _active(self) -> Term:
         term = self.candidate.term

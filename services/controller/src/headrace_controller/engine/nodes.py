@@ -9,7 +9,7 @@ write the new registration, fenced; unfence when the node has seen it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from headrace_common.core.errors import (
     NotRegistered,
     StaleBrokerEpoch,
 )
-from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import Node, NodeKey, Partition, Role
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
@@ -35,6 +35,9 @@ from headrace_controller.engine.writer import Decision, Writer
 from headrace_controller.ports import NodeProbe, ProbeResult
 
 _LEAVING_WAIT_MS: Final = 1_000
+
+Confirm = Callable[[NodeId, Sequence[TopicId]], Awaitable[None]]
+"""Confirms deletions in the name of a broker."""
 
 log = logger(__name__)
 
@@ -50,6 +53,8 @@ class Joining:
     damaged: frozenset[PartitionId] = frozenset()
     max_producer_id: int = -1
     """Highest in its logs; ids go on above it."""
+    max_leader_epoch: int = -1
+    """Highest in its logs; leader epochs go on above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +187,16 @@ class Nodes:
             elif not node.fenced:
                 await self.fence(key, "it was silent for longer than its session", epoch=node.epoch)
 
-    async def unregister(self, key: NodeKey) -> None:
+    async def unregister(self, key: NodeKey, confirm: Confirm) -> None:
         """
-        Forget a node for good.
+        Forget a node for good; nobody waits any more for it to delete logs.
 
         Raises:
             NotFound: it is not registered.
             Conflict: it holds replicas, or it lives.
         """
 
-        def decision() -> Decision | None:
+        def decision() -> Decision:
             mirror = self._follower.mirror
             node = mirror.image.nodes.get(key)
             if node is None:
@@ -206,6 +211,9 @@ class Nodes:
             operations = (Delete(name), Put(records.REMOVAL_KEY, records.encode_number(node.epoch)))
             return Decision(operations, (Unchanged(name, mirror.mod_revision(name)),))
 
+        decision()  # refuse before anything is written
+        if key.role is Role.BROKER:
+            await confirm(key.id, list(self._follower.mirror.image.deletions))
         await self._writer.decide(decision)
         self._sessions.close(key)
         log.info("node unregistered", extra={"peer": str(key)})
@@ -222,7 +230,7 @@ class Nodes:
         brokers = without(brokers_of(self._follower.mirror.image), broker)
 
         def step(partition: Partition) -> Partition:
-            rules = rules_of(self._follower.mirror.image, partition)
+            rules = rules_of(self._follower.mirror, partition)
             new = election.settled(partition, brokers, rules)
             hurt = partition.id in damaged
             if hurt or not clean:
@@ -241,11 +249,22 @@ class Nodes:
         counted = Put(records.EPOCH_KEY, records.encode_number(epoch))
         compares = [Unchanged(records.EPOCH_KEY, mirror.mod_revision(records.EPOCH_KEY))]
         operations: list[Operation] = [counted]
-        if joining.max_producer_id >= mirror.number(records.PRODUCER_KEY, 0):  # the metadata was restored
-            operations.append(Put(records.PRODUCER_KEY, records.encode_number(joining.max_producer_id + 1)))
-            compares.append(Unchanged(records.PRODUCER_KEY, mirror.mod_revision(records.PRODUCER_KEY)))
+        for key, number in self._forgotten(joining):
+            operations.append(Put(key, records.encode_number(number)))
+            compares.append(Unchanged(key, mirror.mod_revision(key)))
         written = self._write(node)
         return Decision((*written.operations, *operations), (*written.compares, *compares))
+
+    def _forgotten(self, joining: Joining) -> list[tuple[str, int]]:
+        """Counters that a broker's logs have passed: the metadata was restored from before, and goes on above."""
+        mirror = self._follower.mirror
+        raised = []
+        if joining.max_producer_id >= mirror.number(records.PRODUCER_KEY, records.PRODUCER_FIRST):
+            raised.append((records.PRODUCER_KEY, joining.max_producer_id + 1))
+        known = max((p.leader_epoch for p in mirror.image.partitions.values()), default=-1)
+        if joining.max_leader_epoch > max(known, mirror.number(records.LEADER_EPOCH_KEY, -1)):
+            raised.append((records.LEADER_EPOCH_KEY, joining.max_leader_epoch))
+        return raised
 
     async def _change(self, key: NodeKey, epoch: int, *, leaving: bool) -> Node:
         def decision() -> Decision | None:

@@ -33,7 +33,7 @@ class ProducerIds:
         def decision() -> Decision:
             nonlocal first
             mirror = self._follower.mirror
-            first = mirror.number(records.PRODUCER_KEY, 0)
+            first = mirror.number(records.PRODUCER_KEY, records.PRODUCER_FIRST)
             key = records.PRODUCER_KEY
             write = Put(key, records.encode_number(first + BLOCK))
             return Decision((write,), (Unchanged(key, mirror.mod_revision(key)),))

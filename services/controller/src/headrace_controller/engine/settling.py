@@ -19,6 +19,7 @@ from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, records
 from headrace_controller.core.election import Brokers, Rules
+from headrace_controller.core.mirror import Mirror
 from headrace_controller.core.store import Put, Unchanged
 from headrace_controller.core.topics import min_insync
 from headrace_controller.engine.follower import Follower
@@ -149,7 +150,7 @@ class Settling:
             image = self._follower.mirror.image
             if image.nodes is not nodes:
                 nodes, brokers = image.nodes, brokers_of(image)
-            return election.settled(partition, brokers, rules_of(image, partition))
+            return election.settled(partition, brokers, rules_of(self._follower.mirror, partition))
 
         return step
 
@@ -168,8 +169,8 @@ def without(brokers: Brokers, broker: NodeId) -> Brokers:
     return Brokers(brokers.unfenced - {broker}, brokers.leaving - {broker})
 
 
-def rules_of(image: ClusterImage, partition: Partition) -> Rules:
-    """What the partition's topic says about elections."""
-    topic = image.topics.get(partition.id.topic_id)
+def rules_of(mirror: Mirror, partition: Partition) -> Rules:
+    """What holds for elections of the partition: its topic's settings, and what a restore forgot."""
+    topic = mirror.image.topics.get(partition.id.topic_id)
     unclean = topic is not None and topic.configs.get("unclean.leader.election.enable") == "true"
-    return Rules(min_insync(topic, len(partition.replicas)), unclean)
+    return Rules(min_insync(topic, len(partition.replicas)), unclean, mirror.number(records.LEADER_EPOCH_KEY, -1))

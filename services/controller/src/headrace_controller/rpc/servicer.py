@@ -59,6 +59,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             previous_epoch=request.previous_epoch if request.HasField("previous_epoch") else None,
             damaged=frozenset(PartitionId(topic_id_from_proto(d.topic_id), d.partition) for d in request.damaged),
             max_producer_id=request.max_producer_id or -1,
+            max_leader_epoch=request.max_leader_epoch,
         )
         joined = await self._engine.register(joining)
         return pb.RegisterNodeResponse(
