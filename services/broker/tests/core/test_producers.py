@@ -110,7 +110,7 @@ class Model:
         self.log: list[tuple[Batch, int]] = []
 
     def verdict(self, batch: Batch) -> str | int:
-        producer_id, epoch, first, records = batch
+        producer_id, epoch, first, _ = batch
         mine = [(b, offset) for b, offset in self.log if b[0] == producer_id]
         if not mine:
             return "append"

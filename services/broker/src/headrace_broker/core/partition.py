@@ -425,6 +425,7 @@ class Partition:
         if boundary > self.first_batch:
             self.first_batch = boundary
             self.segments.drop_below(boundary)
+            effects += self._snapshot()  # what producers sent before it stays known after a restart
             effects.append(DropPrefix(self.log, boundary))
         effects.append(ForgetBelow(offset))
         return effects

@@ -71,10 +71,15 @@ class ImageFollower:
             segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, self._roll_jitter(config))
             producers = Producers(log.producers)
             core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
-            rows = list(self._store.index(log.log, log.producers_at, log.log_end))
+            rows = list(self._store.index(log.log, self._replay_from(log), log.log_end))
             producers.replay(rows, now_ms)
             core.snapshot_bytes = sum(row.size for row in rows)
             self._replicas.add(Replica(core, Standing.STRAY, damage=log.damage))
+
+    def _replay_from(self, log: RecoveredLog) -> Offset:
+        holder = self._store.floor(log.log, log.producers_at)
+        inside = holder is not None and holder.next_offset > log.producers_at  # the log start may be inside a batch
+        return holder.base_offset if holder is not None and inside else log.producers_at
 
     # --- following ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, Final
 
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from headrace_broker.engine.broker import Broker
 from headrace_broker.engine.fetch import FetchAsk, FetchEntry, FetchSession
@@ -26,6 +27,7 @@ from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
 
 FETCHES_READ_AHEAD: Final = 2
 TOPICS_PER_REQUEST_MAX: Final = 10_000
+NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -54,23 +56,25 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 reader = own.start(self._read_produce(session, context), name="produce-read")
                 own.start(self._end_on_drain(session, reader), name="produce-drain")
                 await self._answer_produce(session, context)
-                _raise_failure(own)
+                await _raise_error_of(reader)
         finally:
             self._broker.end_session(session)
 
-    async def _read_produce(self, session: ProduceSession, context: Context) -> None:
+    async def _read_produce(self, session: ProduceSession, context: Context) -> HeadraceError | None:
         read = context.read
         try:
             while True:
                 await session.room()
                 request = await read()
                 if request is _EOF:
-                    return
+                    return None
                 entries = [_produce_entry(entry) for entry in request.partitions]
                 session.accept(request.correlation_id, request.acks, request.timeout_ms, entries)
                 del request, entries  # an idle stream keeps no batches
         except grpc.aio.BaseError:
-            return  # the connection is gone
+            return None  # the connection is gone
+        except DecodeError:
+            return Rejected(NO_MESSAGE)
         finally:
             session.end()
 
@@ -83,7 +87,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 await write(encode.produce_response(answers.popleft()))
                 session.check_room()
 
-    async def _end_on_drain(self, session: ProduceSession, reader: asyncio.Task[None]) -> None:
+    async def _end_on_drain(self, session: ProduceSession, reader: asyncio.Task[HeadraceError | None]) -> None:
         await self._draining.wait()
         reader.cancel()
         session.end()
@@ -99,8 +103,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """Read ahead in one task, answer in order in this one."""
         inbox, session, fetches = _Inbox(), FetchSession(), self._broker.fetches
         async with TaskRunner() as own:
-            own.start(self._read_fetches(inbox, context), name="fetch-read")
-            own.start(self._close_on_drain(inbox), name="fetch-drain")
+            reader = own.start(self._read_fetches(inbox, context), name="fetch-read")
+            own.start(self._close_on_drain(inbox, reader), name="fetch-drain")
             while (request := await inbox.take()) is not None:
                 response, size = await self._fetched(request, session)
                 fetches.in_flight_bytes += size
@@ -109,7 +113,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 finally:
                     fetches.in_flight_bytes -= size
                 del request, response  # an idle stream keeps no batches
-            _raise_failure(own)
+            await _raise_error_of(reader)
 
     async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         try:
@@ -125,21 +129,24 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         size = sum(len(batch) for result in results for batch in result.batches)
         return encode.fetch_response(request.correlation_id, session.news(results)), size
 
-    async def _read_fetches(self, inbox: _Inbox, context: Context) -> None:
+    async def _read_fetches(self, inbox: _Inbox, context: Context) -> HeadraceError | None:
         try:
             while True:
                 await inbox.room()
                 request = await context.read()
                 if request is _EOF:
-                    return
+                    return None
                 inbox.put(request)
         except grpc.aio.BaseError:
-            return  # the connection is gone
+            return None  # the connection is gone
+        except DecodeError:
+            return Rejected(NO_MESSAGE)
         finally:
             inbox.close()
 
-    async def _close_on_drain(self, inbox: _Inbox) -> None:
+    async def _close_on_drain(self, inbox: _Inbox, reader: asyncio.Task[HeadraceError | None]) -> None:
         await self._draining.wait()
+        reader.cancel()
         inbox.close()
 
     # --- unary --------------------------------------------------------------------------------------------
@@ -240,10 +247,14 @@ class _Inbox:
         self._filled.set()
 
 
-def _raise_failure(own: TaskRunner) -> None:
-    """A bug in one stream's task is that stream's: the interceptor logs it and answers INTERNAL."""
-    if own.failure is not None:
-        raise own.failure
+async def _raise_error_of(reader: asyncio.Task[HeadraceError | None]) -> None:
+    """What ended the reading of a stream is the stream's answer; a bug in it is the interceptor's to report."""
+    await asyncio.wait([reader])
+    if reader.cancelled():
+        return
+    error = reader.result()
+    if error is not None:
+        raise error
 
 
 def _partition(entry: Any) -> PartitionId:

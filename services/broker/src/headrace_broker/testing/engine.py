@@ -1,0 +1,112 @@
+"""A broker's engine without gRPC, on a clock that a test moves: for tests of the loops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.engine.broker import Broker, EngineSettings, Who
+from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
+from headrace_broker.engine.storage_loop import Flush
+from headrace_broker.testing.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
+from headrace_common.core.ids import Offset, PartitionId
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.testing.clock import FakeClock
+
+
+@dataclass
+class Engine:
+    """A broker and everything around it."""
+
+    broker: Broker
+    store: MemoryLogs
+    cluster: FakeCluster
+    clock: FakeClock
+    tasks: TaskRunner
+    session: ProduceSession
+    _correlation: int = 0
+
+    def send(
+        self,
+        batches: Mapping[int, bytes] | bytes,
+        *,
+        topic: str = "t",
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        session: ProduceSession | None = None,
+    ) -> int:
+        """Send one request, batches by partition; its correlation id."""
+        if isinstance(batches, bytes):
+            batches = {0: batches}
+        self._correlation += 1
+        entries = [
+            ProduceEntry(PartitionId(topic_id_of(topic), number), batch, None) for number, batch in batches.items()
+        ]
+        (session or self.session).accept(self._correlation, acks, timeout_ms, entries)
+        return self._correlation
+
+    async def answer(self, session: ProduceSession | None = None) -> tuple[int, Sequence[Appended]]:
+        """The next answer of the stream: correlation id and results."""
+        session = session or self.session
+        async with asyncio.timeout(5):
+            while not session.answers:
+                session.changed.clear()
+                await session.changed.wait()
+        call = session.answers.popleft()
+        session.check_room()
+        return call.correlation_id, [result for result in call.results if result is not None]
+
+    async def produce(
+        self, batches: Mapping[int, bytes] | bytes, *, topic: str = "t", acks: int = -1
+    ) -> list[Appended]:
+        """Send one request and wait for its answer."""
+        sent = self.send(batches, topic=topic, acks=acks)
+        got, results = await self.answer()
+        assert got == sent, "nothing else is under way"
+        return list(results)
+
+    async def fetch(
+        self, offset: int = 0, *, topic: str = "t", partition: int = 0, bytes_min: int = 0, bytes_max: int = 1 << 20
+    ) -> Fetched:
+        """Fetch from one partition; waits for ``bytes_min`` for up to five seconds."""
+        entry = FetchEntry(PartitionId(topic_id_of(topic), partition), Offset(offset), bytes_max, None)
+        [result] = await self.broker.fetches.fetch(FetchAsk([entry], bytes_min, bytes_max, 5_000))
+        return result
+
+    async def settle(self) -> None:
+        """Let everything that can run now do so."""
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def running_engine(
+    topics: Mapping[str, int] | None = None,
+    *,
+    configs: Mapping[str, Mapping[str, str]] | None = None,
+    store: MemoryLogs | None = None,
+    settings: EngineSettings | None = None,
+    fails: bool = False,
+) -> AsyncIterator[Engine]:
+    """An engine that leads ``topics`` (``{"t": 2}``). Unless it ``fails``, no background task may have crashed."""
+    store, cluster, clock = store or MemoryLogs(), FakeCluster(), FakeClock()
+    async with TaskRunner() as tasks:
+        broker = Broker(
+            Who(BROKER_ID, INCARNATION, "c"),
+            settings or EngineSettings(flush=Flush.OS),
+            store=store,
+            cluster=cluster,
+            clock=clock,
+            tasks=tasks,
+        )
+        broker.start()
+        cluster.show(image_of(topics or {"t": 2}, configs=configs))
+        await broker.follower.changed.wait()
+        engine = Engine(broker, store, cluster, clock, tasks, broker.produce_session())
+        yield engine
+        if not fails and tasks.failure is not None:
+            raise tasks.failure

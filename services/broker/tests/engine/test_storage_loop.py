@@ -1,0 +1,227 @@
+"""The storage loop: flush policies, stalls, failures, back-pressure, the disk's reserve."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.engine.broker import EngineSettings
+from headrace_broker.engine.storage_loop import STALL_WAIT_MS, Flush, QueueLimits
+from headrace_broker.engine.upkeep import DISK_CHECK_MS, LATE_CHECK_MS
+from headrace_broker.testing.batches import batch_of
+from headrace_broker.testing.engine import running_engine
+from headrace_broker.testing.standalone import topic_id_of
+from headrace_common.core.batch import decode_batch
+from headrace_common.core.errors import ErrorCode, StorageFailed
+from headrace_common.core.ids import PartitionId
+
+GROUP = EngineSettings(flush=Flush.GROUP)
+ALWAYS = EngineSettings(flush=Flush.ALWAYS)
+
+
+async def test_os_answers_without_a_sync() -> None:
+    async with running_engine() as engine:
+        before = engine.store.syncs
+        [result] = await engine.produce(batch_of(3))
+        assert (result.base_offset, result.error) == (0, None)
+        assert engine.store.syncs == before
+
+
+async def test_group_answers_and_shows_records_only_after_the_sync() -> None:
+    async with running_engine(settings=GROUP) as engine:
+        engine.store.sync_gate.clear()
+        engine.send(batch_of(3))
+        await engine.settle()
+        assert not engine.session.answers
+        assert (await engine.fetch()).batches == []
+        engine.store.sync_gate.set()
+        await engine.answer()
+        assert len((await engine.fetch()).batches) == 1
+
+
+async def test_one_sync_confirms_all_that_was_written_before_it_began() -> None:
+    async with running_engine(settings=GROUP) as engine:
+        engine.store.sync_gate.clear()
+        engine.send(batch_of(1))
+        await engine.settle()
+        for _ in range(10):
+            engine.send(batch_of(1))
+            await engine.settle()
+        before = engine.store.syncs
+        engine.store.sync_gate.set()
+        assert [(await engine.answer())[0] for _ in range(11)] == list(range(1, 12))
+        assert engine.store.syncs - before == 2
+
+
+async def test_always_syncs_each_request_by_itself() -> None:
+    async with running_engine(settings=ALWAYS) as engine:
+        before = engine.store.syncs
+        for _ in range(5):
+            engine.send({0: batch_of(1), 1: batch_of(1)})
+        for _ in range(5):
+            await engine.answer()
+        assert engine.store.syncs - before == 5
+
+
+async def test_acks_none_is_not_answered_and_is_written() -> None:
+    async with running_engine() as engine:
+        engine.send(batch_of(1), acks=0)
+        [result] = await engine.produce(batch_of(1))
+        assert result.base_offset == 1
+        assert not engine.session.answers
+
+
+async def test_a_stalled_group_is_written_again_with_the_same_offsets() -> None:
+    async with running_engine() as engine:
+        engine.store.stalls = 3
+        engine.send(batch_of([b"a"]))
+        await engine.settle()
+        engine.send(batch_of([b"b"]))
+        for _ in range(3):
+            await engine.clock.advance(STALL_WAIT_MS)
+        first, second = await engine.answer(), await engine.answer()
+        assert [first[1][0].base_offset, second[1][0].base_offset] == [0, 1]
+        values = [decode_batch(batch).values() for batch in (await engine.fetch()).batches]
+        assert values == [[b"a"], [b"b"]]
+
+
+async def test_a_store_that_stalls_for_too_long_has_failed() -> None:
+    limits = QueueLimits(stall_ms_max=1_000)
+    async with running_engine(settings=EngineSettings(flush=Flush.OS, limits=limits), fails=True) as engine:
+        engine.store.stalls = 10_000
+        engine.send(batch_of(1))
+        await engine.settle()
+        for _ in range(100):
+            await engine.clock.advance(STALL_WAIT_MS)
+        _, [result] = await engine.answer()
+        assert result.error is not None
+        assert result.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.wait_for(engine.tasks.failed.wait(), 5)
+        assert isinstance(engine.tasks.failure, StorageFailed)
+
+
+async def test_a_failed_write_tells_all_who_wait_and_ends_the_process() -> None:
+    async with running_engine(fails=True) as engine:
+        engine.store.fail_write = "disk on fire"
+        engine.send({0: batch_of(1), 1: batch_of(1)})
+        engine.send(batch_of(1))
+        for _ in range(2):
+            _, results = await engine.answer()
+            assert {result.error.code for result in results if result.error} == {ErrorCode.KAFKA_STORAGE_ERROR}
+        await asyncio.wait_for(engine.tasks.failed.wait(), 5)
+        engine.send(batch_of(1))
+        _, [late] = await engine.answer()
+        assert late.error is not None, "it leads nothing any more"
+        assert late.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_failed_sync_acknowledges_nothing() -> None:
+    async with running_engine(settings=GROUP, fails=True) as engine:
+        engine.store.sync_gate.clear()
+        engine.send(batch_of(1))
+        await engine.settle()
+        engine.send(batch_of(1), acks=1)
+        await engine.settle()
+        engine.store.fail_sync = "EIO"
+        engine.store.sync_gate.set()
+        for _ in range(2):
+            _, [result] = await engine.answer()
+            assert result.error is not None
+            assert result.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.wait_for(engine.tasks.failed.wait(), 5)
+        assert isinstance(engine.tasks.failure, StorageFailed)
+
+
+async def test_a_full_queue_stops_readers_and_lets_them_go_on() -> None:
+    batch = batch_of([b"x" * 1_000])
+    limits = QueueLimits(bytes_max=5_000, refuse_bytes=20_000)
+    async with running_engine(settings=EngineSettings(flush=Flush.GROUP, limits=limits)) as engine:
+        engine.store.sync_gate.clear()
+        for _ in range(6):
+            engine.send(batch)
+        room = asyncio.ensure_future(engine.session.room())
+        await engine.settle()
+        assert not room.done()
+        engine.store.sync_gate.set()
+        for _ in range(6):
+            await engine.answer()
+        await asyncio.wait_for(room, 5)
+
+
+async def test_the_last_resort_of_a_full_queue_is_overloaded() -> None:
+    batch = batch_of([b"x" * 1_000])
+    limits = QueueLimits(bytes_max=2_000, refuse_bytes=4_000)
+    async with running_engine(settings=EngineSettings(flush=Flush.GROUP, limits=limits)) as engine:
+        engine.store.sync_gate.clear()
+        for _ in range(6):
+            engine.send(batch)
+        codes = set()
+        while engine.session.answers:
+            _, [result] = await engine.answer()
+            codes.add(result.error.code if result.error else None)
+        assert codes == {ErrorCode.OVERLOADED}
+        engine.store.sync_gate.set()
+        _, [good] = await engine.answer()
+        assert good.error is None
+
+
+async def test_below_the_disks_reserve_appends_are_refused_until_there_is_space() -> None:
+    store = MemoryLogs(free=(100, 1_000))
+    settings = EngineSettings(flush=Flush.OS, disk_reserve_bytes=50)
+    async with running_engine(store=store, settings=settings) as engine:
+        assert (await engine.produce(batch_of(1)))[0].error is None
+        store.free = (49, 1_000)
+        await engine.clock.advance(DISK_CHECK_MS)
+        [refused] = await engine.produce(batch_of(1))
+        assert refused.error is not None
+        assert refused.error.code is ErrorCode.DISK_FULL
+        assert refused.error.retriable
+        assert len((await engine.fetch()).batches) == 1, "readers go on"
+        store.free = (51, 1_000)
+        await engine.clock.advance(DISK_CHECK_MS)
+        assert (await engine.produce(batch_of(1)))[0].base_offset == 1
+
+
+@pytest.mark.parametrize(("total", "reserve"), [(1 << 30, (1 << 30) // 20), (1 << 44, 5 << 30)])
+def test_the_reserve_is_five_percent_and_at_most_five_gib(total: int, reserve: int) -> None:
+    assert EngineSettings().reserve(total) == reserve
+
+
+async def test_a_request_that_takes_too_long_is_answered_as_unknown_and_once() -> None:
+    async with running_engine(settings=GROUP) as engine:
+        engine.store.sync_gate.clear()
+        engine.send(batch_of(1), timeout_ms=500)
+        await engine.settle()
+        await engine.clock.advance(LATE_CHECK_MS)
+        _, [late] = await engine.answer()
+        assert late.error is not None
+        assert late.error.code is ErrorCode.REQUEST_TIMED_OUT
+        engine.store.sync_gate.set()
+        await engine.settle()
+        assert not engine.session.answers
+        assert len((await engine.fetch()).batches) == 1
+
+
+async def test_evidence_follows_syncs_only() -> None:
+    async with running_engine(settings=GROUP) as engine:
+        await engine.produce(batch_of(3))
+        replica = engine.broker.replicas.get(PartitionId(topic_id_of("t"), 0))
+        assert replica is not None
+        assert engine.store.evident_end(replica.core.log) == 3
+
+
+async def test_what_was_acknowledged_survives_the_loss_of_power() -> None:
+    store = MemoryLogs()
+    async with running_engine(store=store, settings=GROUP) as engine:
+        await engine.produce(batch_of(3, producer_id=5, epoch=0, sequence=0))
+        store.sync_gate.clear()
+        engine.send(batch_of(3, producer_id=5, epoch=0, sequence=3))
+        await engine.settle()
+    store.sync_gate.set()
+    async with running_engine(store=store.reopened(lose_unsynced=True), settings=GROUP) as again:
+        [known] = await again.produce(batch_of(3, producer_id=5, epoch=0, sequence=0))
+        assert known.base_offset == 0, "it was acknowledged, and is still known"
+        [lost] = await again.produce(batch_of(3, producer_id=5, epoch=0, sequence=3))
+        assert lost.base_offset == 3, "it was not, and is appended now"
