@@ -1,3 +1,32 @@
 """The pytest plugin: fixtures only. Nothing is imported or started before a test asks for one."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from headrace.testing.clusters import TestCluster
+    from headrace.testing.memory import MemoryBackend
+
+
+@pytest.fixture(scope="session")
+def headrace_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
+    """
+    A real cluster for all tests of the session: etcd, a controller, a broker and the admin service, each a process of
+    its own, in a temporary directory. Tests share it: give topics names of their own (``unique_topic``).
+    """
+    from headrace.testing.clusters import started_cluster
+
+    with started_cluster(tmp_path_factory.mktemp("headrace")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def headrace_memory() -> MemoryBackend:
+    """A small cluster in this process, new for each test: no sockets, no files, no waiting."""
+    from headrace.testing.memory import MemoryBackend
+
+    return MemoryBackend()

@@ -1,0 +1,60 @@
+"""
+A small cluster in this process, for quick tests of programs: topics, producers and consumers, no administration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import aio
+from headrace._transport.memory import MemoryCluster
+from headrace.consumer import Consumer
+from headrace.producer import Producer
+
+
+class MemoryBackend:
+    """
+    Topics in memory, and clients on them. Clients are to be closed by the test.
+
+    ::
+
+        >>> from headrace.testing.memory import MemoryBackend
+        >>> memory = MemoryBackend()
+        >>> memory.create_topic("orders", partitions=1)
+        >>> with memory.producer() as producer:
+        ...     producer.send("orders", b"one").result(timeout=10).offset
+        0
+        >>> with memory.consumer("orders") as consumer:
+        ...     [record.value for record in consumer.poll(timeout_ms=10_000)]
+        [b'one']
+    """
+
+    def __init__(self) -> None:
+        self.cluster = MemoryCluster(brokers=1)
+        """To move leaders, trim, and make requests fail; this part is not a stable interface."""
+
+    def create_topic(self, name: str, partitions: int = 1) -> None:
+        """A new topic."""
+        self.cluster.create_topic(name, partitions)
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        """The values of a partition, in order."""
+        return self.cluster.values(topic, partition)
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer on these topics."""
+        return Producer(_transport=self.cluster.transport(), **settings)
+
+    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+        """A consumer of these topics; it reads from the beginning unless told otherwise."""
+        settings.setdefault("auto_offset_reset", "earliest")
+        return Consumer(*topics, _transport=self.cluster.transport(), **settings)
+
+    def aio_producer(self, **settings: Any) -> aio.Producer:
+        """The same for asyncio."""
+        return aio.Producer(_transport=self.cluster.transport(), **settings)
+
+    def aio_consumer(self, *topics: str, **settings: Any) -> aio.Consumer:
+        """The same for asyncio."""
+        settings.setdefault("auto_offset_reset", "earliest")
+        return aio.Consumer(*topics, _transport=self.cluster.transport(), **settings)
