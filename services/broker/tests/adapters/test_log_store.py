@@ -252,6 +252,28 @@ async def test_evidence_must_fall_before_rows_do(disk: Disk) -> None:
     assert (found.log_end, found.damage) == (20, None)
 
 
+async def test_a_late_confirmation_does_not_raise_lowered_evidence(disk: Disk) -> None:
+    writer = await started(disk)
+    await disk.logs.sync()
+    disk.logs.note_synced(writer.log, Offset(50), 1)
+    await disk.logs.lower_evidence([(writer.log, Offset(0), -1)])
+    disk.logs.note_synced(writer.log, Offset(50), 1)
+    disk.logs.write([DropLog(writer.log)])
+    assert (await disk.restart()).report.damaged == ()
+
+
+async def test_evidence_rises_again_after_a_truncation(disk: Disk) -> None:
+    writer = await started(disk)
+    await disk.logs.sync()
+    await disk.logs.lower_evidence([(writer.log, Offset(20), 1)])
+    again = Writer(writer.log, end=20, epoch=2)
+    disk.logs.write([DropSuffix(writer.log, Offset(20)), *again.append(1)])
+    await disk.logs.sync()
+    disk.logs.note_synced(writer.log, Offset(30), 2)
+    with pytest.raises(AssertionError, match="lower the evidence"):
+        disk.logs.write([DropSuffix(writer.log, Offset(20))])
+
+
 async def test_one_sync_at_a_time(disk: Disk) -> None:
     import asyncio
 

@@ -52,6 +52,8 @@ class EvidenceKeeper:
         """Ends since the last mark."""
         self._mark: tuple[int, dict[LogId, tuple[Offset, int]]] | None = None
         """Ends that are in table files once the WAL of this number is not needed any more."""
+        self._lowered: set[LogId] = set()
+        """Logs about to lose rows: a late confirmation raises nothing until they are written to again."""
         self._dirty = bool(entries)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -86,18 +88,21 @@ class EvidenceKeeper:
         with self._lock:
             for log, end, epoch in ends:
                 self._written[log] = (end, epoch)
+                self._lowered.discard(log)
 
     def dropped(self, log: LogId, end: Offset | None) -> None:
         """The log was truncated to ``end``, or deleted (None)."""
         with self._lock:
             self._forget_pending(log, end)
+            self._lowered.discard(log)
             if end is None:
                 self._dirty |= self._entries.pop(log, None) is not None
 
     def synced(self, log: LogId, end: Offset, epoch: int) -> None:
         """The log is on disk up to ``end``."""
         with self._lock:
-            self._raise(log, end, epoch)
+            if log not in self._lowered:
+                self._raise(log, end, epoch)
 
     def flushed(self, ends: Iterable[tuple[LogId, Offset, int]]) -> None:
         """These logs are in table files, and dense, up to here."""
@@ -121,6 +126,7 @@ class EvidenceKeeper:
         with self._lock:
             for log, end, epoch in ends:
                 self._forget_pending(log, end)
+                self._lowered.add(log)
                 entry = self._entries.get(log)
                 if entry is None:
                     continue

@@ -94,6 +94,7 @@ class MemoryLogs:
         self._unsynced: list[tuple[LogWrite, ...]] = []
         self._recovered: list[RecoveredLog] = []
         self._evidence: dict[LogId, Offset] = {}
+        self._lowered: set[LogId] = set()
         self._next_log_id = 1
         self._token = token
         self._left_token: int | None = None
@@ -149,6 +150,7 @@ class MemoryLogs:
             self._failure = self.fail_write
             raise StorageFailed(self.fail_write)
         self._recovered = []
+        self._lowered.difference_update(w.log for w in writes if isinstance(w, (PutBatch, DropSuffix, DropLog)))
         _apply(self._live, writes)
         self._unsynced.append(tuple(writes))
 
@@ -196,7 +198,7 @@ class MemoryLogs:
 
     def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
         """See ``LogStore``."""
-        if log in self._live:
+        if log in self._live and log not in self._lowered:
             self._evidence[log] = max(end, self._evidence.get(log, Offset(0)))
 
     async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
@@ -205,6 +207,7 @@ class MemoryLogs:
         await asyncio.sleep(0)
         for log, end, _ in logs:
             self._evidence[log] = min(end, self._evidence.get(log, Offset(0)))
+            self._lowered.add(log)
 
     def evident_end(self, log: LogId) -> Offset:
         """What ``note_synced`` and ``lower_evidence`` left, for tests."""
