@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,12 +19,13 @@ from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import AskIdentity, Divided, Effect, RefreshMetadata, SendBatches, Settle
 from headrace._core.lane import NEVER, LaneRules
+from headrace._core.partitioner import FEW
 from headrace._core.producing import Answer, ProducerCore
 from headrace._intake import Intake
 from headrace._runtime import Clock, SystemClock, Tasks
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient, Leader, TopicView
-from headrace.delivery import DeliveredBatch, batch_settled, changed
+from headrace.delivery import DeliveredBatch, batch_settled, changed, finish
 from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, NetworkFailed, WaitTimedOut
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
@@ -57,6 +59,7 @@ class ProducerEngine:
         self._wake_up: asyncio.Event = asyncio.Event()
         self._noted: deque[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = deque()
         self._called = False
+        self._warm = False
         bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
         self._core = ProducerCore(
             _rules(settings), request_bytes=settings.max_request_size, seed=int(jitter(1 << 20)), bulk=bulk
@@ -108,6 +111,9 @@ class ProducerEngine:
             await self._wake_up.wait()
             self._wake_up.clear()
             self._called = False
+            if not self._warm and any(chunk.rows > FEW for chunk in self.intake.closed):
+                self._warm = True
+                await asyncio.to_thread(_warm_up)
             self._pump()
 
     def _pump(self) -> None:
@@ -305,6 +311,12 @@ class ProducerEngine:
         self._expiry = None
         self._note(lambda: self._core.expire(self._clock.monotonic_ms()))
 
+    async def _next_pump(self) -> None:
+        assert self._loop is not None, "started"
+        pumped: asyncio.Future[None] = self._loop.create_future()
+        self._note(_reached, pumped)
+        await pumped
+
     # --- flush and close --------------------------------------------------------------------------------------
 
     async def flush(self, timeout: float | None) -> None:
@@ -316,7 +328,7 @@ class ProducerEngine:
         """
         with self.intake.hold:
             self.intake.close_all()
-        self._pump()
+        await self._next_pump()
         batches = self._core.unsettled()
         if not batches:
             return
@@ -376,6 +388,20 @@ class ProducerEngine:
         with self.intake.hold:
             self.intake.fail(broken)
         self._end(broken)
+
+
+def _warm_up() -> None:
+    """Load what bulk work needs: that takes longer than a loop may stand still."""
+    for module in ("numpy", "pyarrow", "pyarrow.compute"):
+        importlib.import_module(module)
+    import pyarrow as pa
+
+    pa.array([b""], pa.binary())  # looks for pandas, and loads it where it is installed
+
+
+def _reached(pumped: asyncio.Future[None]) -> list[Effect]:
+    finish(pumped)
+    return []
 
 
 def _rules(settings: ProducerSettings) -> LaneRules:
