@@ -101,10 +101,12 @@ class Nodes:
         Write a new registration; fenced until a heartbeat shows that the node has seen it.
 
         Raises:
+            Rejected: it claims numbers that no cluster reaches.
             InconsistentClusterId: the node's data belongs to another cluster.
             DuplicateRegistration: another living process has this id.
             HeadraceError: as ``Writer.decide``.
         """
+        _check_claims(joining)
         image = self._follower.mirror.image
         if joining.cluster_id is not None and joining.cluster_id != image.cluster_id:
             raise InconsistentClusterId(
@@ -297,3 +299,17 @@ class Nodes:
         mirror = self._follower.mirror
         held = (p.id for p in partitions if broker in p.replicas and not p.offline)
         return max((mirror.mod_revision(records.partition_key(i)) for i in held), default=0)
+
+
+def _check_claims(joining: Joining) -> None:
+    """Counters go on above what a node claims, so a broken claim must not use them up for ever."""
+    claims = (
+        ("previous_epoch", joining.previous_epoch or 0, 0, 2**48),
+        ("max_producer_id", joining.max_producer_id, -1, 2**62),
+        ("max_leader_epoch", joining.max_leader_epoch, -1, 2**30),
+    )
+    wrong = [
+        f"{name} takes {low} to {high}, not {claim}" for name, claim, low, high in claims if not low <= claim <= high
+    ]
+    if wrong:
+        raise Rejected(f"{joining.node.key} cannot register: {'; '.join(wrong)}; is its data directory damaged?")

@@ -116,6 +116,8 @@ class Watcher:
     def __init__(self, client: Client, node: cluster_pb2.Node | None = None, image: ClusterImage = EMPTY_IMAGE) -> None:
         self.image = image
         self.steps = 0
+        self.ended: HeadraceError | None = None
+        """Why the stream broke."""
         key = None if node is None else cluster_pb2.NodeKey(role=node.role, id=node.id)
         self._call = client.stub.WatchMetadata(pb.WatchMetadataRequest(node=key))
         self._moved = asyncio.Event()
@@ -134,10 +136,13 @@ class Watcher:
         await asyncio.gather(self.task, return_exceptions=True)
 
     async def _run(self) -> None:
-        async for update in self._call:
-            self.image = self.image.apply(delta_from_proto(update))
-            self.steps += 1
-            self._moved.set()
+        try:
+            async for update in self._call:
+                self.image = self.image.apply(delta_from_proto(update))
+                self.steps += 1
+                self._moved.set()
+        except grpc.aio.AioRpcError as error:
+            self.ended = error_from_rpc(error)
 
 
 async def eventually(

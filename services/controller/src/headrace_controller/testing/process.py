@@ -25,7 +25,7 @@ class ControllerProcess:
         self._command = [
             *(sys.executable, "-m", "headrace_controller"),
             *("--node-id", str(node_id), "--etcd", str(etcd), "--listen", f"127.0.0.1:{port}"),
-            *("--ready-file", str(self._ready), "--log-level", "debug", *arguments),
+            *("--ready-file", str(self._ready), "--log-level", "info", *arguments),
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self.endpoint = Endpoint("", 0)

@@ -1,0 +1,230 @@
+"""The service over a real connection: what goes in and out, and that bad input is a typed refusal, never a crash."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, NotFound, Rejected
+from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import NodeKey, Role
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.adapters.memory_store import MemoryStore
+from headrace_controller.config import ControllerConfig
+from headrace_controller.core.records import Cluster
+from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.rpc.servicer import ControllerServicer
+from headrace_controller.testing.client import Client, Watcher, active_of
+from headrace_controller.testing.harness import FakeProbe
+from headrace_proto.v1 import cluster_pb2, controller_pb2_grpc
+from headrace_proto.v1 import controller_pb2 as pb
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    """A client of an active controller over a memory store."""
+    config = ControllerConfig(server=ServerConfig(drain_ms_max=100))
+    endpoint = Endpoint("127.0.0.1", 1)
+    engine = ControllerEngine(
+        config=config,
+        store=MemoryStore(SystemClock()),
+        probe=FakeProbe(),
+        clock=SystemClock(),
+        endpoint=lambda: endpoint,
+        new_cluster=lambda: Cluster("c1", b"i" * 16),
+    )
+    servicer = ControllerServicer(engine, config.liveness)
+    add = controller_pb2_grpc.add_ControllerServicer_to_server
+    async with TaskRunner() as tasks, GrpcService.open(config.server, [(add, servicer)]) as server:
+        engine.start(tasks)
+        async with Client.open(server.endpoint) as opened:
+            await active_of([opened])
+            yield opened
+        await engine.stop()
+        assert tasks.failure is None
+
+
+def node(number: int = 1, **fields: Any) -> cluster_pb2.Node:
+    given = {"grpc": cluster_pb2.Endpoint(host="127.0.0.1", port=9), "incarnation": bytes(16), **fields}
+    return cluster_pb2.Node(role=cluster_pb2.BROKER, id=number, **given)
+
+
+async def test_a_broker_s_life(client: Client) -> None:
+    joined = await client.call("RegisterNode", pb.RegisterNodeRequest(node=node(), max_producer_id=-1))
+    assert (joined.cluster_id, joined.heartbeat_interval_ms, joined.session_timeout_ms) == ("c1", 2_000, 9_000)
+    assert (await client.beat(node(), joined.epoch, joined.revision - 1)).fenced
+    assert not (await client.beat(node(), joined.epoch, joined.revision)).fenced
+    watcher = Watcher(client, node())
+    await client.create("t", 3)
+    await watcher.until(lambda image: len(image.partitions) == 3)
+    assert watcher.image.cluster_id == "c1"
+    assert not watcher.image.nodes[NodeKey(Role.BROKER, watcher.image.brokers()[0].key.id)].fenced
+    block = await client.call(
+        "AllocateProducerIds", pb.AllocateProducerIdsRequest(broker_id=1, broker_epoch=joined.epoch)
+    )
+    assert (block.first_id, block.count) == (1_000, 1_000)
+    gone = await client.call("DeleteTopics", pb.DeleteTopicsRequest(names=["t"]))
+    assert gone.topics[0].error == ErrorCode.NONE
+    await watcher.until(lambda image: len(image.deletions) == 1)
+    (order,) = watcher.image.deletions.values()
+    confirm = pb.ConfirmDeletionsRequest(broker_id=1, broker_epoch=joined.epoch, topic_ids=[order.topic_id, b"x" * 16])
+    await client.call("ConfirmDeletions", confirm)
+    await watcher.until(lambda image: not image.deletions)
+    last = await client.beat(node(), joined.epoch, joined.revision, want_shutdown=True)
+    assert last.may_shut_down
+    await watcher.close()
+
+
+async def test_each_topic_of_a_request_succeeds_or_fails_by_itself(client: Client) -> None:
+    await client.register(node())
+    topics = [
+        pb.NewTopic(name="good", partition_count=2, replication_factor=1, configs={"retention.ms": "5"}),
+        pb.NewTopic(name="bad name", partition_count=1, replication_factor=1),
+        pb.NewTopic(name="three", partition_count=1, replication_factor=3),
+        pb.NewTopic(name="default", partition_count=-1, replication_factor=-1),
+    ]
+    answer = await client.call("CreateTopics", pb.CreateTopicsRequest(topics=topics, timeout_ms=5_000))
+    assert [t.error for t in answer.topics] == [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.NONE,
+    ]
+    assert answer.topics[0].topic.topic.configs == {"retention.ms": "5"}
+    assert "use 1" in answer.topics[2].message
+    assert answer.topics[3].topic.notes
+    listed = await client.call("ListTopics", pb.ListTopicsRequest(limit=1))
+    assert ([t.name for t in listed.topics], listed.more, listed.total) == (["default"], True, 2)
+    grown = await client.call("CreatePartitions", pb.CreatePartitionsRequest(name="good", partition_count=4))
+    assert len(grown.result.topic.partitions) == 4
+    both = await client.call("DescribeTopics", pb.DescribeTopicsRequest(names=["good", "none"]))
+    assert [t.error for t in both.topics] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    cluster = await client.cluster()
+    assert (cluster.topic_count, cluster.partition_count, cluster.offline_partition_count) == (2, 5, 0)
+    assert cluster.metadata_store_reachable
+
+
+async def test_configs_over_the_wire(client: Client) -> None:
+    await client.register(node())
+    await client.create("t", 1)
+    topic = pb.ConfigResource(type=pb.TOPIC_CONFIG, name="t")
+    brokers = pb.ConfigResource(type=pb.BROKER_CONFIG, name="")
+    change = pb.AlterConfig(name="retention.ms", op=pb.SET, value="77")
+    answer = await client.call(
+        "IncrementalAlterConfigs",
+        pb.IncrementalAlterConfigsRequest(
+            resources=[
+                pb.AlterConfigsResource(resource=topic, changes=[change]),
+                pb.AlterConfigsResource(resource=brokers, changes=[change]),
+                pb.AlterConfigsResource(resource=pb.ConfigResource(type=pb.BROKER_CONFIG, name="one"), changes=[]),
+            ]
+        ),
+    )
+    assert [r.error for r in answer.results] == [ErrorCode.NONE, ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST]
+    described = await client.call("DescribeConfigs", pb.DescribeConfigsRequest(resources=[topic, brokers]))
+    (entry,) = [e for e in described.results[0].entries if e.name == "retention.ms"]
+    assert (entry.value, entry.source, entry.type) == ("77", pb.DYNAMIC_TOPIC_CONFIG, "long")
+    assert all(e.documentation for r in described.results for e in r.entries)
+    assert any(e.read_only for e in described.results[1].entries)
+
+
+BAD: list[tuple[str, Any]] = [
+    ("RegisterNode", pb.RegisterNodeRequest()),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(-1))),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(incarnation=b"short"))),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(grpc=cluster_pb2.Endpoint(host="", port=9)))),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(grpc=cluster_pb2.Endpoint(host="h", port=70_000)))),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(), damaged=[pb.PartitionRef(topic_id=b"x", partition=-1)])),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(), cluster_id="other")),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(), previous_epoch=2**63 - 1)),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(), previous_epoch=-1)),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(), max_producer_id=2**63 - 1)),
+    ("RegisterNode", pb.RegisterNodeRequest(node=node(), max_leader_epoch=2**31 - 1)),
+    ("Heartbeat", pb.HeartbeatRequest()),
+    ("Heartbeat", pb.HeartbeatRequest(role=cluster_pb2.BROKER, id=-5, epoch=-1)),
+    ("Heartbeat", pb.HeartbeatRequest(role=99, id=1, epoch=1)),  # type: ignore[arg-type]  # newer than this version
+    ("UnregisterNode", pb.UnregisterNodeRequest()),
+    ("UnregisterNode", pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=404)),
+    ("CreateTopics", pb.CreateTopicsRequest()),
+    ("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")], timeout_ms=0)),
+    ("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")], timeout_ms=2**31 - 1)),
+    ("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")] * 2, timeout_ms=1)),
+    ("CreateTopics", pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")] * 1_001, timeout_ms=1)),
+    ("DeleteTopics", pb.DeleteTopicsRequest()),
+    ("DeleteTopics", pb.DeleteTopicsRequest(names=["a", "a"])),
+    ("ListTopics", pb.ListTopicsRequest(limit=0)),
+    ("ListTopics", pb.ListTopicsRequest(limit=-1)),
+    ("DescribeTopics", pb.DescribeTopicsRequest()),
+    ("DescribeTopics", pb.DescribeTopicsRequest(names=["x"] * 10_001)),
+    ("DescribeConfigs", pb.DescribeConfigsRequest()),
+    ("IncrementalAlterConfigs", pb.IncrementalAlterConfigsRequest()),
+    ("AllocateProducerIds", pb.AllocateProducerIdsRequest(broker_id=-1, broker_epoch=0)),
+    ("ConfirmDeletions", pb.ConfirmDeletionsRequest(broker_id=1, broker_epoch=1, topic_ids=[b"short"])),
+]
+
+
+@pytest.mark.parametrize(("method", "request_"), BAD, ids=[f"{m}-{n}" for n, (m, _) in enumerate(BAD)])
+async def test_bad_input_is_refused_with_a_type_and_a_sentence(client: Client, method: str, request_: Any) -> None:
+    with pytest.raises(HeadraceError) as refusal:
+        await client.call(method, request_)
+    assert refusal.value.kind is not Kind.INTERNAL
+    assert refusal.value.code is not ErrorCode.UNKNOWN_SERVER_ERROR
+    assert len(str(refusal.value)) > 20
+    assert (await client.cluster()).cluster_id == "c1"
+
+
+async def test_bad_names_and_numbers_inside_a_request(client: Client) -> None:
+    await client.register(node())
+    names = ["", ".", "..", "x" * 250, "é", "a\0b", "__x", "a b", "a/b"]
+    numbers = [0, -2, 100_001, 2**31 - 1, -(2**31)]
+    topics = [pb.NewTopic(name=n, partition_count=1, replication_factor=1) for n in names]
+    topics += [pb.NewTopic(name=f"p{i}", partition_count=n, replication_factor=1) for i, n in enumerate(numbers)]
+    topics += [pb.NewTopic(name=f"r{i}", partition_count=1, replication_factor=n) for i, n in enumerate(numbers)]
+    answer = await client.call("CreateTopics", pb.CreateTopicsRequest(topics=topics, timeout_ms=5_000))
+    assert len(answer.topics) == len(topics)
+    known = {
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+    }
+    assert {t.error for t in answer.topics} == known
+    assert (await client.cluster()).topic_count == 0
+
+
+async def test_mutated_bytes_are_refused_or_understood_but_never_break_the_server(client: Client) -> None:
+    await client.register(node())
+    valid = pb.CreateTopicsRequest(
+        topics=[pb.NewTopic(name="t", partition_count=2, replication_factor=1, configs={"retention.ms": "1"})],
+        timeout_ms=1_000,
+        validate_only=True,
+    ).SerializeToString()
+    call = client.channel.unary_unary("/headrace.v1.Controller/CreateTopics")
+    chance = random.Random(7)
+    for _ in range(300):
+        raw = bytearray(valid)
+        for _ in range(chance.randint(1, 4)):
+            raw[chance.randrange(len(raw))] = chance.randrange(256)
+        status = await outcome(call(bytes(raw), timeout=5))
+        assert "failed inside the server" not in status
+    assert (await client.cluster()).cluster_id == "c1"
+
+
+async def outcome(call: Any) -> str:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.details() or ""
+    return "ok"
+
+
+async def test_unknown_things_are_told_by_name(client: Client) -> None:
+    with pytest.raises(NotFound, match="broker-404 is not registered"):
+        await client.call("UnregisterNode", pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=404))
+    with pytest.raises(Rejected, match="split it"):
+        await client.call("DeleteTopics", pb.DeleteTopicsRequest(names=[str(n) for n in range(1_001)]))
