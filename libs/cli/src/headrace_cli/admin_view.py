@@ -1,1 +1,259 @@
-"""What commands ask the admin service, as plain rows for people and programs. The only user of ``AdminClient``."""
+"""
+What commands ask the admin service, as plain rows for people and programs. The only user of ``AdminClient``'s types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace_cli.exits import CommandFailed, ExitCode
+
+if TYPE_CHECKING:
+    from headrace import AdminClient
+    from headrace.admin_types import BrokerInfo, BrokerLogs, ConfigEntry, LogInfo, TopicDescription
+    from headrace_proto.v1.broker_pb2 import MetadataResponse
+
+Row = dict[str, Any]
+
+
+# --- topics ---------------------------------------------------------------------------------------------------
+
+
+def create_topic(
+    admin: AdminClient,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: Mapping[str, str],
+    *,
+    dry_run: bool,
+) -> Row:
+    """The topic as it was made, or would be."""
+    made = admin.create_topic(name, partitions, replication_factor, configs, validate_only=dry_run)
+    return _topic(made) | {"notes": list(made.notes)}
+
+
+def list_topics(admin: AdminClient, internal: bool) -> list[Row]:
+    """All topics."""
+    return [
+        {"name": t.name, "partitions": t.partitions, "configs": dict(t.configs), "topic_id": t.topic_id.hex()}
+        for t in admin.list_topics(include_internal=internal)
+    ]
+
+
+def describe_topic(admin: AdminClient, name: str, segments: bool) -> Row:
+    """A topic with its partitions, what their leaders hold, and its settings."""
+    topic = admin.describe_topic(name)
+    brokers = admin.describe_logs(topics=[name], segments=segments)
+    logs = {(b.broker_id, log.partition): log for b in brokers for log in b.logs}
+    partitions = [
+        {
+            "partition": p.partition,
+            "leader": p.leader,
+            "leader_epoch": p.leader_epoch,
+            "replicas": list(p.replicas),
+            "isr": list(p.isr),
+            **_extent(None if p.leader is None else logs.get((p.leader, p.partition))),
+        }
+        for p in topic.partitions
+    ]
+    described = _topic(topic) | {"configs": dict(topic.configs)}
+    described["records"] = sum(p["end_offset"] - p["start_offset"] for p in partitions if p["end_offset"] is not None)
+    described["partitions"] = partitions
+    if segments:
+        described["segments"] = [
+            {"partition": log.partition, "broker": broker, **_segment(segment)}
+            for (broker, _), log in sorted(logs.items(), key=lambda item: (item[1].partition, item[0][0]))
+            for segment in log.segments
+        ]
+    return described
+
+
+def set_topic_configs(admin: AdminClient, name: str, changes: Mapping[str, str | None], *, dry_run: bool) -> list[Row]:
+    """All settings after the change."""
+    if not changes:
+        return _configs(admin.describe_configs(topic=name).values())
+    return _configs(admin.alter_configs(changes, topic=name, validate_only=dry_run).values())
+
+
+def add_partitions(admin: AdminClient, name: str, total: int, *, dry_run: bool) -> Row:
+    """The topic after it."""
+    return _topic(admin.add_partitions(name, total, validate_only=dry_run))
+
+
+def trim(admin: AdminClient, name: str, partitions: list[int] | None, offset: int) -> list[Row]:
+    """The first offset that is left, per partition."""
+    numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
+    starts = admin.delete_records({(name, number): offset for number in numbers})
+    return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
+
+
+# --- cluster and brokers --------------------------------------------------------------------------------------
+
+
+def describe_cluster(admin: AdminClient) -> Row:
+    """The cluster at one moment."""
+    cluster = admin.describe_cluster()
+    return {
+        "cluster_id": cluster.cluster_id,
+        "active_controller": cluster.controller_id,
+        "metadata_store_reachable": cluster.metadata_store_reachable,
+        "topics": cluster.topics,
+        "partitions": cluster.partitions,
+        "offline_partitions": cluster.offline_partitions,
+        "under_replicated_partitions": cluster.under_replicated_partitions,
+        "brokers": [_broker(info) for info in cluster.brokers],
+    }
+
+
+def list_brokers(admin: AdminClient) -> list[Row]:
+    """All brokers, with what they hold."""
+    holds = {logs.broker_id: logs for logs in admin.describe_logs()}
+    return [_broker(info) | _holding(holds.get(info.id)) for info in admin.list_brokers()]
+
+
+def describe_broker(admin: AdminClient, broker: int) -> Row:
+    """One broker with its settings."""
+    row = _broker(admin.describe_broker(broker))
+    for logs in admin.describe_logs(broker=broker):
+        row |= _holding(logs) | {"disk_total_bytes": logs.disk_total_bytes, "recovery": logs.recovery_report or None}
+    return row | {"configs": broker_configs(admin, broker, {})}
+
+
+def broker_configs(admin: AdminClient, broker: int | None, changes: Mapping[str, str | None]) -> list[Row]:
+    """Settings of one broker, or (None) of all, after the changes."""
+    if changes:
+        return _configs(admin.alter_configs(changes, broker=broker).values())
+    return _configs(admin.describe_configs(broker=broker).values())
+
+
+def describe_logs(
+    admin: AdminClient, broker: int | None, topic: str | None, partition: int | None, segments: bool
+) -> list[Row]:
+    """Every replica's log, or every segment of them. Raises: CommandFailed when the broker that was asked is silent."""
+    names = {t.topic_id: t.name for t in admin.list_topics(include_internal=True)}
+    answers = admin.describe_logs(broker=broker, topics=[] if topic is None else [topic], segments=segments)
+    silent = [f"broker {b.broker_id}: {b.error}" for b in answers if b.error]
+    if silent and len(silent) == len(answers):
+        raise CommandFailed("; ".join(silent), ExitCode.UNREACHABLE, "`headrace broker list` shows who is there.")
+    rows: list[Row] = []
+    for answer in answers:
+        for log in answer.logs:
+            if partition is not None and log.partition != partition:
+                continue
+            place = {"broker": answer.broker_id, "topic": names.get(log.topic_id), "partition": log.partition}
+            if segments:
+                rows += [place | _segment(segment) for segment in log.segments]
+            else:
+                rows.append(place | _log(log))
+    return rows
+
+
+def metadata(bootstrap: str, topics: list[str]) -> Row:
+    """
+    What a broker tells clients, as it is on the wire.
+
+    Raises:
+        NetworkFailed: no broker answered.
+    """
+    import grpc
+    from google.protobuf.json_format import MessageToDict
+
+    from headrace_common.core.errors import NetworkFailed
+    from headrace_common.rpc.options import channel_options
+    from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
+
+    said: list[str] = []
+    for address in bootstrap.split(","):
+        with grpc.insecure_channel(address.strip(), options=channel_options()) as channel:
+            request = broker_pb2.MetadataRequest(topics=topics, all_topics=not topics)
+            try:
+                answer = broker_pb2_grpc.BrokerStub(channel).Metadata(request, timeout=5)
+            except grpc.RpcError as error:
+                said.append(f"{address}: {error.code().name}")
+                continue
+            data: Row = MessageToDict(
+                answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+            return _with_hex_ids(data, answer)
+    raise NetworkFailed(f"no broker answered: {'; '.join(said)}")
+
+
+def _with_hex_ids(data: Row, answer: MetadataResponse) -> Row:
+    """Ids as people see them elsewhere, not in base64."""
+    for row, topic in zip(data["topics"], answer.topics, strict=True):
+        row["topic_id"] = topic.topic_id.hex()
+    for row, node in zip(data["nodes"], answer.nodes, strict=True):
+        row["incarnation"] = node.incarnation.hex()
+    return data
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+def _topic(topic: TopicDescription) -> Row:
+    replicas = max((len(p.replicas) for p in topic.partitions), default=0)
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "partitions": len(topic.partitions),
+        "replication_factor": replicas,
+    }
+
+
+def _extent(log: LogInfo | None) -> Row:
+    if log is None:
+        return {"start_offset": None, "end_offset": None, "size_bytes": None}
+    return {"start_offset": log.log_start_offset, "end_offset": log.log_end_offset, "size_bytes": log.size_bytes}
+
+
+def _log(log: LogInfo) -> Row:
+    return {
+        "state": log.state,
+        "start_offset": log.log_start_offset,
+        "end_offset": log.log_end_offset,
+        "high_watermark": log.high_watermark,
+        "leader_epoch": log.leader_epoch,
+        "size_bytes": log.size_bytes,
+        "topic_id": log.topic_id.hex(),
+        "note": log.note,
+    }
+
+
+def _segment(segment: Any) -> Row:
+    return {
+        "base_offset": segment.base_offset,
+        "end_offset": segment.end_offset,
+        "size_bytes": segment.size_bytes,
+        "created_at_ms": segment.created_at_ms,
+        "sealed_at_ms": segment.sealed_at_ms,
+    }
+
+
+def _broker(info: BrokerInfo) -> Row:
+    return {
+        "id": info.id,
+        "state": "stopping" if info.in_controlled_shutdown else "fenced" if info.fenced else "online",
+        "grpc": info.address,
+        "rack": info.rack,
+        "version": info.version,
+    }
+
+
+def _holding(logs: BrokerLogs | None) -> Row:
+    if logs is None or logs.error is not None:
+        return {"logs": None, "size_bytes": None, "disk_free_bytes": None, "error": logs.error if logs else None}
+    return {
+        "logs": len(logs.logs),
+        "size_bytes": sum(log.size_bytes for log in logs.logs),
+        "disk_free_bytes": logs.disk_free_bytes,
+        "error": None,
+    }
+
+
+def _configs(entries: Iterable[ConfigEntry]) -> list[Row]:
+    return [
+        {"name": e.name, "value": e.value, "source": e.source, "documentation": e.documentation}
+        for e in sorted(entries, key=lambda entry: entry.name)
+    ]

@@ -61,16 +61,18 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def key_values(data: Mapping[str, Any]) -> str:
-    """One ``name: value`` a line; lists of rows become tables below their name."""
-    width = max((len(name) for name in data), default=0) + 1
-    lines: list[str] = []
-    for name, value in data.items():
-        title = name.replace("_", " ")
-        if isinstance(value, list) and value and isinstance(value[0], Mapping):
-            lines += ["", f"{title}:", table(value, list(value[0])).rstrip("\n")]
-        else:
-            lines.append(f"{(title + ':').ljust(width)} {cell(value)}")
+    """One ``name: value`` a line; below them lists of rows, as tables under their names."""
+    tables = {name: rows for name, rows in data.items() if isinstance(rows, list) and rows and _is_row(rows[0])}
+    values = {name.replace("_", " ") + ":": value for name, value in data.items() if name not in tables}
+    width = max(map(len, values), default=0)
+    lines = [f"{name.ljust(width)} {cell(value)}" for name, value in values.items()]
+    for name, rows in tables.items():
+        lines += ["", f"{name.replace('_', ' ')}:", table(rows, list(rows[0])).rstrip("\n")]
     return "\n".join(lines) + "\n"
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 def cell(value: Any) -> str:

@@ -29,7 +29,7 @@ def list_(session: Session) -> None:
         for row in rows:
             row["size"] = None if row["size_bytes"] is None else bytes_for_people(row["size_bytes"])
             row["disk_free"] = None if row["disk_free_bytes"] is None else bytes_for_people(row["disk_free_bytes"])
-    columns = ("id", "state", "grpc", "metrics", "rack", "epoch", "leads", "logs", "size", "disk_free", "version")
+    columns = ("id", "state", "grpc", "rack", "logs", "size", "disk_free", "version", "error")
     session.show(rows, *columns, empty="no broker is registered")
 
 
@@ -43,5 +43,8 @@ def describe(
     with session.admin() as admin:
         data = admin_view.describe_broker(admin, broker)
     if session.output is Output.TABLE:
+        for name in ("size", "disk_free", "disk_total"):
+            count = data.pop(f"{name}_bytes", None)
+            data[name] = None if count is None else bytes_for_people(count)
         data["configs"] = [row for row in data["configs"] if row["source"] != "default"]
     session.show(data)

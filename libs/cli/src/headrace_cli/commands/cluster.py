@@ -61,7 +61,7 @@ def configs(
 
     changes = {key: value or None for key, value in pairs(setting, "KEY=VALUE").items()}
     with session.admin() as admin:
-        rows = admin_view.broker_configs(admin, "", changes)
+        rows = admin_view.broker_configs(admin, None, changes)
     shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
     session.show(
         shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
@@ -75,17 +75,19 @@ def judge(cluster: dict[str, Any]) -> tuple[bool, str]:
         wrong.append("no controller is active: topics cannot be changed")
     if not cluster["metadata_store_reachable"]:
         wrong.append("etcd cannot be reached: topics cannot be changed")
-    fenced = [f"{node['role']} {node['id']}" for node in cluster["nodes"] if node["fenced"]]
-    if fenced:
-        wrong.append(f"fenced: {', '.join(fenced)}")
+    wrong += [
+        f"broker {broker['id']} is {broker['state']}" for broker in cluster["brokers"] if broker["state"] != "online"
+    ]
     if offline := cluster["offline_partitions"]:
         wrong.append(f"{offline} partitions have no leader")
     if under := cluster["under_replicated_partitions"]:
         wrong.append(f"{under} partitions have too few replicas in sync")
     if wrong:
         return False, f"not healthy: {'; '.join(wrong)}"
-    brokers = sum(node["role"] == "broker" for node in cluster["nodes"])
-    return True, f"healthy: {brokers} brokers, {cluster['topics']} topics, {cluster['partitions']} partitions"
+    return (
+        True,
+        f"healthy: {len(cluster['brokers'])} brokers, {cluster['topics']} topics, {cluster['partitions']} partitions",
+    )
 
 
 def health_of(bootstrap: str, timeout_ms: int) -> tuple[bool, str]:
@@ -93,7 +95,7 @@ def health_of(bootstrap: str, timeout_ms: int) -> tuple[bool, str]:
     from headrace import AdminClient
     from headrace_cli import admin_view
 
-    with AdminClient(bootstrap, request_timeout_ms=timeout_ms) as admin:
+    with AdminClient(bootstrap, default_api_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms) as admin:
         return judge(admin_view.describe_cluster(admin))
 
 

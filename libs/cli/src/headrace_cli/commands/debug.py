@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headrace_cli.commanding import command
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.output import Output, bytes_for_people, show
 from headrace_cli.session import Session
 
 HELP = "Look at what is stored, as it is"
+OFFLINE_READER = "headrace_broker.adapters.dump"
 
 
 def register(app: typer.Typer) -> None:
@@ -56,20 +57,23 @@ def metadata(
     """The metadata that a broker gives to clients."""
     from headrace_cli import admin_view
 
-    session.show(admin_view.metadata(session.bootstrap, topics or []))
+    data = admin_view.metadata(session.bootstrap, topics or [])
+    show(data, Output.YAML if session.output is Output.TABLE else session.output)
 
 
-def _offline(data_dir: Path, topic: str | None, partition: int | None, batches: int) -> list[dict[str, object]]:
+def _offline(data_dir: Path, topic: str | None, partition: int | None, batches: int) -> list[dict[str, Any]]:
     """Through the broker's own read-only tooling; this package keeps no second idea of what is on disk."""
+    from importlib import import_module
     from importlib.util import find_spec
 
     if not data_dir.is_dir():
         raise CommandFailed(f"{data_dir} is no directory", ExitCode.NOT_FOUND, "Give the data directory of one broker.")
-    if find_spec("headrace_broker") is None:
+    if find_spec("headrace_broker") is None or find_spec(OFFLINE_READER) is None:
         raise CommandFailed(
-            "reading a data directory needs the broker's package, which is not installed here",
-            hint="Run it where the broker is installed, or leave --data-dir out to ask running brokers.",
+            "reading a data directory needs the broker's package with its reader, which is not installed here",
+            hint="Leave --data-dir out to ask running brokers, or run it where the broker is installed.",
         )
-    from headrace_broker.adapters.dump import dump_logs
-
-    return dump_logs(data_dir, topic=topic, partition=partition, batches=batches)
+    rows: list[dict[str, Any]] = import_module(OFFLINE_READER).dump_logs(
+        data_dir, topic=topic, partition=partition, batches=batches
+    )
+    return rows

@@ -11,26 +11,17 @@ import base64
 import binascii
 import re
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
 from headrace_cli.exits import CommandFailed, ExitCode
 
+if TYPE_CHECKING:
+    from headrace import Record
+
 _ESCAPES: Final = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKENS: Final = re.compile(r"%[a-zA-Z%]|\\.|[^%\\]+|.", re.DOTALL)
-
-
-class Readable(Protocol):
-    """A record as consumers get it."""
-
-    topic: str
-    partition: int
-    offset: int
-    key: Any
-    value: Any
-    headers: Any
-    timestamp_ms: int
 
 
 class Outgoing(NamedTuple):
@@ -43,10 +34,10 @@ class Outgoing(NamedTuple):
     timestamp_ms: int | None = None
 
 
-Renderer = Callable[[Readable], bytes]
+Renderer = Callable[[Any], bytes]
 
 
-def render_json(record: Readable) -> bytes:
+def render_json(record: Record) -> bytes:
     """One line of JSON."""
     return orjson.dumps(
         {

@@ -53,7 +53,7 @@ def create(
     configs = pairs(config, "--config KEY=VALUE")
     with session.admin() as admin:
         try:
-            made = admin_view.create_topic(admin, name, partitions, replication_factor, configs, dry_run)
+            made = admin_view.create_topic(admin, name, partitions, replication_factor, configs, dry_run=dry_run)
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
@@ -106,16 +106,19 @@ def describe(
 def set_(
     session: Session,
     name: Name,
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="KEY= gives the default back")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="KEY= gives the default back")
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Change settings of a topic; those that are not named stay."""
+    """Change settings of a topic; those that are not named stay. Without any: show them all."""
     from headrace_cli import admin_view
 
     changes = {key: value or None for key, value in pairs(settings, "KEY=VALUE").items()}
     with session.admin() as admin:
-        rows = admin_view.set_topic_configs(admin, name, changes, dry_run)
-    session.show([row for row in rows if row["name"] in changes], "name", "value", "source")
+        rows = admin_view.set_topic_configs(admin, name, changes, dry_run=dry_run)
+    shown = [row for row in rows if row["name"] in changes] if changes else rows
+    session.show(shown, "name", "value", "source", "documentation")
 
 
 def add_partitions(
@@ -128,7 +131,7 @@ def add_partitions(
     from headrace_cli import admin_view
 
     with session.admin() as admin:
-        made = admin_view.add_partitions(admin, name, count, dry_run)
+        made = admin_view.add_partitions(admin, name, count, dry_run=dry_run)
     if session.output is not Output.TABLE:
         session.show(made)
         return
@@ -163,9 +166,7 @@ def trim(
     _confirm(f"remove {what} of {where} of {name}?", yes)
     with session.admin() as admin:
         rows = admin_view.trim(admin, name, partition, -1 if offset is None else offset)
-    session.show(rows, "partition", "log_start_offset", "error")
-    if wrong := [row for row in rows if row["error"]]:
-        raise CommandFailed(f"{len(wrong)} of {len(rows)} partitions were not trimmed", hint="See the column ERROR.")
+    session.show(rows, "partition", "start_offset")
 
 
 def _confirm(question: str, yes: bool) -> None:
