@@ -19,6 +19,7 @@ from headrace_common.core.errors import (
     InconsistentClusterId,
     NotFound,
     NotRegistered,
+    Rejected,
     StaleBrokerEpoch,
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId

@@ -17,7 +17,7 @@ from headrace_controller.core.settings import (
     TopicResource,
     broker_resource,
 )
-from headrace_controller.core.topics import UNSET, Assignments, Wanted
+from headrace_controller.core.topics import Assignments, Wanted
 from headrace_controller.engine.topics import Described
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1 import errors_pb2
@@ -110,15 +110,3 @@ def config_result(message: pb.ConfigResource, result: Sequence[Entry] | Headrace
 
 def _code(error: HeadraceError) -> errors_pb2.ErrorCode.ValueType:
     return errors_pb2.ErrorCode.ValueType(error.code)
-
-
-__all__ = [
-    "UNSET",
-    "alterations",
-    "assignments",
-    "config_result",
-    "description",
-    "resource",
-    "topic_result",
-    "wanted_topic",
-]
