@@ -30,7 +30,7 @@ from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 VERSION: Final = "0.1.0"
-_UNREGISTER_MS: Final = 2_000.0
+_LEAVE_MS: Final = 1_500.0
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _log = logger(__name__)
@@ -116,10 +116,11 @@ async def _join(
 
 
 async def _leave(client: ControllerClient) -> None:
-    """Take this process off the list, so that no client tries it; fencing does the same a little later."""
+    """Take this process off the list, so that no client tries it; its silence does the same a little later."""
     if client.registered is None:
         return
     try:
-        await client.unregister(timeout_ms=_UNREGISTER_MS)
+        if await client.leave(_LEAVE_MS):
+            await client.unregister(timeout_ms=_LEAVE_MS)
     except HeadraceError as error:
-        _log.warning("left without saying so: %s", error)
+        _log.info("the registration stays until its session ends: %s", error)
