@@ -211,6 +211,7 @@ def test_a_trim_may_fall_inside_a_batch_which_then_stays() -> None:
     written(partition, batch_of(3))
     assert partition.handle(TrimAsked(Offset(4), Offset(3))) == [
         PutState(LOG, StateRow(ID, Offset(4), Offset(6))),
+        PutProducers(LOG, Offset(6), ()),
         DropPrefix(LOG, Offset(3)),
         ForgetBelow(Offset(4)),
     ]

@@ -190,10 +190,7 @@ async def test_a_damaged_log_never_leads_until_the_loss_was_accepted() -> None:
     again = store.reopened()
     damage = Damage(before, Offset(3), Offset(9), "the disk lied")
     again._recovered = [
-        replace(log, damage=Damage(before, Offset(3), Offset(9), "the disk lied"))
-        if log.state.partition == before
-        else log
-        for log in again.recovered()
+        replace(log, damage=damage) if log.state.partition == before else log for log in again.recovered()
     ]
     async with running_engine(store=again) as engine:
         [result] = await engine.produce(batch_of(1))

@@ -6,6 +6,7 @@ The broker: one method per RPC, and the loops behind them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +26,12 @@ from headrace_broker.engine.storage_loop import Flush, QueueLimits, StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
 from headrace_broker.ports import Cluster, LogStore, RecoveryReport
-from headrace_common.core.errors import HeadraceError, OffsetOutOfRange
+from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 
+TRIMS_PER_REQUEST_MAX: Final = 10_000
 GAUGES_PER_PARTITION_MAX: Final = 200
 """With more logs than this their ends are not published one by one; DescribeLogs has them."""
 
@@ -141,8 +143,15 @@ class Broker:
         self.upkeep.sessions.discard(session)
 
     async def trim(self, asks: Sequence[tuple[PartitionId, int]]) -> list[Trimmed]:
-        """Move log starts up; -1: to the high watermark. One answer per ask, in order."""
-        return [await self._trim(partition, offset) for partition, offset in asks]
+        """
+        Move log starts up; -1: to the high watermark. One answer per ask, in order.
+
+        Raises:
+            Rejected: too many at once.
+        """
+        if len(asks) > TRIMS_PER_REQUEST_MAX:
+            raise Rejected(f"the request names {len(asks)} partitions; {TRIMS_PER_REQUEST_MAX} is the most")
+        return await asyncio.gather(*(self._trim(partition, offset) for partition, offset in asks))
 
     async def _trim(self, partition: PartitionId, offset: int) -> Trimmed:
         try:

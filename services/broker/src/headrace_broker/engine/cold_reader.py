@@ -22,7 +22,8 @@ from headrace_common.runtime.tasks import TaskRunner
 
 READ_AHEAD_BYTES_MAX: Final = 32 << 20
 EXPECTED_MAX: Final = 4096
-ROWS_PER_READ_MAX: Final = 4096
+ROWS_PER_READ_MAX: Final = 1024
+"""Rows of one answer; walking them holds the event loop for a few microseconds each."""
 
 
 @dataclass(slots=True)

@@ -104,7 +104,14 @@ class ImageFollower:
         if image.deletions is not old.deletions:
             self._to_delete.set()
         await self._loop.post_all(steps)
+        if old.revision == 0:
+            self._report_strays()
         self.changed.set()
+
+    def _report_strays(self) -> None:
+        stray = [replica for replica in self._replicas.all() if replica.standing is Standing.STRAY]
+        if stray:
+            _log.warning("stray logs found: kept, not served", extra={"logs": len(stray), **_about(stray[0], None)})
 
     def _reconfigure(self, old: ClusterImage, image: ClusterImage, *, all_changed: bool) -> list[_Step]:
         steps: list[_Step] = []
@@ -243,8 +250,8 @@ class ImageFollower:
             replica.wake()
         await self._store.lower_evidence([(replica.core.log, Offset(0), -1) for replica in doomed])
         await self._loop.post_all((replica, [DropLog(replica.core.log)]) for replica in doomed)
+        self._tail.drop({replica.core.log for replica in doomed})
         for replica in doomed:
-            self._tail.drop(replica.core.log)
             self._replicas.remove(replica)
         _log.info("logs were deleted by order", extra={"logs": len(doomed), "topics": len(topics)})
         await self._store.reclaim()

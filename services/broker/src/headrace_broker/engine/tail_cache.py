@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_broker.core.rows import LogId
 from headrace_common.core.ids import Offset
+
+ENTRY_BYTES: Final = 100
+"""What one cached batch costs beside its bytes."""
 
 _COMPACT_AT: Final = 64
 """Dead entries at the front of a log's list before it is moved together."""
@@ -35,7 +39,7 @@ class TailCache:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size = 0
-        """Bytes held."""
+        """Bytes held, with what holding them costs."""
         self._tails: dict[LogId, _Tail] = {}
         self._order: deque[LogId] = deque()
 
@@ -50,7 +54,7 @@ class TailCache:
         tail.batches.append(batch)
         tail.end = end
         self._order.append(log)
-        self.size += len(batch)
+        self.size += len(batch) + ENTRY_BYTES
         while self.size > self.bytes_max:
             self._evict()
 
@@ -92,17 +96,18 @@ class TailCache:
             total += len(tail.batches[index])
         return total
 
-    def drop(self, log: LogId) -> None:
-        """Forget the log, when it is deleted or truncated."""
-        tail = self._tails.pop(log, None)
-        if tail is not None:
-            self.size -= sum(len(batch) for batch in tail.batches[tail.head :])
-            self._order = deque(other for other in self._order if other != log)
+    def drop(self, logs: Collection[LogId]) -> None:
+        """Forget these logs, when they are deleted or truncated; one pass over the cache for all of them."""
+        dropped = [tail for log in logs if (tail := self._tails.pop(log, None)) is not None]
+        if dropped:
+            gone = frozenset(logs)
+            self.size -= sum(len(batch) + ENTRY_BYTES for tail in dropped for batch in tail.batches[tail.head :])
+            self._order = deque(log for log in self._order if log not in gone)
 
     def _evict(self) -> None:
         log = self._order.popleft()
         tail = self._tails[log]
-        self.size -= len(tail.batches[tail.head])
+        self.size -= len(tail.batches[tail.head]) + ENTRY_BYTES
         tail.batches[tail.head] = b""
         tail.head += 1
         if tail.head == len(tail.bases):
