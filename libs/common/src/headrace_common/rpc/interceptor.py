@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TypeAlias
 import grpc
 import grpc.aio
 
-from headrace_common.core.errors import HeadraceError, Internal
+from headrace_common.core.errors import HeadraceError, Internal, UnsupportedVersion
 from headrace_common.rpc.status import abort_with
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ def _guarded(inner: Handler, streams: bool, method: str) -> Handler:
             raise
         except HeadraceError as error:
             await abort_with(context, error)
+        except NotImplementedError:  # what generated servicers raise for a method that nobody wrote
+            await abort_with(context, UnsupportedVersion(f"this server does not offer {method}; is it older?"))
         except Exception as error:  # noqa: BLE001 - the boundary: nothing a handler raises may end the server
             await _abort_unexpected(context, error, method)
 

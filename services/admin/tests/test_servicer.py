@@ -1,0 +1,196 @@
+"""The gRPC face over a real connection, and the way to controllers and brokers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import pytest
+
+from headrace_admin.adapters.grpc_brokers import GrpcBrokers
+from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
+from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.engine.administration import Administration
+from headrace_admin.rpc.servicer import AdminServicer
+from headrace_common.adapters.controller_client import ControllerClient
+from headrace_common.core.errors import (
+    ErrorCode,
+    MetadataUnavailable,
+    NetworkFailed,
+    NotController,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.testing.fake_controller import FakeController
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+from headrace_proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
+from headrace_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
+
+QUIET = ServerConfig(drain_ms_max=0)
+
+
+@dataclass
+class Face:
+    cluster: MemoryCluster
+    stub: Any
+
+
+@pytest.fixture
+async def face() -> AsyncIterator[Face]:
+    cluster = MemoryCluster()
+    servicer = AdminServicer(Administration(cluster, cluster, cluster))
+    async with (
+        GrpcService.open(QUIET, [(add_AdminServicer_to_server, servicer)]) as server,
+        open_channel(f"127.0.0.1:{server.port}") as channel,
+    ):
+        yield Face(cluster, AdminStub(channel))
+
+
+async def test_every_operation_answers(face: Face) -> None:
+    stub = face.stub
+    created = await stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partition_count=2)]))
+    topic_id = created.topics[0].topic.topic.topic_id
+    assert (await stub.DescribeCluster(pb.DescribeClusterRequest())).topic_count == 1
+    assert (await stub.ListTopics(pb.ListTopicsRequest(limit=5))).topics[0].name == "t"
+    assert len((await stub.DescribeTopics(pb.DescribeTopicsRequest(names=["t"]))).topics[0].topic.partitions) == 2
+    more = await stub.CreatePartitions(pb.CreatePartitionsRequest(name="t", partition_count=3))
+    assert len(more.result.topic.partitions) == 3
+    resource = pb.ConfigResource(type=pb.TOPIC_CONFIG, name="t")
+    assert (await stub.DescribeConfigs(pb.DescribeConfigsRequest(resources=[resource]))).results[0].entries
+    change = pb.AlterConfigsResource(resource=resource, changes=[pb.AlterConfig(name="retention.ms", value="1")])
+    altered = await stub.IncrementalAlterConfigs(pb.IncrementalAlterConfigsRequest(resources=[change]))
+    assert altered.results[0].error == ErrorCode.NONE
+    trim = broker_pb2.DeleteRecordsPartition(topic_id=topic_id, partition=0, offset=0)
+    assert (await stub.DeleteRecords(broker_pb2.DeleteRecordsRequest(partitions=[trim]))).partitions[0].error == 0
+    assert len((await stub.DescribeLogs(admin_pb2.DescribeClusterLogsRequest())).brokers) == 2
+    await stub.UnregisterNode(pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=2))
+    assert len((await stub.DescribeLogs(admin_pb2.DescribeClusterLogsRequest())).brokers) == 1
+    assert (await stub.DeleteTopics(pb.DeleteTopicsRequest(names=["t"]))).topics[0].error == ErrorCode.NONE
+
+
+async def test_errors_keep_their_type(face: Face) -> None:
+    face.cluster.failure = MetadataUnavailable("etcd is away")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await face.stub.DescribeCluster(pb.DescribeClusterRequest())
+    assert type(error_from_rpc(raised.value)) is MetadataUnavailable
+
+
+class Behind(FakeController):
+    """A controller that also creates and lists, and can lose its answer after it acted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.created: list[str] = []
+        self.lost = 0
+
+    async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Any) -> pb.CreateTopicsResponse:
+        self._entered("CreateTopics")
+        self.created += [t.name for t in request.topics]
+        if self.lost:
+            self.lost -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        return pb.CreateTopicsResponse(topics=[pb.TopicResult(name=t.name) for t in request.topics])
+
+    async def ListTopics(self, request: pb.ListTopicsRequest, context: Any) -> pb.ListTopicsResponse:
+        self._entered("ListTopics")
+        if self.lost:
+            self.lost -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        return pb.ListTopicsResponse(total=7)
+
+
+@dataclass
+class Way:
+    controller: Behind
+    client: ControllerClient
+    controllers: GrpcControllers
+
+
+@pytest.fixture
+async def way() -> AsyncIterator[Way]:
+    controller = Behind()
+    async with controller.serve(), TaskRunner() as tasks:
+        assert controller.endpoint is not None
+        async with ControllerClient.open(
+            [controller.endpoint], role=Role.ADMIN, id=1, clock=SystemClock(), tasks=tasks
+        ) as client:
+            yield Way(controller, client, GrpcControllers(client, 2_000))
+
+
+NEW = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")], timeout_ms=1_000)
+
+
+async def test_reads_are_repeated_when_an_answer_is_lost(way: Way) -> None:
+    way.controller.lost = 2
+    assert (await way.controllers.list_topics(pb.ListTopicsRequest(limit=1))).total == 7
+
+
+async def test_creations_are_not_repeated_when_an_answer_is_lost(way: Way) -> None:
+    way.controller.lost = 1
+    with pytest.raises(NetworkFailed):
+        await way.controllers.create_topics(NEW)
+    assert way.controller.created == ["t"]
+
+
+async def test_dry_runs_are(way: Way) -> None:
+    way.controller.lost = 1
+    dry = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")], timeout_ms=1_000, validate_only=True)
+    assert (await way.controllers.create_topics(dry)).topics[0].name == "t"
+
+
+async def test_a_creation_follows_the_active_controller(way: Way) -> None:
+    way.controller.refusals["CreateTopics"] = [NotController("an election is under way")] * 2
+    assert (await way.controllers.create_topics(NEW)).topics[0].name == "t"
+
+
+async def test_what_a_controller_does_not_offer_is_told_as_such(way: Way) -> None:
+    with pytest.raises(UnsupportedVersion, match="DeleteTopics"):
+        await way.controllers.delete_topics(pb.DeleteTopicsRequest(names=["t"]))
+
+
+async def test_tries_have_an_end(way: Way) -> None:
+    way.controller.active = False
+    controllers = GrpcControllers(way.client, 300)
+    with pytest.raises(RequestTimedOut, match="no controller was active"):
+        await controllers.list_topics(pb.ListTopicsRequest(limit=1))
+
+
+async def test_brokers_are_asked_where_the_image_has_them(way: Way) -> None:
+    class Broker(BrokerServicer):
+        async def DescribeLogs(self, request: Any, context: Any) -> Any:
+            return broker_pb2.DescribeLogsResponse(disk_total_bytes=5)
+
+    cluster = GrpcCluster(way.client)
+    brokers = GrpcBrokers(cluster, 2_000)
+    key = NodeKey(Role.BROKER, NodeId(1))
+    try:
+        with pytest.raises(NetworkFailed, match="not registered"):
+            await brokers.describe_logs(NodeId(1), broker_pb2.DescribeLogsRequest())
+        revision = way.client.image.revision
+        way.controller.change(nodes=(Node(key, Endpoint("127.0.0.1", 1), bytes(16), 1),))
+        assert key in (await cluster.newer(revision, 5_000)).nodes
+        with pytest.raises(NetworkFailed):
+            await brokers.describe_logs(NodeId(1), broker_pb2.DescribeLogsRequest())
+        async with GrpcService.open(QUIET, [(add_BrokerServicer_to_server, Broker())]) as server:
+            revision = way.client.image.revision
+            way.controller.change(nodes=(Node(key, server.endpoint, bytes(16), 2),))
+            await cluster.newer(revision, 5_000)
+            logs = await brokers.describe_logs(NodeId(1), broker_pb2.DescribeLogsRequest())
+            assert logs.disk_total_bytes == 5
+    finally:
+        await brokers.close()
+
+
+async def test_waiting_for_a_newer_image_has_an_end(way: Way) -> None:
+    cluster = GrpcCluster(way.client)
+    assert (await cluster.newer(10**9, 50)) is way.client.image
