@@ -493,3 +493,10 @@ def test_an_answer_makes_nobody_late() -> None:
     core.fetch(A)
     hand_out(core)
     assert core.rooms.late == set()
+
+
+def test_a_batch_that_ends_before_what_was_asked_for_is_dropped() -> None:
+    core = reading(at=4)
+    plan = core.fetch(A)
+    core.answered(plan, [Answer(plan.entries[K0], 0, "", 6, 0, [batch(0, 4), batch(4, 2)])], 0.0)
+    assert hand_out(core) == (T0, [4, 5])
