@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from headrace_broker.testing.batches import batch_of
@@ -205,3 +206,29 @@ async def test_a_broker_whose_session_ended_joins_again_and_leads_on(tmp_path: P
             while (await produce(cluster, topic_id, batch_of(1, timestamp_ms=NOW_MS))).error:
                 await asyncio.sleep(0.02)
         assert len(await read_all(cluster, topic_id, 0)) == 3
+
+
+async def test_a_disk_that_refuses_ends_the_process_and_what_was_acknowledged_is_there(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        topic_id = await cluster.create_topic("t", 1)
+        running = cluster.broker.running
+        assert running is not None
+        cluster.broker.usage().rlimit(psutil.RLIMIT_FSIZE, (2 << 20, -1))
+        batch = batch_of([b"x" * 100_000], timestamp_ms=NOW_MS)
+        entry = pb.ProducePartition(topic_id=topic_id, partition=0, batch=batch)
+        call = cluster.broker_stub().Produce()
+        acknowledged, refused = 0, []
+        for number in range(40):
+            await call.write(pb.ProduceRequest(correlation_id=number, acks=-1, timeout_ms=5_000, partitions=[entry]))
+            answer = await asyncio.wait_for(call.read(), 20)
+            if answer is grpc.aio.EOF or answer.partitions[0].error:
+                refused = [] if answer is grpc.aio.EOF else [answer.partitions[0].error]
+                break
+            acknowledged += 1
+        assert 0 < acknowledged < 40
+        assert refused == [ErrorCode.KAFKA_STORAGE_ERROR]
+        assert await asyncio.wait_for(running.wait(), 20) == 1
+        assert not (tmp_path / "data" / "clean-shutdown").exists()
+        await cluster.broker.start()
+        await cluster.until_led(topic_id, 1)
+        assert len(await read_all(cluster, topic_id, 0)) >= acknowledged

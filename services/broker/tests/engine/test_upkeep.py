@@ -118,6 +118,7 @@ async def test_a_restart_after_a_clean_end_replays_nothing() -> None:
     async with running_engine(store=again) as engine:
         [known] = await engine.produce(batch_of(1, producer_id=3, epoch=0, sequence=4))
         assert known.base_offset == 4
+        assert (engine.broker.measures.duplicate_batches, engine.broker.measures.batches_in) == (1, 0)
 
 
 async def test_a_long_poll_ends_when_there_is_more() -> None:

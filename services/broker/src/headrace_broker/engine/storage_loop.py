@@ -285,7 +285,10 @@ class StorageLoop:
             arrival.caller.refused(arrival.index, _gone(replica))
             return
         event = BatchArrived(arrival.header, arrival.batch, arrival.caller.acks, now_ms, arrival.leader_epoch, arrival)
+        end = replica.core.log_end
         effects = replica.core.handle(event)
+        if replica.core.log_end == end and not any(isinstance(effect, Refuse) for effect in effects):
+            self._measures.duplicate_batches += 1
         arrival.batch = b""  # the store and the tail cache have the stamped one
         self._do(replica, effects, group)
 
