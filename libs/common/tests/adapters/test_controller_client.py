@@ -86,6 +86,19 @@ async def test_a_standby_points_to_the_active_controller(controller: FakeControl
         await controller.until_beat()
 
 
+async def test_it_follows_who_answers_heartbeats(controller: FakeController) -> None:
+    """A standby that is cut off from the store keeps its stream open and says nothing."""
+    silent = FakeController()
+    silent.active, silent.hint = False, str(at(controller))
+    async with silent.serve(), opened(at(silent)) as client:
+        silent.image = replace(silent.image, active_controller=None)
+        await silent.until_called("WatchMetadata", 1)
+        await client.register(Registration(NODE))
+        await image_where(client, lambda i: KEY in i.nodes)
+        controller.put_topic("news", 1)
+        assert await image_where(client, lambda i: "news" in i.topic_ids) == controller.image
+
+
 async def test_a_dead_bootstrap_entry_is_passed_over(controller: FakeController) -> None:
     async with opened(DEAD, at(controller)) as client:
         await client.register(Registration(NODE))

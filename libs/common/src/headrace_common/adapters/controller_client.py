@@ -98,6 +98,8 @@ class ControllerClient:
         self._fenced = True
         self._may_shut_down = False
         self._joining = False
+        self._watched: Endpoint | None = None
+        self._switch = asyncio.Event()
         self._beats = HeartbeatThread(key, calls.route, self._on_answer)
 
     @staticmethod
@@ -300,6 +302,8 @@ class ControllerClient:
             self._fenced = answer.fenced
             self._may_shut_down = answer.may_shut_down
             self._beats.update(waiting=self._waits())
+            if self._watched not in (None, answer.controller):
+                self._switch.set()
             self._notify()
         elif isinstance(answer.error, NotRegistered | StaleBrokerEpoch):
             self._start_rejoining(answer.error)
@@ -337,24 +341,37 @@ class ControllerClient:
         await self._join(again)
 
     async def _follow(self) -> None:
-        """Keep the image: a snapshot, then deltas; whatever breaks, begin again elsewhere after a bounded pause."""
-        request = pb.WatchMetadataRequest(node=node_key_to_proto(self.key))
+        """
+        Keep the image: a snapshot, then deltas; whatever breaks, begin again elsewhere after a bounded pause.
+
+        It follows the controller that answers heartbeats: another one may be cut off from the metadata store, and its
+        stream then stays open and silent.
+        """
         failures = 0
         while True:
-            target = self._calls.route.target()
+            self._watched = target = self._calls.route.target()
+            self._switch.clear()
+            before = self._image.revision
+            error: Exception = NetworkFailed("the controller ended the stream")
             try:
-                async for update in self._calls.stub(target).WatchMetadata(request):
-                    self._take(self._image.apply(delta_from_proto(update)))
-                    failures = 0
-                error: Exception = NetworkFailed("the controller ended the stream")
+                await first_of(self._watch(target), self._switch.wait())
             except grpc.RpcError as failure:
                 error = error_from_rpc(failure)
             except (ImageGap, ImageStale, Rejected) as refused:
                 error = refused
+            if self._switch.is_set():
+                continue
             self._calls.route.failed(target)
-            failures += 1
-            _log.info("metadata stream broke: %s", error, extra={"controller": str(target), "failures": failures})
+            failures = 1 if self._image.revision > before else failures + 1
+            level = logging.WARNING if isinstance(error, ImageStale) else logging.INFO
+            _log.log(level, "metadata stream broke: %s", error, extra={"peer": str(target), "failures": failures})
+            self._watched = None
             await self._clock.sleep_ms(backoff_ms(failures, ms_max=_WATCH_PAUSE_MS_MAX))
+
+    async def _watch(self, target: Endpoint) -> None:
+        request = pb.WatchMetadataRequest(node=node_key_to_proto(self.key))
+        async for update in self._calls.stub(target).WatchMetadata(request):
+            self._take(self._image.apply(delta_from_proto(update)))
 
     def _take(self, image: ClusterImage) -> None:
         self._stop_if_replaced(image)

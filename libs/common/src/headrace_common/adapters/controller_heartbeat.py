@@ -55,6 +55,8 @@ class BeatAnswered:
     epoch: int
     fenced: bool
     may_shut_down: bool
+    controller: Endpoint
+    """Who answered: the active one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class HeartbeatThread:
             return self._refused(beat, target, error_from_rpc(failure))
         except ValueError:
             return False  # the channel was closed: we are stopping
-        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down))
+        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target))
         return True
 
     def _refused(self, beat: Beat, target: Endpoint, error: HeadraceError) -> bool:
