@@ -42,10 +42,40 @@ class AdminClient:
         bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
         settings: see ``headrace.aio.admin.AdminSettings``.
 
-    Example::
+    Topics::
 
-        with headrace.AdminClient() as admin:
-            admin.create_topic("flights", partitions=6)
+        >>> import headrace
+        >>> admin = headrace.AdminClient()
+        >>> created = admin.create_topic("departures", partitions=6, configs={"retention.ms": "86400000"})
+        >>> len(created.partitions), [topic.name for topic in admin.list_topics()]
+        (6, ['departures'])
+        >>> admin.describe_topic("departures").configs
+        {'retention.ms': '86400000'}
+        >>> len(admin.add_partitions("departures", 8).partitions)
+        8
+        >>> admin.delete_records({("departures", 0): -1})
+        {TopicPartition(topic='departures', partition=0): 0}
+        >>> results = admin.create_topics([NewTopic("arrivals"), NewTopic("departures")])
+        >>> type(results["departures"]).__name__
+        'TopicAlreadyExists'
+
+    Settings::
+
+        >>> admin.describe_configs(topic="departures")["retention.ms"].source
+        'dynamic_topic'
+        >>> admin.alter_configs({"retention.ms": None}, topic="departures")["retention.ms"].value
+        '604800000'
+
+    The cluster::
+
+        >>> admin.describe_cluster().offline_partitions
+        0
+        >>> [broker.id for broker in admin.list_brokers()], admin.describe_broker(1).fenced
+        ([1], False)
+        >>> sum(len(broker.logs) for broker in admin.describe_logs(topics=["departures"]))
+        8
+        >>> admin.delete_topic("departures")
+        >>> admin.close()
     """
 
     def __init__(

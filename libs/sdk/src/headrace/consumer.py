@@ -56,11 +56,57 @@ class Consumer:
     Raises:
         InvalidConfig: a setting is unknown or out of bounds; all of them are named.
 
-    Example::
+    Iterate, or poll for lists or Arrow tables; all share one position per partition::
 
-        with headrace.Consumer("flights", auto_offset_reset="earliest") as consumer:
-            for record in consumer:
-                print(record.partition, record.offset, record.value)
+        >>> import headrace
+        >>> consumer = headrace.Consumer("flights", auto_offset_reset="earliest")
+        >>> for record in consumer:
+        ...     print(record.offset, record.key, record.value)
+        ...     if record.offset == 1:
+        ...         break
+        0 b'AA' b'JFK-LAX'
+        1 b'UA' b'EWR-ORD'
+        >>> [record.value for record in consumer.poll(timeout_ms=5_000, max_records=1)]
+        [b'LGA-MIA']
+        >>> consumer.poll_table(timeout_ms=5_000).column("offset").to_pylist()
+        [3]
+
+    Positions can be asked for and moved, by offset and by time::
+
+        >>> first = headrace.TopicPartition("flights", 0)
+        >>> consumer.position(first), consumer.lag()
+        (4, {TopicPartition(topic='flights', partition=0): 0})
+        >>> consumer.seek(first, 2)
+        >>> consumer.seek_to_timestamp(1_700_000_001_000)
+        >>> consumer.position(first)
+        1
+        >>> consumer.seek_to_end()
+        >>> consumer.seek_to_beginning(first)
+        >>> consumer.beginning_offsets([first]), consumer.end_offsets([first])
+        ({TopicPartition(topic='flights', partition=0): 0}, {TopicPartition(topic='flights', partition=0): 4})
+        >>> consumer.offsets_for_times({first: 1_700_000_002_000})[first].offset
+        2
+
+    What is read can be changed, or held back::
+
+        >>> consumer.pause(first)
+        >>> consumer.paused() == {first}, consumer.poll(timeout_ms=10)
+        (True, [])
+        >>> consumer.resume(first)
+        >>> consumer.subscribe(["flights"])
+        >>> consumer.assign([first])
+        >>> consumer.assignment() == {first}, consumer.subscription(), consumer.partitions_for("flights")
+        (True, set(), {0})
+        >>> consumer.state, consumer.health().ok
+        ('reading', True)
+
+    Commits come with groups, and groups with the coordinator, which this version does not have::
+
+        >>> consumer.commit()
+        Traceback (most recent call last):
+        ...
+        headrace.consumer_errors.GroupsUnavailable: commit needs a group_id, ...
+        >>> consumer.close()
     """
 
     def __init__(

@@ -7,10 +7,10 @@ Decides what a consumer may be told: Kafka's setting names with underscores, the
     >>> from headrace.settings import read_settings
     >>> read_settings(ConsumerSettings, {"auto_offset_reset": "by_duration:PT1H"}).max_poll_records
     500
-    >>> read_settings(ConsumerSettings, {"fetch_max_byte": 1})
+    >>> read_settings(ConsumerSettings, {"check_crc": 1})
     Traceback (most recent call last):
     ...
-    headrace_common.core.errors.InvalidConfig: fetch_max_byte is not a setting; did you mean fetch_max_bytes?
+    headrace_common.core.errors.InvalidConfig: check_crc is not a setting; did you mean check_crcs?
 """
 
 from __future__ import annotations

@@ -77,10 +77,17 @@ class AdminClient:
     Raises:
         InvalidConfig: a setting is unknown or out of bounds.
 
-    Example::
+    The methods are those of ``headrace.AdminClient``, as coroutines::
 
-        async with aio.AdminClient() as admin:
-            await admin.create_topic("flights", partitions=6)
+        >>> import asyncio
+        >>> from headrace import aio
+        >>> async def make():
+        ...     async with aio.AdminClient() as admin:
+        ...         await admin.create_topic("gates", partitions=2)
+        ...         print(len((await admin.describe_topic("gates")).partitions))
+        ...         await admin.delete_topic("gates")
+        >>> asyncio.run(make())
+        2
     """
 
     def __init__(

@@ -50,11 +50,27 @@ class Consumer:
     Raises:
         InvalidConfig: a setting is unknown or out of bounds; all of them are named.
 
-    Example::
+    Iterate, or poll for lists or Arrow tables; all share one position per partition::
 
-        async with aio.Consumer("flights", auto_offset_reset="earliest") as consumer:
-            async for record in consumer:
-                print(record.partition, record.offset, record.value)
+        >>> import asyncio
+        >>> from headrace import TopicPartition, aio
+        >>> async def read():
+        ...     async with aio.Consumer("flights", auto_offset_reset="earliest") as consumer:
+        ...         async for record in consumer:
+        ...             print(record.offset, record.value)
+        ...             break
+        ...         print([record.value for record in await consumer.poll(timeout_ms=5_000, max_records=1)])
+        ...         print((await consumer.poll_table(timeout_ms=5_000)).column("offset").to_pylist())
+        ...         first = TopicPartition("flights", 0)
+        ...         consumer.seek(first, 1)
+        ...         print(await consumer.position(first), (await consumer.lag())[first], consumer.state)
+        >>> asyncio.run(read())
+        0 b'JFK-LAX'
+        [b'EWR-ORD']
+        [2, 3]
+        1 3 reading
+
+    The methods are those of ``headrace.Consumer``; what may have to wait is a coroutine.
     """
 
     def __init__(
