@@ -126,7 +126,7 @@ class RocksDbLogs:
     def _take_recovery(self, found: Recovery, wal_before: int) -> None:
         self._recovered = found.logs
         self._uncut = found.kept
-        self._read_own(max((log.log for log in found.logs), default=0))
+        self._read_own(found.highest)
         if found.to_cut:
             batch = self._store.batch()
             for log, end in found.to_cut.items():

@@ -19,6 +19,7 @@ from headrace_broker.adapters.rocksdb_groups import reopened
 from headrace_broker.adapters.rocksdb_keys import (
     LOG_ID_MAX,
     NUMBER_MAX,
+    OWN_LOG,
     Kind,
     RowUnreadable,
     decode_epoch,
@@ -50,6 +51,8 @@ class Recovery:
     """Logs with rows after their sound end that nobody was promised."""
     kept: dict[LogId, Offset] = field(default_factory=dict)
     """Damaged logs with rows after their sound end."""
+    highest: LogId = OWN_LOG
+    """The highest id that is in use, or was when the evidence was written."""
 
 
 @dataclass(slots=True)
@@ -87,7 +90,9 @@ def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool
         StorageFailed: rows cannot be read.
     """
     found = Recovery()
+    found.highest = max(evidence, default=OWN_LOG)
     for log in _log_ids(store, evidence):
+        found.highest = max(found.highest, log)
         entry = evidence.get(log)
         try:
             _recover_log(store, log, entry, clean, cause, found)
