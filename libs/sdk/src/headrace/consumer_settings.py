@@ -50,7 +50,7 @@ class ConsumerSettings(ClientSettings):
     default_api_timeout_ms: int = setting(60_000, low=1, high=INT_MAX)
     """Calls without a timeout of their own, and partitions that cannot be read, raise after this time, in ms."""
     key_deserializer: Callable[[bytes], Any] | str | None = None
-    """Turns a key into something else; a function of one argument, or ``"json"`` or ``"str"``. None stays None."""
+    """Turns a key into something else: a function, or a name: ``json``, ``string``, ``int64`` … None stays None."""
     value_deserializer: Callable[[bytes], Any] | str | None = None
     """The same for values."""
 

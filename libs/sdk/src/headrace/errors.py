@@ -15,6 +15,8 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── OffsetOutOfRange            below the start of the log, or above its end
     │   ├── CorruptBatch                stored or sent bytes are damaged
     │   ├── OutOfOrderSequence          an earlier batch of this producer is missing
+    │   ├── NoPosition                  a partition has no position, and auto_offset_reset is 'none'
+    │   ├── GroupsUnavailable           consumer groups come with the coordinator, which is not there yet
     │   ├── SerializationFailed         a serializer raised (its error is the cause), or took no bytes
     │   └── ClientClosed                used after close(), or after a fork
     ├── NotFound                        the thing named does not exist
@@ -109,6 +111,7 @@ __all__ = [
     "ErrorCode",
     "Fenced",
     "FencedLeaderEpoch",
+    "GroupsUnavailable",
     "HeadraceError",
     "Internal",
     "InvalidConfig",
@@ -124,6 +127,7 @@ __all__ = [
     "MetadataUnavailable",
     "Moved",
     "NetworkFailed",
+    "NoPosition",
     "NotController",
     "NotFound",
     "NotLeader",
@@ -165,6 +169,18 @@ class SerializationFailed(Rejected):
     """A serializer or deserializer raised, or a key or value is not of a type that can be written."""
 
     code = ErrorCode.INVALID_RECORD
+
+
+class NoPosition(Rejected):
+    """A partition has no position and auto_offset_reset is 'none'; seek to where reading starts."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class GroupsUnavailable(Rejected):
+    """Consumer groups come with the coordinator, which this version does not have."""
+
+    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 class DeliveryTimedOut(UnknownOutcome):

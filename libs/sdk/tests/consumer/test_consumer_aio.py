@@ -10,7 +10,7 @@ import pytest
 
 from headrace import TopicPartition, errors
 from headrace.aio.consumer import Consumer
-from headrace.consumer_errors import GroupsUnavailable
+from headrace.errors import GroupsUnavailable
 from headrace.records import Record
 
 from .broker_thread import BrokerThread

@@ -77,10 +77,12 @@ class TableParts:
         numbers = np.repeat(np.array([tp.partition for tp, _ in self._parts], dtype=np.int32), counts)
         names = pa.array(list(self._topics), pa.string())
         columns: list[Any] = [pa.DictionaryArray.from_arrays(pa.array(topics), names), pa.array(numbers)]
-        for chunks, kind in zip(
-            zip(*(rows.columns for _, rows in self._parts), strict=True), schema.types[2:], strict=True
-        ):
-            columns.append(pa.chunked_array(chunks, type=kind))
+        rest: list[Any] = [rows.columns for _, rows in self._parts]
+        chunked: Any = pa.chunked_array  # its stubs know no type that is only known at run time
+        kinds = schema.types[2:]
+        columns.extend(
+            chunked(list(column), type=kind) for column, kind in zip(zip(*rest, strict=True), kinds, strict=True)
+        )
         return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace._core.record_runs import Deserializer, Deserializers
 from headrace._runtime import Clock, SystemClock
-from headrace.consumer_errors import GroupsUnavailable
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import InvalidConfig, Rejected
+from headrace.errors import GroupsUnavailable, InvalidConfig, Rejected
 from headrace.records import TopicPartition
+from headrace.serializers import deserializer
 from headrace.settings import bootstrap_addresses, read_settings
 from headrace_common.core.ids import check_topic_name
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
     from headrace.aio._reading import Reading
-
-DESERIALIZERS: Final[dict[str, Deserializer]] = {"json": json.loads, "str": bytes.decode, "string": bytes.decode}
 
 PartitionLike = TopicPartition | tuple[str, int]
 
@@ -101,16 +98,19 @@ def open_reading(
 
 def deserializer_of(setting: str, given: Callable[[bytes], Any] | str | None) -> Deserializer | None:
     """
-    The function itself, or the built-in one of that name.
+    The function itself, or the built-in one of that name. It is never given None.
 
     Raises:
         InvalidConfig: neither.
     """
     if given is None or callable(given):
         return given
-    if given not in DESERIALIZERS:
-        raise InvalidConfig(f"{setting} takes a function of one argument, 'json' or 'str', not {given!r}")
-    return DESERIALIZERS[given]
+    if given in ("str", "string"):
+        return bytes.decode
+    try:
+        return deserializer(given)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{setting}: {error}") from None
 
 
 def partitions_like(given: Iterable[PartitionLike]) -> list[TopicPartition]:

@@ -17,9 +17,8 @@ from headrace._core.record_runs import Deserializers, RecordRun, run_of
 from headrace._core.record_tables import TableParts
 from headrace._core.starts import Start, parse_reset
 from headrace._runtime import Clock
-from headrace.consumer_errors import NoPosition
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import HeadraceError, Rejected
+from headrace.errors import HeadraceError, NoPosition, Rejected
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
 
