@@ -7,6 +7,8 @@ At most ``in_flight_max`` batches hold a sequence at a time; a broker remembers 
 * A batch that was ever sent is sent again only under the same sequence, until the leader says that it is not there:
   NOT_LEADER, a timeout and a disconnect leave its fate unknown.
 * After a failure nothing is sent until every batch under way was answered; then all are repeated in order.
+* A log takes any first sequence of a producer it does not know. So until one batch was acknowledged under an identity,
+  and again after a long pause, one at a time is under way: else a second batch could overtake a first that got lost.
 * A batch that is given up leaves a gap. Later batches that were sent are repeated until they are either found written,
   or refused as out of order by a leader that knows all before them is decided: then they are surely absent. When all
   are decided the lane takes a new epoch, and numbers what is left from 0.
@@ -25,6 +27,9 @@ from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTo
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
 NEVER: Final = float("inf")
+
+PAUSE_MS: Final = 60_000
+"""After a pause like this the leader may have forgotten the producer; brokers keep it far longer."""
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _MOVED: Final = frozenset(
@@ -92,6 +97,10 @@ class Lane:
         """When the core looks at this lane again by itself."""
         self.identity: Identity | None = None
         self.next_sequence = 0
+        self.proven = False
+        """The leader knows this identity: it has acknowledged a batch."""
+        self.left_ms = -NEVER
+        """When the last batch left."""
         self.retrying = False
         """Repeat what has no outcome, once nothing is under way."""
         self.gap = False
@@ -145,7 +154,7 @@ class Lane:
         assert all(batch.absent for batch in self.sent), "what may be written keeps its sequence"
         self.identity = identity
         self.next_sequence = 0
-        self.gap = self.retrying = False
+        self.gap = self.retrying = self.proven = False
         for batch in self.sent:
             batch.restamp(identity, self._take_sequence(batch.count))
 
@@ -162,19 +171,24 @@ class Lane:
             if self.in_flight:
                 return None, []
             self.retrying = False
+        if not self.sent and now_ms - self.left_ms > PAUSE_MS:
+            self.proven = False
+        room = self._rules.in_flight_max if self.proven or not self._rules.idempotent else 1
+        if self.in_flight >= room:
+            return None, []
         for batch in self.sent:
             if not batch.in_flight and not batch.absent:
-                return (self._leaves(batch, broker), []) if self.in_flight < self._rules.in_flight_max else (None, [])
-        if self.gap or not self.waiting or len(self.sent) >= self._rules.in_flight_max:
+                return self._leaves(batch, broker, now_ms), []
+        if self.gap or not self.waiting or len(self.sent) >= room:
             return None, []
         if self._rules.idempotent:
             if not self.sent and current is not None and current != self.identity:
-                self.identity, self.next_sequence = current, 0
+                self.identity, self.next_sequence, self.proven = current, 0, False
             if self.identity is None:
                 return None, []
-        return self._drain(broker)
+        return self._drain(broker, now_ms)
 
-    def _drain(self, broker: int) -> tuple[Batch | None, list[Effect]]:
+    def _drain(self, broker: int, now_ms: float) -> tuple[Batch | None, list[Effect]]:
         effects: list[Effect] = []
         while self.waiting:
             batch = self.waiting[0]
@@ -191,14 +205,15 @@ class Lane:
                 continue
             self._take_sequence(batch.count)
             self.sent.append(batch)
-            return self._leaves(batch, broker), effects
+            return self._leaves(batch, broker, now_ms), effects
         return None, effects
 
-    def _leaves(self, batch: Batch, broker: int) -> Batch:
+    def _leaves(self, batch: Batch, broker: int, now_ms: float) -> Batch:
         assert not batch.in_flight, "a batch is under way once"
         batch.in_flight = batch.sent = True
         self.in_flight += 1
         self.broker = broker
+        self.left_ms = now_ms
         return batch
 
     def _take_sequence(self, count: int) -> int:
@@ -212,6 +227,7 @@ class Lane:
         """The leader has written the batch, now or before."""
         self._returned(batch)
         self.sent.remove(batch)
+        self.proven = True
         if batch.outcome is not None:  # expired meanwhile
             return []
         batch.outcome = Outcome(base_offset, log_append_ms, None)
@@ -226,9 +242,12 @@ class Lane:
         """The leader, or who was taken for it, answered with an error."""
         self._returned(batch)
         error = error_for(code, f"{self.topic}-{self.partition}: {message}" if message else "")
+        if batch.expired:
+            self.sent.remove(batch)
+            return []
         if error.code in _GAP and self._rules.idempotent:
             return self._out_of_order(batch, error)
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.expired:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             return self._divide(batch)
         if error.code in _MOVED or error.code in _AGAIN:
             return self._again(batch, error, now_ms, moved=error.code in _MOVED)
@@ -257,9 +276,6 @@ class Lane:
 
     def _out_of_order(self, batch: Batch, error: HeadraceError) -> list[Effect]:
         batch.last_error = error
-        if batch.expired:
-            self.sent.remove(batch)
-            return []
         earlier = self.sent[: self.sent.index(batch)]
         if all(other.absent for other in earlier):
             batch.absent = True

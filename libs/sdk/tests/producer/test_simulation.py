@@ -1,0 +1,285 @@
+"""
+The producing core against logs that check sequences as a broker does, under faults that Hypothesis chooses.
+
+Requests of one connection reach the broker in order; when it breaks, some of those under way were carried out and the
+others never will be. Whatever happens: a record is written at most once, per partition in the order of the calls, an
+acknowledged one is where it was said to be, and when the faults end everything gets an outcome.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from headrace._core.batch import Batch, Identity
+from headrace._core.chunk import Chunk
+from headrace._core.effects import AskIdentity, Effect, SendBatches, Settle
+from headrace._core.lane import Lane, LaneRules
+from headrace._core.producing import Answer, ProducerCore
+from headrace._transport.memory_log import MemoryLog
+from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
+from headrace_common.core.batch import Codec, decode_batch
+
+PARTITIONS = 3
+BROKERS = (1, 2)
+TIMEOUT_MS = 3_000
+BUSY = (ErrorCode.OVERLOADED, ErrorCode.DISK_FULL, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+class ProducerMachine(RuleBasedStateMachine):
+    """One producer, two brokers, three partitions."""
+
+    idempotent = True
+    in_flight: int | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.logs = [MemoryLog() for _ in range(PARTITIONS)]
+        self.leaders = [BROKERS[n % 2] for n in range(PARTITIONS)]
+        self.wire: dict[int, deque[tuple[Batch, ...]]] = {broker: deque() for broker in BROKERS}
+        self.answers: deque[tuple[tuple[Batch, ...], list[Answer]]] = deque()
+        self.asked: list[Identity | None] = []
+        self.chunks: list[tuple[Chunk, list[bytes]]] = []
+        self.settled: list[Batch] = []
+        self.sent_values = 0
+        self.given_back = 0
+        self.granted = 0
+        self.epochs = 0
+
+    @initialize(in_flight=st.integers(1, 5), batch_bytes=st.integers(20, 200), request_bytes=st.integers(300, 2_000))
+    def start(self, in_flight: int, batch_bytes: int, request_bytes: int) -> None:
+        rules = LaneRules(
+            idempotent=self.idempotent,
+            in_flight_max=self.in_flight or in_flight,
+            retries=2**31 - 1,
+            batch_bytes=batch_bytes,
+            delivery_timeout_ms=TIMEOUT_MS,
+            backoff_ms=100,
+            backoff_max_ms=1_000,
+            codec=Codec.NONE,
+        )
+        self.core = ProducerCore(rules, request_bytes=request_bytes)
+
+    # --- the application --------------------------------------------------------------------------------------
+
+    @rule(partitions=st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=40))
+    def send(self, partitions: list[int]) -> None:
+        chunk = Chunk("t", opened_ms=self.now, record_max=1_000)
+        values = [b"%06d" % (self.sent_values + n) for n in range(len(partitions))]
+        self.sent_values += len(values)
+        chunk.values, chunk.keys = list(values), [None] * len(values)
+        chunk.granted = 20 * len(values)
+        self.granted += chunk.granted
+        chunk.mark(int(self.now))
+        for at, partition in enumerate(partitions):
+            chunk.name_partition(at, at + 1, partition)
+        self.core.take(chunk, PARTITIONS, 1 << 20)
+        self.chunks.append((chunk, values))
+
+    @rule()
+    def drain(self) -> None:
+        self.carry_out(self.core.drain(self.now, lambda _, partition: self.leaders[partition]))
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendBatches(broker, batches):
+                    assert len({batch.partition for batch in batches}) == len(batches)
+                    self.wire[broker].append(batches)
+                case AskIdentity(previous):
+                    self.asked.append(previous)
+                case Settle(batch, size_bytes):
+                    assert batch.outcome is not None
+                    assert batch not in self.settled
+                    self.settled.append(batch)
+                    self.given_back += size_bytes
+
+    # --- the cluster ------------------------------------------------------------------------------------------
+
+    @rule()
+    def identify(self) -> None:
+        if self.asked:
+            previous = self.asked.pop(0)
+            self.core.identified(Identity(1, 0) if previous is None else Identity(1, previous.epoch + 1))
+
+    @rule(broker=st.sampled_from(BROKERS), count=st.integers(1, 5))
+    def carry_out_requests(self, broker: int, count: int) -> None:
+        for _ in range(count):
+            if self.wire[broker]:
+                batches = self.wire[broker].popleft()
+                self.answers.append((batches, [self.append(broker, batch) for batch in batches]))
+
+    def append(self, broker: int, batch: Batch) -> Answer:
+        if self.leaders[batch.partition] != broker:
+            return Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, "", -1, -1)
+        try:
+            return Answer(0, "", self.logs[batch.partition].append(batch.encoded or b"", 0), -1)
+        except HeadraceError as error:
+            return Answer(error.code, str(error), -1, -1)
+
+    @rule(count=st.integers(1, 5))
+    def deliver_answers(self, count: int) -> None:
+        for _ in range(count):
+            if self.answers:
+                self.carry_out(self.core.answered(*self.answers.popleft(), self.now))
+
+    @rule(broker=st.sampled_from(BROKERS), code=st.sampled_from(BUSY))
+    def refuse(self, broker: int, code: ErrorCode) -> None:
+        if self.wire[broker]:
+            batches = self.wire[broker].popleft()
+            self.answers.append((batches, [Answer(code, "", -1, -1)] * len(batches)))
+
+    @rule(broker=st.sampled_from(BROKERS))
+    def refuse_size(self, broker: int) -> None:
+        if self.wire[broker]:
+            batches = self.wire[broker].popleft()
+            answers = [
+                Answer(ErrorCode.MESSAGE_TOO_LARGE, "", -1, -1) if batch.count > 1 else self.append(broker, batch)
+                for batch in batches
+            ]
+            self.answers.append((batches, answers))
+
+    @rule(broker=st.sampled_from(BROKERS), carried_out=st.integers(0, 5), answers_too=st.booleans())
+    def break_connection(self, broker: int, carried_out: int, answers_too: bool) -> None:
+        lost: list[tuple[Batch, ...]] = []
+        if answers_too:
+            lost += [batches for batches, _ in self.answers]
+            self.answers.clear()
+        for _ in range(carried_out):
+            if self.wire[broker]:
+                batches = self.wire[broker].popleft()
+                for batch in batches:
+                    self.append(broker, batch)
+                lost.append(batches)
+        lost += self.wire[broker]
+        self.wire[broker].clear()
+        for batches in lost:
+            self.carry_out(self.core.lost(batches, NetworkFailed("broke"), self.now))
+
+    @rule(partition=st.integers(0, PARTITIONS - 1))
+    def move_leader(self, partition: int) -> None:
+        self.leaders[partition] = BROKERS[0] + BROKERS[1] - self.leaders[partition]
+
+    @rule(ms=st.sampled_from([1, 100, 500, 1_500, 3_500]))
+    def pass_time(self, ms: int) -> None:
+        self.now += ms
+
+    @rule()
+    def expire(self) -> None:
+        self.carry_out(self.core.expire(self.now))
+
+    # --- what must hold ---------------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_written_twice_or_out_of_order(self) -> None:
+        for values in self.written():
+            assert values == sorted(set(values))
+
+    @invariant()
+    def acknowledged_records_are_where_it_was_said(self) -> None:
+        written = self.written()
+        for chunk, values in self.chunks:
+            for row, value in enumerate(values):
+                batch, place = chunk.locate(row) or pytest.fail("the chunk was taken")
+                if batch.outcome is not None and batch.outcome.error is None:
+                    assert written[batch.partition][batch.outcome.base_offset + place] == value
+
+    def written(self) -> list[list[Any]]:
+        return [[v for batch in log.batches for v in decode_batch(batch).values()] for log in self.logs]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for _ in range(2_000):
+            if self.core.idle:
+                break
+            self.identify()
+            self.drain()
+            for broker in BROKERS:
+                self.carry_out_requests(broker, 1_000)
+            self.deliver_answers(1_000)
+            self.now += 50
+        assert self.core.idle, "when the faults end, everything is settled"
+        assert self.given_back == self.granted
+        for chunk, values in self.chunks:
+            assert all((chunk.locate(row) or pytest.fail("lost"))[0].outcome is not None for row in range(len(values)))
+        self.nothing_is_written_twice_or_out_of_order()
+        self.acknowledged_records_are_where_it_was_said()
+
+
+TestIdempotent = ProducerMachine.TestCase
+TestIdempotent.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+class PlainMachine(ProducerMachine):
+    """Without idempotence, one batch at a time: repeated batches may be there twice, but order and acks hold."""
+
+    idempotent = False
+    in_flight = 1
+
+    @invariant()
+    def nothing_is_written_twice_or_out_of_order(self) -> None:
+        for values in self.written():
+            runs = list(dict.fromkeys(values))
+            assert runs == sorted(runs)
+
+
+TestPlain = PlainMachine.TestCase
+TestPlain.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+
+
+def _caught(machine: type[ProducerMachine]) -> None:
+    with pytest.raises((AssertionError, ExceptionGroup)):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=1_000,
+                stateful_step_count=50,
+                deadline=None,
+                phases=[Phase.generate],
+                database=None,
+                derandomize=True,
+            ),
+        )
+
+
+def test_a_lane_that_numbers_undecided_batches_anew_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule that this suite is for: without it, records are written twice."""
+
+    def renew(lane: Lane, identity: Identity) -> None:
+        lane.identity, lane.next_sequence, lane.proven = identity, 0, False
+        lane.gap = lane.retrying = False
+        for batch in lane.sent:
+            batch.restamp(identity, lane._take_sequence(batch.count))
+
+    wants = Lane.wants_identity
+    monkeypatch.setattr(Lane, "wants_identity", lambda lane: wants(lane) or (lane.gap and not lane.in_flight))
+    monkeypatch.setattr(Lane, "renew", renew)
+    _caught(ProducerMachine)
+
+
+def test_a_lane_that_sends_ahead_before_the_leader_knows_it_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log takes any first sequence of a producer that it does not know."""
+    go = Lane.next
+
+    def hasty(lane: Lane, broker: int, now_ms: float, current: Identity | None) -> tuple[Batch | None, list[Effect]]:
+        lane.proven, lane.left_ms = True, now_ms
+        return go(lane, broker, now_ms, current)
+
+    monkeypatch.setattr(Lane, "next", hasty)
+    _caught(ProducerMachine)
+
+
+class _Hasty(PlainMachine):
+    in_flight = 5
+
+
+def test_plain_producers_with_several_batches_under_way_change_the_order() -> None:
+    """As with Kafka; and it shows that the suite sees it."""
+    _caught(_Hasty)
