@@ -12,6 +12,9 @@ from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, bytes_for_people, show
 from headrace_cli.session import Session
 
+OFFLINE_SECONDS = 300
+"""How long reading a data directory may take."""
+
 HELP = "Look at what is stored, as it is"
 OFFLINE_READER = "headrace_broker.adapters.dump"
 
@@ -62,18 +65,35 @@ def metadata(
 
 
 def _offline(data_dir: Path, topic: str | None, partition: int | None, batches: int) -> list[dict[str, Any]]:
-    """Through the broker's own read-only tooling; this package keeps no second idea of what is on disk."""
-    from importlib import import_module
+    """Through the broker's own read-only tool; this package keeps no second idea of what is on disk."""
+    import json
+    import subprocess
+    import sys
     from importlib.util import find_spec
 
+    if topic is not None:
+        raise CommandFailed(
+            "a data directory knows topics by their ids only",
+            ExitCode.USAGE,
+            "Leave the topic out; `headrace topic describe` shows a topic's id.",
+        )
     if not data_dir.is_dir():
         raise CommandFailed(f"{data_dir} is no directory", ExitCode.NOT_FOUND, "Give the data directory of one broker.")
-    if find_spec("headrace_broker") is None or find_spec(OFFLINE_READER) is None:
+    if find_spec("headrace_broker") is None:
         raise CommandFailed(
-            "reading a data directory needs the broker's package with its reader, which is not installed here",
-            hint="Leave --data-dir out to ask running brokers, or run it where the broker is installed.",
+            "reading a data directory needs the broker's package, which is not installed here",
+            hint="Run it where the broker is installed, or leave --data-dir out to ask running brokers.",
         )
-    rows: list[dict[str, Any]] = import_module(OFFLINE_READER).dump_logs(
-        data_dir, topic=topic, partition=partition, batches=batches
-    )
-    return rows
+    command = [sys.executable, "-m", "headrace_broker.dump", str(data_dir), str(batches)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=OFFLINE_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise CommandFailed(
+            f"{data_dir} could not be read within {OFFLINE_SECONDS} s; its write-ahead log may be garbled",
+            ExitCode.TIMED_OUT,
+            "Start the broker on it: it cuts off what is garbled, keeps it beside, and reports it.",
+        ) from None
+    if done.returncode:
+        raise CommandFailed(done.stderr.strip()[-2000:] or "the dump failed", hint="Check the directory and try again.")
+    rows: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    return [row for row in rows if partition is None or row.get("partition") == partition]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     BottommostLevelCompaction,
     Cache,
@@ -139,12 +140,14 @@ def wrong_options(path: Path, expected: dict[str, str]) -> list[str]:
 class RocksDbStore:
     """One open database. Close it with no call in flight."""
 
-    def __init__(self, path: Path, sizes: StoreOptions) -> None:
+    def __init__(self, path: Path, sizes: StoreOptions, *, read_only: bool = False) -> None:
+        """With ``read_only`` nothing on disk changes, the WAL included, and no write is allowed: for dumps."""
         self.path = path
         self._failure: StorageFailed | None = None
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
         with mapped(f"opening {path}"):
-            self._db = Rdict(str(path), _rocks_options(sizes))
-        wrong = wrong_options(path, _expected_options(sizes))
+            self._db = Rdict(str(path), _rocks_options(sizes), access_type=access)
+        wrong = [] if read_only else wrong_options(path, _expected_options(sizes))
         assert not wrong, f"RocksDB did not take its options: {'; '.join(wrong)}"
         # Multi-get takes its read options from the handle only, so blobs get a handle of their own.
         unchecked = ReadOptions()
