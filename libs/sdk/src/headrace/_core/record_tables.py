@@ -76,7 +76,7 @@ class TableParts:
         topics = np.repeat(np.array([self._topics[tp.topic] for tp, _ in self._parts], dtype=np.int32), counts)
         numbers = np.repeat(np.array([tp.partition for tp, _ in self._parts], dtype=np.int32), counts)
         names = pa.array(list(self._topics), pa.string())
-        columns: list[Any] = [pa.DictionaryArray.from_arrays(pa.array(topics), names), pa.array(numbers)]
+        columns: list[Any] = [pa.DictionaryArray.from_arrays(topics, names), pa.array(numbers)]
         rest: list[Any] = [rows.columns for _, rows in self._parts]
         chunked: Any = pa.chunked_array  # its stubs know no type that is only known at run time
         kinds = schema.types[2:]
