@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,21 @@ def test_ctrl_c_is_130_and_a_missing_file_is_named(tmp_path: Path) -> None:
     result = runner.invoke(app, ["produce", "t", str(tmp_path / "missing"), "-b", "127.0.0.1:1"])
     assert result.exit_code == 2
     assert str(tmp_path / "missing") in result.stderr
+
+
+def test_a_cluster_that_is_not_there_is_said_at_once_with_what_to_do(unused_port: int) -> None:
+    for argv in (["topic", "list"], ["produce", "t", "-v", "x"], ["consume", "t"], ["cluster", "health"]):
+        result = runner.invoke(app, [*argv, "-b", f"127.0.0.1:{unused_port}"])
+        assert result.exit_code == ExitCode.UNREACHABLE
+        assert f"127.0.0.1:{unused_port}: Connection refused" in result.stderr
+        assert "`headrace up` starts one" in result.stderr
+    assert runner.invoke(app, ["topic", "list", "-b", "nonsense"]).exit_code == ExitCode.USAGE
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def test_pairs() -> None:

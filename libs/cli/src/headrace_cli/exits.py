@@ -55,7 +55,8 @@ _BY_KIND = {
 _HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topic list` shows the topics there are.",
     ErrorCode.TOPIC_ALREADY_EXISTS: "`headrace topic describe NAME` shows it; `headrace topic delete NAME` removes it.",
-    ErrorCode.INVALID_CONFIG: "`headrace topic set NAME` shows a topic's settings, `headrace cluster configs --all` the brokers'.",
+    ErrorCode.INVALID_CONFIG: "`headrace topic set NAME` shows a topic's settings, "
+    "`headrace cluster configs --all` the brokers'.",
     ErrorCode.NETWORK_EXCEPTION: "Is it running? `headrace status` looks at the local cluster, `headrace up` starts "
     "one; --bootstrap HOST:PORT or HEADRACE_BOOTSTRAP names another.",
     ErrorCode.METADATA_UNAVAILABLE: "Look at etcd and the controller: `headrace status`.",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,12 +23,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, show
+from headrace_common.core.errors import InvalidConfig, NetworkFailed
+from headrace_common.core.ids import Endpoint
 
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer, Producer
 
 DEFAULT_DATA_DIR: Final = ".headrace"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
+CONNECT_SECONDS: Final = 3.0
+API_TIMEOUT_MS: Final = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +57,21 @@ class Session:
         """An admin client; close it."""
         from headrace import AdminClient
 
-        return AdminClient(self.bootstrap, **settings)
+        check_reachable(self.bootstrap)
+        return AdminClient(self.bootstrap, **({"default_api_timeout_ms": API_TIMEOUT_MS} | settings))
 
     def producer(self, **settings: Any) -> Producer:
         """A producer; close it."""
         from headrace import Producer
 
+        check_reachable(self.bootstrap)
         return Producer(self.bootstrap, **settings)
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
         """A consumer without a group; close it."""
         from headrace import Consumer
 
+        check_reachable(self.bootstrap)
         return Consumer(*topics, bootstrap_servers=self.bootstrap, **settings)
 
 
@@ -92,6 +100,29 @@ def open_session(
     )
     wanted = output if output is not None else _output(section.get("output"), named)
     return Session(servers, wanted, debug)
+
+
+def check_reachable(bootstrap: str) -> None:
+    """
+    Say at once that nobody is there: clients are patient, a person at a terminal is not.
+
+    Raises:
+        NetworkFailed: no address takes connections; the text names each and what it said.
+        InvalidConfig: an address is not host:port.
+    """
+    said: list[str] = []
+    for text in bootstrap.split(","):
+        try:
+            endpoint = Endpoint.parse(text)
+        except ValueError as error:
+            raise InvalidConfig(str(error)) from None
+        try:
+            socket.create_connection((endpoint.host, endpoint.port), timeout=CONNECT_SECONDS).close()
+        except OSError as error:
+            said.append(f"{endpoint}: {error.strerror or error}")
+        else:
+            return
+    raise NetworkFailed(f"no broker can be reached ({'; '.join(said)})")
 
 
 def config_file(env: Mapping[str, str]) -> Path:

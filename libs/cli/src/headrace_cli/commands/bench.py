@@ -117,9 +117,17 @@ def e2e(
     _report(session, "e2e", name, result, flush_info)
 
 
+def load_libraries() -> None:
+    """What the clients load when they first need it (and what that loads, pandas where it is installed), at once."""
+    import pyarrow as pa
+
+    pa.array([b""], pa.binary())
+
+
 @contextmanager
 def bench_topic(session: Session, given: str | None, partitions: int) -> Iterator[str]:
     """The topic that was given, or one that is there for this run only."""
+    load_libraries()
     if given is not None:
         yield given
         return

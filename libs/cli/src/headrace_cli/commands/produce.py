@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -64,7 +64,8 @@ def produce(
         elif files and whole:
             records = reader.whole(files)
         else:
-            records = reader.lines(stack, files or [])
+            sources = [(str(file), stack.enter_context(file.open("rb"))) for file in files or []]
+            records = reader.lines(sources or [("standard input", sys.stdin.buffer)])
         _send_all(session, topic, records, partition, settings, timeout)
 
 
@@ -91,10 +92,9 @@ class LineReader:
         for file in files:
             yield Outgoing(self._key, file.read_bytes(), self._headers)
 
-    def lines(self, stack: ExitStack, files: list[Path]) -> Iterator[Outgoing]:
-        """One record for each line of the files, or of standard input; nothing of a line but its end is changed."""
-        sources: list[tuple[str, Any]] = [(str(f), stack.enter_context(f.open("rb"))) for f in files]
-        for name, source in sources or [("standard input", sys.stdin.buffer)]:
+    def lines(self, sources: Sequence[tuple[str, Iterable[bytes]]]) -> Iterator[Outgoing]:
+        """One record for each line of these files; nothing of a line but its end is changed."""
+        for name, source in sources:
             for number, line in enumerate(source, 1):
                 yield self._record(line.removesuffix(b"\n").removesuffix(b"\r"), f"line {number} of {name}")
 

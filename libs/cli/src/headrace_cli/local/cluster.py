@@ -25,7 +25,7 @@ from headrace_cli.local.failures import (
     StartFailed,
     StartTimedOut,
 )
-from headrace_cli.local.plan import ClusterOptions
+from headrace_cli.local.plan import ClusterOptions, split_settings
 from headrace_cli.local.processes import POLL_SECONDS, spawn_supervisor, tail, wait_until
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, ProcessState
 from headrace_common.core.errors import HeadraceError
@@ -125,6 +125,7 @@ class LocalCluster:
         self.launch()
         try:
             self.wait_ready(timeout_seconds)
+            self._apply_settings()
         except BaseException:  # Ctrl+C too: a start that is given up leaves nothing behind
             self.stop()
             raise
@@ -286,6 +287,15 @@ class LocalCluster:
             raise LocalClusterFailed(f"{process.name} was not started; it must be dead for that")
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _apply_settings(self) -> None:
+        """Settings that the cluster keeps itself; without any the SDK is not even loaded."""
+        _, _, dynamic = split_settings(self.options.settings)
+        if dynamic:
+            from headrace import AdminClient
+
+            with AdminClient(self.bootstrap_servers) as admin:
+                admin.alter_configs(dynamic)
 
     def _ready(self) -> bool:
         own = self._supervisor
