@@ -14,10 +14,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-import crc32c
-
 from headrace_broker.adapters.rocksdb_keys import FORMAT
 from headrace_broker.ports import Identity
+from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import Conflict, InconsistentClusterId, Rejected, StorageFailed, UnsupportedVersion
 
 _LOCK: Final = "lock"
@@ -139,7 +138,7 @@ class DataDirectory:
         """The last step of a clean shutdown. Raises StorageFailed."""
         text = str(broker_epoch)
         try:
-            write_durably(self.path / _TOKEN, f"{text} {crc32c.crc32c(text.encode()):08x}\n".encode())
+            write_durably(self.path / _TOKEN, f"{text} {crc32c(text.encode()):08x}\n".encode())
         except OSError as error:
             raise StorageFailed(f"the clean-shutdown token cannot be written: {error}") from error
 
@@ -161,7 +160,7 @@ class DataDirectory:
             return
         try:
             text, check = file.read_bytes().rstrip(b"\n").rsplit(b"\n", 1)
-            sound = int(check, 16) == crc32c.crc32c(text)
+            sound = int(check, 16) == crc32c(text)
             fields = json.loads(text) if sound else {}
         except ValueError:
             sound, fields = False, {}
@@ -182,7 +181,7 @@ class DataDirectory:
         }
         text = json.dumps(fields).encode()
         try:
-            write_durably(self.path / _IDENTITY, text + f"\n{crc32c.crc32c(text):08x}\n".encode())
+            write_durably(self.path / _IDENTITY, text + f"\n{crc32c(text):08x}\n".encode())
         except OSError as error:
             raise StorageFailed(f"the identity of {self.path} cannot be written: {error}") from error
         self.identity = identity
@@ -197,7 +196,7 @@ class DataDirectory:
         sync_directory(self.path)
         if len(words) != 2 or not words[0].isdigit():
             return None
-        return int(words[0]) if f"{crc32c.crc32c(words[0]):08x}".encode() == words[1] else None
+        return int(words[0]) if f"{crc32c(words[0]):08x}".encode() == words[1] else None
 
 
 def _take_lock(path: Path) -> int:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import crc32c
-
 from headrace_broker.adapters.data_directory import write_durably
 from headrace_broker.core.rows import LogId
+from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 _MAGIC: Final = b"HREVIDNC"
@@ -48,7 +47,7 @@ def encode(entries: dict[LogId, Evidence], clean: bool) -> bytes:
         topic_id, partition = entry.partition
         parts.append(_ENTRY.pack(log, topic_id, partition, entry.end, entry.epoch, entry.verified))
     body = b"".join(parts)
-    return body + _CRC.pack(crc32c.crc32c(body))
+    return body + _CRC.pack(crc32c(body))
 
 
 def decode(data: bytes) -> tuple[dict[LogId, Evidence], bool]:
@@ -56,7 +55,7 @@ def decode(data: bytes) -> tuple[dict[LogId, Evidence], bool]:
     if len(data) < _HEADER.size + _CRC.size:
         raise EvidenceUnreadable(f"it has only {len(data)} bytes")
     body, (crc,) = data[: -_CRC.size], _CRC.unpack(data[-_CRC.size :])
-    if crc32c.crc32c(body) != crc:
+    if crc32c(body) != crc:
         raise EvidenceUnreadable("its checksum is wrong")
     magic, version, clean, count = _HEADER.unpack_from(body)
     if magic != _MAGIC or version != _VERSION or len(body) != _HEADER.size + count * _ENTRY.size:

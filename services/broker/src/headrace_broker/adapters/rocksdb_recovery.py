@@ -12,8 +12,6 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-import crc32c
-
 from headrace_broker.adapters.evidence_file import Evidence
 from headrace_broker.adapters.rocksdb_groups import reopened
 from headrace_broker.adapters.rocksdb_keys import (
@@ -33,6 +31,7 @@ from headrace_broker.adapters.rocksdb_keys import (
 from headrace_broker.adapters.rocksdb_store import RocksDbStore
 from headrace_broker.core.rows import EpochRow, IndexRow, LogId, SegmentRow, StateRow
 from headrace_broker.ports import Damage, RecoveredLog
+from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
@@ -231,7 +230,7 @@ def _tail_fault(store: RocksDbStore, log: LogId, row: IndexRow, found: Recovery)
     wrong = difference(row, batch)
     if wrong is None and batch is not None:
         crc = _BATCH_FIELDS.unpack_from(batch)[4]
-        if crc32c.crc32c(memoryview(batch)[_CRC_FROM:]) != crc:
+        if crc32c(memoryview(batch)[_CRC_FROM:]) != crc:
             wrong = "its checksum is wrong"
     return wrong
 

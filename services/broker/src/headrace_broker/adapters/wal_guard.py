@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import crc32c
-
 from headrace_broker.adapters.data_directory import sync_directory
+from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
 
 BLOCK: Final = 32 << 10
@@ -124,7 +123,7 @@ def _physical(data: memoryview, at: int, room: int, number: int) -> tuple[int, i
         return Fault(at, "the last record is not complete", True)
     if kind in _RECYCLABLE and _LOG_NUMBER.unpack_from(data, at + _HEADER.size)[0] != number & 0xFFFFFFFF:
         return Fault(at, "what follows is left from an older log", False)
-    if _masked(crc32c.crc32c(data[at + 6 : after])) != crc:
+    if _masked(crc32c(data[at + 6 : after])) != crc:
         return Fault(at, "a record's checksum is wrong", False)
     if not (1 <= kind <= 11 or kind >= _SAFE_TO_IGNORE):
         return Fault(at, f"record type {kind} is not known", False)
