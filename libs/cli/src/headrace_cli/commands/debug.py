@@ -16,7 +16,7 @@ OFFLINE_SECONDS = 300
 """How long reading a data directory may take."""
 
 HELP = "Look at what is stored, as it is"
-OFFLINE_READER = "headrace_broker.adapters.dump"
+OFFLINE_COLUMNS = ("log_id", "topic_id", "partition", "log_start_offset", "log_end_offset", "high_watermark_checkpoint")
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +43,13 @@ def dump_log(
 
     if data_dir is not None:
         rows = _offline(data_dir, topic, partition, batches)
-    else:
-        with session.admin() as admin:
-            rows = admin_view.describe_logs(admin, broker, topic, partition, segments)
+        if session.output is Output.TABLE and (segments or batches):
+            show(rows, Output.YAML)
+        else:
+            session.show(rows, *OFFLINE_COLUMNS, empty="no logs there")
+        return
+    with session.admin() as admin:
+        rows = admin_view.describe_logs(admin, broker, topic, partition, segments)
     if session.output is Output.TABLE:
         for row in rows:
             if "size_bytes" in row:
