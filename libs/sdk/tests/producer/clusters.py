@@ -1,0 +1,49 @@
+"""The two kinds of cluster that producers and transports are tested on."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+from headrace._transport.grpc import GrpcTransport
+from headrace._transport.memory import MemoryCluster
+from headrace._transport.port import Transport
+from headrace_broker.testing.standalone import standalone_broker
+
+T = TypeVar("T")
+TOPICS = {"one": 1, "t": 3}
+
+
+@asynccontextmanager
+async def transport_of(kind: str, topics: Mapping[str, int] = TOPICS) -> AsyncIterator[Transport]:
+    """A transport to a fresh cluster, "memory" or "grpc"."""
+    if kind == "memory":
+        cluster = MemoryCluster(brokers=1)
+        for name, partitions in topics.items():
+            cluster.create_topic(name, partitions)
+        yield cluster.transport()
+        return
+    async with standalone_broker(topics) as endpoint:
+        yield GrpcTransport([str(endpoint)])
+
+
+class BrokerThread:
+    """A real broker on a thread of its own, for tests that block."""
+
+    def __init__(self, topics: Mapping[str, int] = TOPICS) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._stack = AsyncExitStack()
+        self.address = str(self.run(self._stack.enter_async_context(standalone_broker(topics))))
+
+    def run(self, coro: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coro, self._loop).result(30)
+
+    def stop(self) -> None:
+        self.run(self._stack.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
