@@ -150,6 +150,30 @@ def test_a_disk_that_refuses_to_lower_is_a_failure(keeper: EvidenceKeeper, monke
         keeper.lower([(LOG, Offset(0), -1)])
 
 
+async def test_without_syncs_a_real_flush_raises_it(rocks: RocksDisk) -> None:
+    writer = Writer(rocks.logs.new_log_id())
+    rocks.logs.write([*writer.create(), *writer.append(10)])
+    keeper = rocks.logs._keeper
+    keeper.stop()
+    keeper.tick()
+    rocks.logs.write(writer.append(1))
+    keeper.tick()
+    assert keeper.end_of(writer.log) == 0
+    rocks.logs._store.flush()
+    keeper.tick()
+    assert keeper.end_of(writer.log) == 100
+    keeper.tick()
+    rocks.logs._store.flush()
+    rocks.logs.write(writer.append(1))
+    rocks.logs._store.flush()
+    keeper.tick()
+    assert keeper.end_of(writer.log) == 110
+    assert evidence_file.load(rocks.directory.evidence) == (
+        {writer.log: Evidence(partition(1), Offset(110), 1, Offset(110))},
+        False,
+    )
+
+
 async def test_damage_ends_when_the_loss_is_accepted(rocks: RocksDisk) -> None:
     """Lowering to what is there, then writing: the rows behind the hole go, the log is sound."""
     writer = Writer(rocks.logs.new_log_id())

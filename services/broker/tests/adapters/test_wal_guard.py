@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from unittest.mock import Mock
 
 import crc32c
 import pytest
@@ -137,11 +138,11 @@ def test_a_fault_cuts_there_and_sets_later_logs_aside(tmp_path: Path) -> None:
     assert (database / "000003.log").read_bytes() == first
     assert [path.name for path in database.glob("*.log")] == ["000003.log"]
     assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == [
-        f"0001-000003.log.from-{len(first)}",
+        "0001-000007.log",
         "0002-000004.log",
-        "0003-000007.log",
+        f"0003-000003.log.from-{len(first)}",
     ]
-    assert (tmp_path / "cut" / f"0001-000003.log.from-{len(first)}").read_bytes() == broken[len(first) :]
+    assert (tmp_path / "cut" / f"0003-000003.log.from-{len(first)}").read_bytes() == broken[len(first) :]
     assert len(result.cuts) == 3
     assert "checksum" in result.cuts[0]
     assert guard(database, tmp_path / "cut").cuts == []
@@ -163,12 +164,44 @@ def test_zeros_at_the_end_are_cut_without_a_word(tmp_path: Path) -> None:
     assert (database / "000003.log").read_bytes() == data
 
 
+def test_an_empty_file_of_zeros_before_a_sound_log_loses_nothing(tmp_path: Path) -> None:
+    database = write_wals(tmp_path / "db", {3: bytes(5000), 4: write_log([batch(1)])})
+    assert guard(database, tmp_path / "cut").cuts == []
+    assert (database / "000004.log").read_bytes() == write_log([batch(1)])
+
+
+def test_zeros_where_writes_were_before_a_log_that_goes_on_after_them(tmp_path: Path) -> None:
+    database = write_wals(tmp_path / "db", {3: bytes(5000), 4: write_log([batch(9)])})
+    assert "set aside" in guard(database, tmp_path / "cut").cuts[0]
+    assert [path.name for path in database.glob("*.log")] == ["000003.log"]
+
+
 def test_a_missing_log_in_the_middle_is_a_gap(tmp_path: Path) -> None:
     logs = {3: write_log([batch(1)]), 9: write_log([batch(7)])}
     database = write_wals(tmp_path / "db", logs)
     result = guard(database, tmp_path / "cut")
     assert "writes 2 to 6 are missing" in result.cuts[0]
     assert (database / "000009.log").read_bytes() == b""
+
+
+def test_a_first_log_that_lost_all_it_had_is_a_gap(tmp_path: Path) -> None:
+    """Without a sync a loss of power can leave an empty file, and the next one whole."""
+    database = write_wals(tmp_path / "db", {3: b"", 4: write_log([batch(7)])})
+    assert "writes 1 to 6 are missing" in guard(database, tmp_path / "cut").cuts[0]
+    assert (database / "000004.log").read_bytes() == b""
+
+
+def test_a_crash_of_the_guard_itself_is_no_loss_of_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later logs go before the cut, so that the next run meets the same fault."""
+    logs = {3: b"garbage" * 9, 4: write_log([batch(2)]), 5: write_log([batch(3)])}
+    database = write_wals(tmp_path / "db", logs)
+    with monkeypatch.context() as patch:
+        patch.setattr(wal_guard, "_cut_tail", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            guard(database, tmp_path / "cut")
+    assert [path.name for path in database.glob("*.log")] == ["000003.log"]
+    guard(database, tmp_path / "cut")
+    assert (database / "000003.log").read_bytes() == b""
 
 
 def test_writes_missing_within_a_log_are_a_gap(tmp_path: Path) -> None:
@@ -199,5 +232,7 @@ def test_the_manifest_tells_the_same_as_rocksdb(tmp_path: Path) -> None:
             one.put(b"%d-%d" % (turn, number), bytes(1000 * number))
             store.write(one)
         store.flush()
-    assert wal_guard._needed_from(tmp_path / "db") == store.oldest_wal() > 4
+    needed, last_sequence = wal_guard._manifest(tmp_path / "db")
+    assert needed == store.oldest_wal() > 4
+    assert last_sequence == store._db.latest_sequence_number() == 200
     store.close()

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from headrace_broker.adapters.data_directory import sync_directory
 from headrace_common.core.batch.checksum import crc32c
@@ -37,10 +38,12 @@ _LAST: Final = frozenset({4, 8})
 _META: Final = frozenset({9, 10, 11, 130, 131})
 """Compression type, timestamp sizes, predecessor: whole records that carry no writes."""
 _SAFE_TO_IGNORE: Final = 0x80
+_ONLY_ZEROS: Final = "only zeros follow"
 
 # Tags at the start of a VersionEdit, before the lists of files: number → has a length before its bytes.
 _EDIT_TAGS: Final = {1: True, 2: False, 3: False, 4: False, 9: False, 10: False, 203: False, 8193: True}
 _TAG_LOG_NUMBER: Final = 2
+_TAG_LAST_SEQUENCE: Final = 4
 _TAG_MIN_LOG_NUMBER: Final = 10
 
 
@@ -116,7 +119,7 @@ def _physical(data: memoryview, at: int, room: int, number: int) -> tuple[int, i
         payload += _LOG_NUMBER.size
     after = payload + length
     if kind == 0 and length == 0 and crc == 0:
-        return Fault(at, "only zeros follow" if _all_zero(data[at:]) else "zeros instead of a record", False)
+        return Fault(at, _ONLY_ZEROS if _all_zero(data[at:]) else "zeros instead of a record", False)
     if after - at > room:
         return Fault(at, f"a record of {length} bytes cannot start here", False)
     if after > size:
@@ -149,59 +152,62 @@ def guard(database: Path, cut: Path) -> Guarded:
     if not database.exists():
         return result
     try:
-        needed_from = _needed_from(database)
+        needed_from, last_sequence = _manifest(database)
         wals = sorted((int(path.stem), path) for path in database.glob("*.log"))
         result.newest = max((number for number, _ in wals), default=0)
-        _guard_wals([(number, path) for number, path in wals if number >= needed_from], cut, result)
+        live = [(number, path) for number, path in wals if number >= needed_from]
+        _guard_wals(live, last_sequence + 1, cut, result)
     except OSError as error:
         raise StorageFailed(f"the write-ahead log in {database} cannot be checked: {error}") from error
     return result
 
 
-def _guard_wals(wals: list[tuple[int, Path]], cut: Path, result: Guarded) -> None:
+def _guard_wals(wals: list[tuple[int, Path]], first_max: int, cut: Path, result: Guarded) -> None:
+    """``first_max``: the highest number with which the first write can begin."""
     expected: int | None = None
-    lost = ""
-    for number, path in wals:
-        if lost:
-            _set_aside(path, cut)
-            result.cuts.append(f"{path.name}: set aside whole, because {lost}")
-            continue
+    for at, (number, path) in enumerate(wals):
         size = path.stat().st_size
         result.bytes_checked += size
-        sound, first, expected_after, fault = _walk(path, number, expected)
+        sound, expected, fault = _walk(path, number, expected, first_max)
         if fault is None:
-            expected = expected_after
             continue
-        if first is None and expected is None and size > 0:
-            expected_after = -1  # nothing of it can be read: no later log can go on from it
-        expected = expected_after
-        zeros = fault.reason == "only zeros follow"
-        _cut_tail(path, sound, cut, keep=not zeros)
+        zeros = fault.reason == _ONLY_ZEROS
         if not zeros:
             result.cuts.append(f"{path.name}: cut from byte {sound} to {size}: {fault.reason} (at byte {fault.at})")
-        following = [(n, p) for n, p in wals if n > number and p.stat().st_size > 0]
-        if following and _first_sequence(*following[0]) != expected:
-            lost = f"it does not go on where {path.name} ends"
+        later = [(n, p) for n, p in wals[at + 1 :] if p.stat().st_size > 0]
+        next_first = _first_sequence(*later[0]) if later else None
+        if expected is None and zeros:  # nothing was ever written to it, as far as one can see
+            goes_on = next_first is None or next_first <= first_max
+        else:
+            goes_on = not later or next_first == expected
+        if not goes_on:
+            # Newest first, and all of them before the cut: a crash in between leaves what the next run sees again.
+            for _, aside in reversed(later):
+                _set_aside(aside, cut)
+            reason = f"because it does not go on where {path.name} ends"
+            result.cuts += [f"{aside.name}: set aside whole, {reason}" for _, aside in later]
+        _cut_tail(path, sound, cut, keep=not zeros)
+        if not goes_on:
+            return
 
 
-def _walk(path: Path, number: int, expected: int | None) -> tuple[int, int | None, int | None, Fault | None]:
-    """End of the sound part, first sequence number, the next one expected, and the fault."""
-    sound, first = 0, None
+def _walk(path: Path, number: int, expected: int | None, first_max: int) -> tuple[int, int | None, Fault | None]:
+    """End of the sound part, the number of the write that comes next (None: not known), and the fault."""
+    sound = 0
     with _mapped_file(path) as data:
         for found in records(data, number):
             if isinstance(found, Fault):
-                return sound, first, expected, found
+                return sound, expected, found
             if len(found.head) == _BATCH_HEAD.size:
                 sequence, count = _BATCH_HEAD.unpack(found.head)
-                if expected is not None and sequence != expected:
-                    reason = f"writes {expected} to {sequence - 1} are missing"
-                    return sound, first, expected, Fault(found.at, reason, False)
-                first = sequence if first is None else first
+                if sequence > first_max if expected is None else sequence != expected:
+                    missing = f"writes {first_max if expected is None else expected} to {sequence - 1} are missing"
+                    return sound, expected, Fault(found.at, missing, False)
                 expected = sequence + count
             elif found.head:
-                return sound, first, expected, Fault(found.at, "a record is too short for a write", False)
+                return sound, expected, Fault(found.at, "a record is too short for a write", False)
             sound = found.end
-    return sound, first, expected, None
+    return sound, expected, None
 
 
 def _first_sequence(number: int, path: Path) -> int | None:
@@ -227,15 +233,14 @@ def _cut_tail(path: Path, sound: int, cut: Path, *, keep: bool) -> None:
     with open(path, "r+b") as file:
         if keep:
             file.seek(sound)
-            _keep(file.read(), cut, f"{path.name}.from-{sound}")
+            _keep(file, cut, f"{path.name}.from-{sound}")
         file.truncate(sound)
         os.fsync(file.fileno())
 
 
-def _keep(data: bytes, cut: Path, name: str) -> None:
-    target = _free_name(cut, name)
-    with open(target, "wb") as file:
-        file.write(data)
+def _keep(tail: BinaryIO, cut: Path, name: str) -> None:
+    with open(_free_name(cut, name), "wb") as file:
+        shutil.copyfileobj(tail, file)
         file.flush()
         os.fsync(file.fileno())
     sync_directory(cut)
@@ -254,8 +259,12 @@ def _free_name(cut: Path, name: str) -> Path:
     return cut / f"{taken + 1:04d}-{name}"
 
 
-def _needed_from(database: Path) -> int:
-    """The number of the oldest WAL that RocksDB will read, from the MANIFEST; checks the MANIFEST on the way."""
+def _manifest(database: Path) -> tuple[int, int]:
+    """
+    The number of the oldest WAL that RocksDB will read, and that of a write at or after the last flushed one.
+
+    Both stand in the MANIFEST, whose records are checked on the way.
+    """
     current = database / "CURRENT"
     if not current.exists():
         left = [path.name for path in database.iterdir() if path.suffix in (".sst", ".blob", ".log")]
@@ -263,14 +272,13 @@ def _needed_from(database: Path) -> int:
             raise StorageFailed(
                 f"{current} is missing beside {len(left)} data files; restore it, or move {database} away"
             )
-        return 0
+        return 0, 0
     manifest = database / current.read_text(errors="replace").strip()
     if not manifest.name.startswith("MANIFEST-") or not manifest.is_file():
         raise StorageFailed(f"{current} does not name a MANIFEST that is there; restore it, or move {database} away")
-    needed = 0
+    needed = last_sequence = 0
     with open(manifest, "rb") as file:
         data = memoryview(file.read())
-    edit = b""
     for found in records(data, 0):
         if isinstance(found, Fault):
             if found.torn:
@@ -278,9 +286,10 @@ def _needed_from(database: Path) -> int:
             raise StorageFailed(
                 f"{manifest} is damaged at byte {found.at} ({found.reason}); the replica must be copied anew"
             )
-        edit = _payload(data, found)
-        needed = max(needed, _log_number(edit))
-    return needed
+        numbers = _edit_numbers(_payload(data, found))
+        needed = max(needed, numbers.get(_TAG_LOG_NUMBER, 0), numbers.get(_TAG_MIN_LOG_NUMBER, 0))
+        last_sequence = max(last_sequence, numbers.get(_TAG_LAST_SEQUENCE, 0))
+    return needed, last_sequence
 
 
 def _payload(data: memoryview, record: Record) -> bytes:
@@ -297,9 +306,9 @@ def _payload(data: memoryview, record: Record) -> bytes:
     return b"".join(parts)
 
 
-def _log_number(edit: bytes) -> int:
-    """The highest log number in the fixed part of a VersionEdit; 0: it has none."""
-    at, highest = 0, 0
+def _edit_numbers(edit: bytes) -> dict[int, int]:
+    """The numbers in the fixed part of a VersionEdit, by tag; it stands before the lists of files."""
+    at, numbers = 0, {}
     while at < len(edit):
         tag, at = _varint(edit, at)
         if tag not in _EDIT_TAGS:
@@ -307,9 +316,9 @@ def _log_number(edit: bytes) -> int:
         value, at = _varint(edit, at)
         if _EDIT_TAGS[tag]:
             at += value
-        elif tag in (_TAG_LOG_NUMBER, _TAG_MIN_LOG_NUMBER):
-            highest = max(highest, value)
-    return highest
+        else:
+            numbers[tag] = value
+    return numbers
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
