@@ -301,6 +301,17 @@ class TestDeaths:
         await world.until(lambda: fenced(engine, 1) and fenced(engine, 2), ms=900)
         assert not fenced(engine, 3)
 
+    async def test_brokers_that_said_goodbye_are_believed_without_a_witness(self, world: Cell) -> None:
+        engine = await world.active()
+        joined = [await world.join(engine, broker(n)) for n in (1, 2, 3)]
+        streams = [await open_stream(engine, broker(n).key) for n in (1, 2, 3)]
+        for n in (1, 2, 3):
+            vitals = await world.beat(engine, broker(n), joined[n - 1].epoch, want_shutdown=True)
+            assert vitals.may_shut_down
+            world.probe.results[broker(n).key] = ProbeResult.REFUSED
+            streams[n - 1].cancel()
+        await world.until(lambda: all(fenced(engine, n) for n in (1, 2, 3)), ms=900)
+
     async def test_a_new_controller_looks_at_who_has_no_stream(self, world: Cell) -> None:
         first = await world.active(1)
         await world.join(first, broker(1))

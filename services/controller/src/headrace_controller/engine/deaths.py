@@ -9,19 +9,21 @@ is the one that is cut off, and fences nobody on this path.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from headrace_common.core.errors import MetadataUnavailable
-from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.core.image import Node, NodeKey
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_controller.core.suspicion import Suspicions
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.ports import NodeProbe, ProbeResult, StoreOutcomeUnknown
 
-_WINDOW_MS: Final = 1_000
+Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+"""Runs something while the term lasts."""
 
 log = logger(__name__)
 
@@ -59,7 +61,7 @@ class Deaths:
         follower: Follower,
         probe: NodeProbe,
         clock: Clock,
-        tasks: TaskRunner,
+        spawn: Spawn,
         streams: Streams,
         probe_delay_ms: int,
         self_key: NodeKey,
@@ -68,12 +70,12 @@ class Deaths:
         self._follower = follower
         self._probe = probe
         self._clock = clock
-        self._tasks = tasks
+        self._spawn = spawn
         self._streams = streams
         self._delay_ms = probe_delay_ms
         self._self_key = self_key
         self._looking: set[NodeKey] = set()
-        self._dead: deque[tuple[float, NodeKey]] = deque()
+        self._suspicions = Suspicions()
 
     def stream_broke(self, key: NodeKey) -> None:
         """A node's last stream ended; look at the node."""
@@ -81,7 +83,7 @@ class Deaths:
         if node is None or node.fenced or key in self._looking or key == self._self_key:
             return
         self._looking.add(key)
-        self._tasks.start(self._look(node), name=f"look at {key}")
+        self._spawn(self._look(node), f"look at {key}")
 
     async def look_at_silent(self, grace_ms: int) -> None:
         """At the start of a term: after ``grace_ms``, look at every node that has no stream open here."""
@@ -114,16 +116,14 @@ class Deaths:
 
     async def _trustworthy(self, node: Node) -> bool:
         """Whether it is the node that is dead, and not this controller that is cut off."""
-        now = self._clock.monotonic_ms()
-        while self._dead and now - self._dead[0][0] > _WINDOW_MS:
-            self._dead.popleft()
-        if node.key.role is Role.BROKER:
-            self._dead.append((now, node.key))
-        dead = {key for _, key in self._dead}
-        if len(dead) < 2:
+        now = self._follower.mirror.image.nodes.get(node.key, node)
+        if now.in_controlled_shutdown:
+            return True  # it said that it would go
+        suspects = self._suspicions.looked_dead(node.key, self._clock.monotonic_ms())
+        if not suspects:
             return True
         nodes = self._follower.mirror.image.nodes.values()
-        others = [n for n in nodes if n.key not in dead and not n.fenced and n.key != self._self_key]
+        others = [n for n in nodes if n.key not in suspects and not n.fenced and n.key != self._self_key]
         for other in others:
             if await self._probe.probe(other) in {ProbeResult.SAME, ProbeResult.ANSWERS}:
                 return True

@@ -82,7 +82,7 @@ class Term:
             follower=follower,
             probe=probe,
             clock=clock,
-            tasks=tasks,
+            spawn=self.spawn,
             streams=streams,
             probe_delay_ms=config.liveness.probe_delay_ms,
             self_key=NodeKey(Role.CONTROLLER, NodeId(config.node_id)),
@@ -109,10 +109,16 @@ class Term:
 
     def start(self) -> None:
         """Start the loops of the term."""
-        self._tasks.start(self._until_lost(self.settling.run()), name="settling")
-        self._tasks.start(self._until_lost(self._watch_sessions()), name="sessions")
-        grace = self._config.liveness.stream_grace_ms
-        self._tasks.start(self._until_lost(self.deaths.look_at_silent(grace)), name="silent nodes")
+        self.spawn(self.settling.run(), "settling")
+        self.spawn(self._watch_sessions(), "sessions")
+        self.spawn(self.deaths.look_at_silent(self._config.liveness.stream_grace_ms), "silent nodes")
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run ``work`` while the term lasts; finding that it is over ends the work and is no failure."""
+        if self.lost.is_set():
+            work.close()
+        else:
+            self._tasks.start(self._until_lost(work), name=name)
 
     def image_moved(self, step: ImageDelta) -> None:
         """The image changed; called on the follower's task."""
