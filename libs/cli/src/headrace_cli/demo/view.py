@@ -11,7 +11,6 @@ from typing import Final
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -94,7 +93,8 @@ class View:
             self._console.print(self._table(progress))
 
     def _group(self, progress: Progress, line: str) -> Group:
-        bar = ProgressBar(total=progress.total, completed=progress.tally.records, width=BAR_WIDTH)
+        done = BAR_WIDTH * min(progress.tally.records, progress.total) // progress.total
+        bar = Text.assemble(("━" * done, "green"), ("━" * (BAR_WIDTH - done), "bright_black"))
         notes = [Text(note, style="yellow") for note in progress.notes]
         return Group(self._table(progress), bar, Text(line), *notes)
 
