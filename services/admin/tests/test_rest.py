@@ -339,3 +339,34 @@ class TestHealthAndDocs:
             problem = operation["responses"]["default"]["content"]
             assert problem["application/problem+json"]["schema"]["$ref"].endswith("/Problem")
             assert "422" not in operation["responses"], (method, path)
+
+
+async def test_requests_are_measured_by_route() -> None:
+    from urllib.request import urlopen
+
+    import httpx
+
+    from headrace_admin.adapters.memory_cluster import MemoryCluster
+    from headrace_admin.adapters.memory_messages import MemoryMessages
+    from headrace_admin.config import Limits
+    from headrace_admin.engine.administration import Administration
+    from headrace_admin.engine.messages import Messages
+    from headrace_admin.rpc.rest import rest_app
+    from headrace_common.core.ids import Endpoint
+    from headrace_common.runtime.metrics import open_metrics
+
+    cluster = MemoryCluster()
+    engine = Administration(cluster, cluster, cluster)
+    with open_metrics("admin", 1, Endpoint("127.0.0.1", 0)) as metrics:
+        messages = Messages(MemoryMessages(), cluster, Limits())
+        app = rest_app(engine, messages, Limits(), ready=lambda: True, local_only=True, meter=metrics.meter)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            for path in ("/v1/topics/a", "/v1/topics/b", "/nothing"):
+                assert (await client.get(path)).status_code == 404
+        text = urlopen(f"http://{metrics.endpoint}/metrics", timeout=10).read().decode()
+    counts = [line for line in text.splitlines() if line.startswith("headrace_admin_http_requests_total{")]
+    assert any(
+        'route="/v1/topics/{topic}"' in line and 'status="404"' in line and line.endswith(" 2.0") for line in counts
+    )
+    assert any('route="none"' in line and line.endswith(" 1.0") for line in counts)

@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace_common.core.errors import Overloaded
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.options import open_channel
 from headrace_common.runtime import traceparent
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.traceparent import TraceParent
 from headrace_common.runtime.tracing import TracingInterceptor, open_tracing
@@ -110,6 +112,48 @@ class TestMetrics:
         with open_metrics("a", 1, None) as metrics:
             assert metrics.endpoint is None
             metrics.meter.create_counter("c").add(1)
+
+
+class TestRpcMetrics:
+    async def test_calls_are_counted_by_how_they_ended(self) -> None:
+        async def unary(request: bytes, context: Any) -> bytes:
+            if request:
+                raise Overloaded("queue full")
+            return b""
+
+        async def stream(request: bytes, context: Any) -> Any:
+            yield request
+
+        handlers = {
+            "unary": grpc.unary_unary_rpc_method_handler(unary),
+            "stream": grpc.unary_stream_rpc_method_handler(stream),
+        }
+
+        def add(_: object, server: Any) -> None:
+            server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("t.T", handlers)])
+
+        with open_metrics("x", 1, Endpoint("127.0.0.1", 0)) as metrics:
+            async with (
+                GrpcService.open(
+                    ServerConfig(drain_ms_max=0), [(add, None)], interceptors=[RpcMetrics(metrics.meter)]
+                ) as server,
+                open_channel(f"127.0.0.1:{server.port}") as channel,
+            ):
+                await channel.unary_unary("/t.T/unary")(b"")
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await channel.unary_unary("/t.T/unary")(b"x")
+                assert [m async for m in channel.unary_stream("/t.T/stream")(b"y")] == [b"y"]
+            text = urlopen(f"http://{metrics.endpoint}/metrics", timeout=10).read().decode()
+        calls = {line.split("{")[1] for line in text.splitlines() if line.startswith("headrace_rpc_calls_total{")}
+        seen = {
+            (m, e)
+            for m in ("unary", "stream")
+            for e in ("NONE", "OVERLOADED")
+            for c in calls
+            if f'method="t.T/{m}"' in c and f'error="{e}"' in c
+        }
+        assert seen == {("unary", "NONE"), ("unary", "OVERLOADED"), ("stream", "NONE")}
+        assert "headrace_rpc_duration_seconds_count" in text
 
 
 class TestTraceParent:

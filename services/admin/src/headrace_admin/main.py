@@ -24,6 +24,7 @@ from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
@@ -69,6 +70,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
             config.limits,
             ready=lambda: state.ready and not stop.is_set(),
             local_only=config.http_listen.host in _LOOPBACK,
+            meter=metrics.meter,
         )
         http = await stack.enter_async_context(
             HttpServer.open(app, config.http_listen, tasks, drain_ms_max=config.server.drain_ms_max)
@@ -78,7 +80,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
                 config.server,
                 [(add_AdminServicer_to_server, AdminServicer(engine))],
                 ["headrace.v1.Admin"],
-                [tracing],
+                [tracing, RpcMetrics(metrics.meter)],
                 serving=False,
             )
         )

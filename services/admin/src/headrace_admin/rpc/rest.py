@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from opentelemetry.metrics import Meter
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -24,8 +25,10 @@ from headrace_admin.rpc.json_gate import JsonGate
 from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
 from headrace_admin.rpc.rest_cluster import cluster_routes
 from headrace_admin.rpc.rest_messages import message_routes
+from headrace_admin.rpc.rest_metrics import RestMetrics
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
+from headrace_common.runtime.clock import SystemClock
 
 _log = logging.getLogger(__name__)
 
@@ -53,13 +56,20 @@ class RestApp(FastAPI):
 
 
 def rest_app(
-    engine: Administration, messages: Messages, limits: Limits, *, ready: Callable[[], bool], local_only: bool
+    engine: Administration,
+    messages: Messages,
+    limits: Limits,
+    *,
+    ready: Callable[[], bool],
+    local_only: bool,
+    meter: Meter | None = None,
 ) -> FastAPI:
     """
     The application.
 
     Args:
         ready: whether this process has joined the cluster and is not leaving.
+        meter: measures requests where it is given.
         local_only: answer only requests to loopback names; true when nothing else is listened on.
     """
     app = RestApp(
@@ -72,6 +82,8 @@ def rest_app(
         redirect_slashes=False,
     )
     app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, local_only=local_only)
+    if meter is not None:
+        app.add_middleware(RestMetrics, meter=meter, clock=SystemClock())  # added last: around the gate
     app.include_router(cluster_routes(engine))
     app.include_router(topic_routes(engine))
     app.include_router(message_routes(messages))
