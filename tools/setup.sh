@@ -16,7 +16,8 @@ if [ ! -x .venv/bin/python ]; then
 fi
 export VIRTUAL_ENV=$PWD/.venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.txt
-.venv/bin/uv pip sync --quiet --require-hashes requirements.lock
+# Compiled here once: a cluster is a dozen processes, and each would compile what it imports.
+.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode requirements.lock
 editable=()
 for member in "$@"; do editable+=(-e "$member"); done
 .venv/bin/uv pip install --quiet --no-deps --no-build-isolation "${editable[@]}"
