@@ -119,6 +119,8 @@ async def measure_open(path: Path, size: float) -> None:
         print(
             f"open {name}: {seconds:.2f} s, {checked:.0f} MB checked, {descriptors()} descriptors, cuts {report.cuts}"
         )
+        resident = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+        print(f"  {resident}")
         await logs.close(epoch)
         directory.close()
 
