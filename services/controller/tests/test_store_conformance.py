@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import SystemClock
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.memory_store import MemoryStore
@@ -35,7 +36,7 @@ from headrace_controller.ports import (
     StoreUnavailable,
     TransactionTooLarge,
 )
-from headrace_controller.testing.etcd import EtcdProcess
+from headrace_controller.testing.etcd import EtcdProcess, free_port
 
 
 @dataclass
@@ -377,3 +378,20 @@ class TestLeases:
             await world.store.keep_lease(lease)
         await world.back()
         await eventually(lambda: world.store.keep_lease(lease), StoreUnavailable)
+
+
+@pytest.mark.integration
+async def test_etcd_is_found_behind_the_second_address(tmp_path: Path) -> None:
+    process = EtcdProcess(tmp_path)
+    await process.start()
+    nobody = Endpoint("127.0.0.1", free_port())
+    try:
+        async with EtcdStore.open([nobody, process.endpoint], "/headrace/test/") as store:
+            with pytest.raises(StoreUnavailable):
+                await put(store, "a")
+            assert await put(store, "a") > 0
+            async with store.watch((await store.list_all()).revision + 1) as changes:
+                last = await put(store, "b")
+                assert (await collect(changes, last))[-1].revision == last
+    finally:
+        await process.stop(kill=True)
