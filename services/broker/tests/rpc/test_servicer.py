@@ -25,6 +25,7 @@ from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -44,14 +45,17 @@ class Served:
 
 
 @asynccontextmanager
-async def served(directory: Path, flush: Flush = Flush.GROUP) -> AsyncIterator[Served]:
+async def served(
+    directory: Path, flush: Flush = Flush.GROUP, configs: dict[str, dict[str, str]] | None = None
+) -> AsyncIterator[Served]:
     """A broker on the RocksDB in ``directory``."""
     data = DataDirectory.open(directory)
     store = RocksDbLogs.open(data)
     cluster = FakeCluster()
     try:
         async with running_broker(store, cluster, settings=EngineSettings(flush=flush)) as (broker, server):
-            cluster.show(image_of({"t": 3}, endpoint=Endpoint("127.0.0.1", server.port), leader_epoch=1))
+            endpoint = Endpoint("127.0.0.1", server.port)
+            cluster.show(image_of({"t": 3}, configs=configs, endpoint=endpoint, leader_epoch=1))
             await broker.follower.changed.wait()
             async with open_channel(f"127.0.0.1:{server.port}") as channel:
                 yield Served(broker, BrokerStub(channel), server.port)
@@ -324,3 +328,24 @@ async def test_a_stream_ends_when_the_broker_drains(tmp_path: Path) -> None:
     await channel.close()
     await store.close(None)
     data.close()
+
+
+async def test_retention_and_trims_leave_the_same_segments_on_disk_as_in_memory(tmp_path: Path) -> None:
+    configs = {"t": {"segment.bytes": "1024", "retention.ms": "1000"}}
+    describe = pb.DescribeLogsRequest(topic_ids=[TOPIC], segments=True)
+    old, young = SystemClock().now_ms() - 60_000, SystemClock().now_ms() + 3_000_000
+    async with served(tmp_path / "data", configs=configs) as first:
+        call = first.stub.Produce()
+        for stamp in (old, old, young, young):
+            await ask(call, request(p0=batch_of([b"x" * 800], timestamp_ms=stamp)))
+        for _ in range(3):
+            await ask(call, request(p1=batch_of([b"x" * 800], timestamp_ms=old)))
+        await first.broker.upkeep.check_retention()
+        await ask(call, request(p1=batch_of([b"x" * 800], timestamp_ms=young)))
+        before = (await first.stub.DescribeLogs(describe)).logs
+        assert [(log.log_start_offset, log.log_end_offset) for log in before] == [(2, 4), (3, 4), (0, 0)]
+        assert [[one.base_offset for one in log.segments] for log in before] == [[2, 3], [3], [0]]
+    async with served(tmp_path / "data", configs=configs) as second:
+        after = (await second.stub.DescribeLogs(describe)).logs
+        assert [log.segments for log in after] == [log.segments for log in before]
+        assert [log.size_bytes for log in after] == [log.size_bytes for log in before]

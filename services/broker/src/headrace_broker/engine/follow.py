@@ -68,18 +68,8 @@ class ImageFollower:
         config = TopicConfig.effective({}, {})
         now_ms = self._clock.now_ms()
         for log in found:
-            segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, self._roll_jitter(config))
-            producers = Producers(log.producers)
-            core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
-            rows = list(self._store.index(log.log, self._replay_from(log), log.log_end))
-            producers.replay(rows, now_ms)
-            core.snapshot_bytes = sum(row.size for row in rows)
+            core = restored(self._store, log, config, now_ms, self._roll_jitter(config))
             self._replicas.add(Replica(core, Standing.STRAY, damage=log.damage))
-
-    def _replay_from(self, log: RecoveredLog) -> Offset:
-        holder = self._store.floor(log.log, log.producers_at)
-        inside = holder is not None and holder.next_offset > log.producers_at  # the log start may be inside a batch
-        return holder.base_offset if holder is not None and inside else log.producers_at
 
     # --- following ----------------------------------------------------------------------------------------
 
@@ -255,6 +245,23 @@ class ImageFollower:
             self._replicas.remove(replica)
         _log.info("logs were deleted by order", extra={"logs": len(doomed), "topics": len(topics)})
         await self._store.reclaim()
+
+
+def restored(
+    store: LogStore, log: RecoveredLog, config: TopicConfig, now_ms: int, roll_jitter_ms: int = 0
+) -> Partition:
+    """The partition of a log that the store found: producers from their snapshot and the index rows after it."""
+    holder = store.floor(log.log, log.producers_at)
+    inside = holder is not None and holder.next_offset > log.producers_at  # the log start may be inside a batch
+    replay_from = holder.base_offset if holder is not None and inside else log.producers_at
+    rows = list(store.index(log.log, replay_from, log.log_end))
+    producers = Producers(log.producers)
+    producers.replay(rows, now_ms)
+    segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter_ms)
+    segments.drop_below(log.state.log_start)
+    core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
+    core.snapshot_bytes = sum(row.size for row in rows)
+    return core
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:
