@@ -118,7 +118,11 @@ def test_what_a_killed_supervisor_leaves_is_cleared_and_the_next_start_works(
         assert process.identity.wait_gone(10), "children die with their supervisor"
     stale = json.loads((tmp_path / "data" / "cluster.json").read_text())
     assert all(p["pid"] for p in stale["processes"])
+    assert wait_until(cluster.revive, 10)
+    cluster.wait_ready()
+    assert cluster.bootstrap_servers == stale["bootstrap_servers"]
     cluster.stop()
+    assert not cluster.revive()
     again = make_cluster()
     again.start()
     assert again.bootstrap_servers == stale["bootstrap_servers"]

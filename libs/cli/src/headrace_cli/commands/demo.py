@@ -120,9 +120,7 @@ def _run(console: Console, cluster: LocalCluster, rate: float, *, owned: bool) -
     from headrace_cli.demo.run import Demo
     from headrace_cli.demo.view import View
 
-    bootstrap = ",".join(cluster.bootstrap_servers)
-    run = Demo(bootstrap, cluster.directory.events, lambda names: View(console, names), rate)
-    found = run.run()
+    found = Demo(cluster, lambda names: View(console, names), rate).run()
     if found.problems:
         listed = "\n  ".join(found.problems)
         wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts anew."
@@ -169,7 +167,7 @@ def _stay(console: Console, cluster: LocalCluster) -> None:
     console.print("\nThe cluster goes on running. Ctrl+C stops it.")
     tail = EventTail(cluster.directory.events)
     try:
-        while cluster.running():
+        while cluster.running() or cluster.revive():
             time.sleep(FOLLOW_SECONDS)
             for event in tail.new():
                 console.print(event.text, highlight=False, markup=False)

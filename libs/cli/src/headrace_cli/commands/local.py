@@ -127,7 +127,8 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
             f"no cluster was ever started on {directory.path}", ExitCode.NOT_FOUND, "`headrace up` starts one."
         )
     running = directory.locked()
-    healthy, verdict = _verdict(state) if running else (False, "stopped; `headrace up` starts it")
+    stopped = "stopped" if state.phase in {"stopped", "failed"} else "not running: its supervisor was killed"
+    healthy, verdict = _verdict(state) if running else (False, f"{stopped}; `headrace up` starts it")
     processes = [_process_row(p) for p in state.processes]
     if session.output is Output.TABLE:
         session.show(processes, "name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
@@ -182,7 +183,7 @@ def _follow(session: Session, cluster: LocalCluster) -> None:
     from headrace_cli.local.events import EventTail
 
     tail = EventTail(cluster.directory.events)
-    while cluster.running():
+    while cluster.running() or cluster.revive():
         time.sleep(FOLLOW_SECONDS)
         for event in tail.new():
             if event.kind in {"died", "ready", "gave up", "failed"}:

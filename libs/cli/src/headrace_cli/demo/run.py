@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -28,6 +27,7 @@ from headrace_common.core.errors import HeadraceError, TopicAlreadyExists
 
 if TYPE_CHECKING:
     from headrace import Consumer, Producer, TopicPartition
+    from headrace_cli.local import LocalCluster
 
 TOPIC: Final = "flights"
 PARTITIONS: Final = 6
@@ -55,9 +55,10 @@ class Verified:
 class Demo:
     """One run against a cluster that is up."""
 
-    def __init__(self, bootstrap: str, events: Path, view: Callable[[dict[str, str]], View], rate: float) -> None:
-        self._bootstrap = bootstrap
-        self._events = EventTail(events)
+    def __init__(self, cluster: LocalCluster, view: Callable[[dict[str, str]], View], rate: float) -> None:
+        self._cluster = cluster
+        self._bootstrap = ",".join(cluster.bootstrap_servers)
+        self._events = EventTail(cluster.directory.events)
         self._data = data_directory()
         self._view = view(carrier_names(self._data))
         self._rate = rate
@@ -147,6 +148,8 @@ class Demo:
             tally.add(record.key, _json(record.value), f"{record.topic}-{record.partition}@{record.offset}")
         self._acknowledged.raise_first()
         self.progress.acknowledged = self._acknowledged.records
+        if self._cluster.revive():
+            self._view.note(self.progress, "the supervisor was killed, and all processes with it; starting them again")
         for event in self._events.new():
             if event.kind in EVENTS_TOLD:
                 self._view.note(self.progress, event.text)

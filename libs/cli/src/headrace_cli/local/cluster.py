@@ -152,6 +152,18 @@ class LocalCluster:
             return self._supervisor.poll() is None
         return self.directory.locked()
 
+    def revive(self) -> bool:
+        """
+        Start the cluster again if its supervisor was killed (with which all its processes die); True if that was so.
+        Does not wait: ports stay, so clients find their brokers when they are back.
+        """
+        own = self._supervisor
+        state = self.directory.read()
+        if own is None or own.poll() is None or state is None or state.phase in (Phase.STOPPED, Phase.FAILED):
+            return False
+        self.launch()
+        return True
+
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """
         Wait until every process runs and serves; also after ``kill``.

@@ -33,6 +33,8 @@ from headrace_common.core.errors import HeadraceError
 READY_POLL_SECONDS: Final = 0.02
 STOP_STAGE_SECONDS: Final = {"broker": 8.0, "controller": 4.0, "etcd": 4.0}
 LOG_TAIL_LINES: Final = 12
+LOCK_TRIES: Final = 10
+LOCK_PAUSE_SECONDS: Final = 0.05
 
 
 class Supervisor:
@@ -57,7 +59,7 @@ class Supervisor:
         Raises:
             AlreadyRunning: another supervisor has this data directory.
         """
-        lock = self._directory.lock()
+        lock = self._lock()
         if lock is None:
             raise AlreadyRunning(f"a cluster runs on {self._directory.path} already; see `headrace status`")
         self._catch_signals()
@@ -76,6 +78,15 @@ class Supervisor:
             self._end()
             os.close(lock)
         return 0 if self._state.phase is Phase.STOPPED else 1
+
+    def _lock(self) -> int | None:
+        """Whoever looks whether a supervisor lives holds the lock for a moment, so one failure says nothing."""
+        locks = (self._directory.lock() for _ in range(LOCK_TRIES))
+        for lock in locks:
+            if lock is not None:
+                return lock
+            time.sleep(LOCK_PAUSE_SECONDS)
+        return None
 
     # --- start ---------------------------------------------------------------------------------------------
 
