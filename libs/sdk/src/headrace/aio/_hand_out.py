@@ -56,7 +56,6 @@ class HandOut:
         """
         self.raise_failures()
         taken: list[Record] = []
-        own = False
         while len(taken) < records_max:
             run = self._run
             if run is None or run.finished:
@@ -66,12 +65,10 @@ class HandOut:
                 if run is None:
                     break
             some = run.take(records_max - len(taken))
-            if not taken:
-                taken = some
-            elif own:
+            if taken:
                 taken.extend(some)
             else:
-                taken, own = taken + some, True  # the first list may be the run's own
+                taken = some
         self._changed()
         return taken
 
