@@ -185,6 +185,31 @@ def test_a_new_controller_is_found(make_cluster: Callable[..., LocalCluster]) ->
         assert seen["topic_count"] == 2
 
 
+def test_a_paused_controller_is_passed_over(make_cluster: Callable[..., LocalCluster]) -> None:
+    """Its connections stay open; only silence tells."""
+    cluster = make_cluster(brokers=1, controllers=2)
+    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+        active = http.get("/v1/cluster").json()["active_controller"]["id"]
+        cluster.signal(f"controller-{active}", signal.SIGSTOP)
+        try:
+            seen = eventually(
+                lambda: http.get("/v1/cluster").json(),
+                lambda c: c.get("active_controller") and c["active_controller"]["id"] != active,
+                seconds=60,
+            )
+            assert [b["fenced"] for b in seen["brokers"]] == [False], "a new controller gives nodes a full session"
+            created = eventually(
+                lambda: http.post("/v1/topics", json={"name": "t"}), lambda a: a.status_code in {201, 409}
+            )
+            assert created.status_code in {201, 409}
+            written = http.post("/v1/topics/t/records", json={"records": [{"value": "x"}]})
+            assert written.status_code == 201, written.text
+        finally:
+            cluster.signal(f"controller-{active}", signal.SIGCONT)
+        back = eventually(lambda: http.get("/v1/cluster").json(), lambda c: c.get("topic_count") == 1)
+        assert back["active_controller"]["id"] != active
+
+
 def test_brokers_and_admin_that_are_away(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(brokers=2)
     with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
