@@ -156,6 +156,20 @@ def test_a_lost_answer_stops_the_lane_until_all_came_back_and_then_all_repeat_in
     assert numbers(again) == [(0, 0, 1), (0, 2, 1), (0, 3, 1)]
 
 
+def test_a_missing_answer_holds_the_window_back() -> None:
+    """A broker remembers five batches: were more sent, it would not know the first again."""
+    lane = filled(*[1] * 9)
+    first, *others = drain(lane)
+    for batch in others:
+        lane.acked(batch, 0, -1)
+    assert drain(lane) == []
+    lane.lost(first, LOST, 0)
+    assert drain(lane, now=100) == [first]
+    lane.acked(first, 0, -1)
+    assert len(drain(lane, now=100)) == 4
+    assert lane.in_flight == 4
+
+
 def test_backoff_doubles_up_to_its_bound() -> None:
     lane = filled(1)
     waits = []

@@ -129,6 +129,16 @@ class ProducerMachine(RuleBasedStateMachine):
             if self.answers:
                 self.carry_out(self.core.answered(*self.answers.popleft(), self.now))
 
+    @rule()
+    def delay_an_answer(self) -> None:
+        self.answers.rotate(-1)
+
+    @rule()
+    def lose_an_answer(self) -> None:
+        if self.answers:
+            batches, _ = self.answers.popleft()
+            self.carry_out(self.core.lost(batches, NetworkFailed("silent"), self.now))
+
     @rule(broker=st.sampled_from(BROKERS), code=st.sampled_from(BUSY))
     def refuse(self, broker: int, code: ErrorCode) -> None:
         if self.wire[broker]:
@@ -273,6 +283,20 @@ def test_a_lane_that_sends_ahead_before_the_leader_knows_it_is_caught(monkeypatc
         return go(lane, broker, now_ms, current)
 
     monkeypatch.setattr(Lane, "next", hasty)
+    _caught(ProducerMachine)
+
+
+def test_a_lane_that_forgets_how_far_a_broker_remembers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is repeated after five later ones were written is not known again."""
+    acked = Lane.acked
+
+    def forgetful(lane: Lane, batch: Batch, base_offset: int, log_append_ms: int) -> list[Effect]:
+        effects = acked(lane, batch, base_offset, log_append_ms)
+        if batch in lane.sent:
+            lane.sent.remove(batch)
+        return effects
+
+    monkeypatch.setattr(Lane, "acked", forgetful)
     _caught(ProducerMachine)
 
 

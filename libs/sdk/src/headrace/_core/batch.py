@@ -100,6 +100,11 @@ class Batch:
         self.timestamps: Any = None
         self.watchers: list[Callable[[], None]] | None = None
 
+    @property
+    def written(self) -> bool:
+        """Whether it was acknowledged."""
+        return self.outcome is not None and self.outcome.error is None
+
     def add(self, piece: Piece) -> int:
         """Take rows in and return the place of the first."""
         place = self.count

@@ -1,7 +1,7 @@
 """
 Decides, for one partition, which batch is sent when and under which sequence, and what an answer means.
 
-At most ``in_flight_max`` batches hold a sequence at a time; a broker remembers as many. The rules
+At most ``in_flight_max`` batches count from the first without an outcome: a broker remembers as many. The rules
 (``docs/replication.md`` on idempotence; KIP-98, KIP-360; differences are argued in DESIGN.md):
 
 * A batch that was ever sent is sent again only under the same sequence, until the leader says that it is not there:
@@ -78,8 +78,9 @@ class Lane:
     """
     The batches of one partition, oldest first.
 
-    ``waiting`` were never given a sequence; the last takes more rows until it is sent. ``sent`` hold a sequence and
-    have no outcome (or expired while under way: they stay until their answer comes). Time is monotonic milliseconds.
+    ``waiting`` were never given a sequence; the last takes more rows until it is sent. ``sent`` hold a sequence: the
+    first has no outcome (or expired while under way: it stays until its answer comes), others may be written already;
+    they count, for the broker must still recognise the first when it is repeated. Time is monotonic milliseconds.
     """
 
     def __init__(self, topic: str, partition: int, rules: LaneRules, bytes_max: int) -> None:
@@ -146,11 +147,12 @@ class Lane:
             return False
         if self.identity is None:
             return True
-        return self.gap and not self.in_flight and all(batch.absent for batch in self.sent)
+        return self.gap and not self.in_flight and all(batch.absent or batch.written for batch in self.sent)
 
     def renew(self, identity: Identity) -> None:
         """Number all that is left from 0 under ``identity``."""
         assert not self.in_flight, "what is under way has its sequence"
+        self.sent = [batch for batch in self.sent if not batch.written]
         assert all(batch.absent for batch in self.sent), "what may be written keeps its sequence"
         self.identity = identity
         self.next_sequence = 0
@@ -176,8 +178,8 @@ class Lane:
         room = self._rules.in_flight_max if self.proven or not self._rules.idempotent else 1
         if self.in_flight >= room:
             return None, []
-        for batch in self.sent:
-            if not batch.in_flight and not batch.absent:
+        for batch in self.sent[: self._rules.in_flight_max]:
+            if not (batch.in_flight or batch.absent or batch.written):
                 return self._leaves(batch, broker, now_ms), []
         if self.gap or not self.waiting or len(self.sent) >= room:
             return None, []
@@ -226,11 +228,13 @@ class Lane:
     def acked(self, batch: Batch, base_offset: int, log_append_ms: int) -> list[Effect]:
         """The leader has written the batch, now or before."""
         self._returned(batch)
-        self.sent.remove(batch)
         self.proven = True
-        if batch.outcome is not None:  # expired meanwhile
+        if batch.expired:
+            self._leave(batch)
             return []
         batch.outcome = Outcome(base_offset, log_append_ms, None)
+        if batch is self.sent[0]:
+            self._leave(batch)
         return self._settled(batch)
 
     def lost(self, batch: Batch, error: HeadraceError, now_ms: float) -> list[Effect]:
@@ -243,7 +247,7 @@ class Lane:
         self._returned(batch)
         error = error_for(code, f"{self.topic}-{self.partition}: {message}" if message else "")
         if batch.expired:
-            self.sent.remove(batch)
+            self._leave(batch)
             return []
         if error.code in _GAP and self._rules.idempotent:
             return self._out_of_order(batch, error)
@@ -251,8 +255,14 @@ class Lane:
             return self._divide(batch)
         if error.code in _MOVED or error.code in _AGAIN:
             return self._again(batch, error, now_ms, moved=error.code in _MOVED)
-        self.sent.remove(batch)
+        self._leave(batch)
         return self._give_up(batch, error)
+
+    def _leave(self, batch: Batch) -> None:
+        """Forget ``batch``, and those written that only stayed because of it."""
+        self.sent.remove(batch)
+        while self.sent and self.sent[0].written:
+            del self.sent[0]
 
     def _returned(self, batch: Batch) -> None:
         assert batch.in_flight, "an answer belongs to a batch under way"
@@ -264,10 +274,10 @@ class Lane:
         batch.last_error = error
         batch.attempts += 1
         if batch.expired:
-            self.sent.remove(batch)
+            self._leave(batch)
             return effects
         if batch.attempts > self._rules.retries:
-            self.sent.remove(batch)
+            self._leave(batch)
             return effects + self._give_up(batch, error)
         self.retrying = True
         wait = min(self._rules.backoff_ms * 2.0 ** min(batch.attempts - 1, 16), self._rules.backoff_max_ms)
@@ -277,7 +287,7 @@ class Lane:
     def _out_of_order(self, batch: Batch, error: HeadraceError) -> list[Effect]:
         batch.last_error = error
         earlier = self.sent[: self.sent.index(batch)]
-        if all(other.absent for other in earlier):
+        if all(other.absent or other.written for other in earlier):
             batch.absent = True
             self.gap = True
         else:
@@ -309,11 +319,11 @@ class Lane:
         """Give up what is older than the delivery timeout."""
         limit = now_ms - self._rules.delivery_timeout_ms
         effects: list[Effect] = []
-        for batch in [b for b in self.sent if b.created_ms <= limit and not b.expired]:
+        for batch in [b for b in self.sent if b.created_ms <= limit and b.outcome is None]:
             batch.expired = True
             effects += self._give_up(batch, self._timed_out(batch))
             if not batch.in_flight:
-                self.sent.remove(batch)
+                self._leave(batch)
         while self.waiting and self.waiting[0].created_ms <= limit:
             batch = self.waiting.popleft()
             effects += self._settle(batch, self._timed_out(batch))

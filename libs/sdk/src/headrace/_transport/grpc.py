@@ -238,10 +238,14 @@ class GrpcTransport:
                 brokers[NodeId(node.id)] = address
             elif node.role == cluster_pb2.ADMIN:
                 admins.append(address)
-        moved = {address for broker, address in self._brokers.items() if brokers.get(broker, address) != address}
+        moved = {b: old for b, old in self._brokers.items() if brokers.get(b, old) != old}
         self._brokers.update(brokers)
         self._admins = admins
-        for address in moved.difference(self._brokers.values(), self._bootstrap):
+        for broker, address in moved.items():
+            for stream in (self._produce.get(broker), self._fetch.get(broker)):
+                if stream is not None:
+                    stream.end(NetworkFailed(f"broker {broker} is no longer at {address}; the outcome is unknown"))
+        for address in set(moved.values()).difference(self._brokers.values(), self._bootstrap):
             await self._drop(address)
 
     async def _drop(self, address: str) -> None:

@@ -74,7 +74,7 @@ class ProducerEngine:
     def start(self) -> None:
         """Run on the current loop."""
         self._loop = asyncio.get_running_loop()
-        self._tasks.start(self._run(), "producer")
+        self._running = self._tasks.start(self._run(), "producer")
 
     # --- notes from other threads, with the intake's token held -----------------------------------------------
 
@@ -315,7 +315,7 @@ class ProducerEngine:
         assert self._loop is not None, "started"
         pumped: asyncio.Future[None] = self._loop.create_future()
         self._note(_reached, pumped)
-        await pumped
+        await asyncio.wait({pumped, self._running}, return_when=asyncio.FIRST_COMPLETED)
 
     # --- flush and close --------------------------------------------------------------------------------------
 
