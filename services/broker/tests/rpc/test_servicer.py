@@ -349,3 +349,27 @@ async def test_retention_and_trims_leave_the_same_segments_on_disk_as_in_memory(
         after = (await second.stub.DescribeLogs(describe)).logs
         assert [log.segments for log in after] == [log.segments for log in before]
         assert [log.size_bytes for log in after] == [log.size_bytes for log in before]
+
+
+async def test_streams_that_clients_break_off_leave_nothing_behind(broker: Served) -> None:
+    """Also where the answer waits for a slow reader and more requests were read ahead."""
+    produce = broker.stub.Produce()
+    for _ in range(10):
+        await ask(produce, request(p0=batch_of([b"x" * 900_000])))
+    calls = [broker.stub.Fetch() for _ in range(3)]
+    big = [pb.FetchPartition(topic_id=TOPIC, partition=0, fetch_offset=0, max_bytes=1 << 30)]
+    for call in calls:
+        for _ in range(4):
+            await call.write(fetch(max_bytes=1 << 30, partitions=big))
+    waiting = broker.stub.Fetch()
+    await waiting.write(fetch(10, max_wait_ms=60_000))
+    await ask(produce, request(p1=batch_of(1)))
+    for call in (*calls, waiting, produce):
+        call.cancel()
+    names = {"fetch-read", "fetch-drain", "produce-read", "produce-drain"}
+    async with asyncio.timeout(20):
+        while any(task.get_name() in names for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+    assert broker.broker.fetches.in_flight_bytes == 0
+    assert not broker.broker.upkeep.sessions
+    assert not any(replica.waiters for replica in broker.broker.replicas.all())

@@ -21,8 +21,8 @@ from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 RESPONSE_BYTES_MAX: Final = 8 << 20
 """Bytes of batches in one answer, whatever is asked for."""
-IN_FLIGHT_BYTES: Final = 256 << 20
-"""Bytes in answers that clients have not taken yet; towards it answers become smaller."""
+IN_FLIGHT_BYTES: Final = 96 << 20
+"""Bytes in answers that clients have not taken yet (gRPC holds each about three times); towards it answers shrink."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 300_000
 

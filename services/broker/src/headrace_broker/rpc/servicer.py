@@ -54,9 +54,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read_produce(session, context), name="produce-read")
-                own.start(self._end_on_drain(session, reader), name="produce-drain")
-                await self._answer_produce(session, context)
-                await _raise_error_of(reader)
+                drainer = own.start(self._end_on_drain(session, reader), name="produce-drain")
+                try:
+                    await self._answer_produce(session, context)
+                    await _raise_error_of(reader)
+                finally:  # at once: gRPC may cancel this task again while the runner waits for the two
+                    reader.cancel()
+                    drainer.cancel()
         finally:
             self._broker.end_session(session)
 
@@ -101,19 +105,27 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _fetch(self, context: Context) -> None:
         """Read ahead in one task, answer in order in this one."""
-        inbox, session, fetches = _Inbox(), FetchSession(), self._broker.fetches
+        inbox, session = _Inbox(), FetchSession()
         async with TaskRunner() as own:
             reader = own.start(self._read_fetches(inbox, context), name="fetch-read")
-            own.start(self._close_on_drain(inbox, reader), name="fetch-drain")
-            while (request := await inbox.take()) is not None:
-                response, size = await self._fetched(request, session)
-                fetches.in_flight_bytes += size
-                try:
-                    await context.write(response)
-                finally:
-                    fetches.in_flight_bytes -= size
-                del request, response  # an idle stream keeps no batches
-            await _raise_error_of(reader)
+            drainer = own.start(self._close_on_drain(inbox, reader), name="fetch-drain")
+            try:
+                while (request := await inbox.take()) is not None:
+                    await self._answer_fetch(request, session, context)
+                    del request  # an idle stream keeps nothing
+                await _raise_error_of(reader)
+            finally:  # at once: gRPC may cancel this task again while the runner waits for the two
+                reader.cancel()
+                drainer.cancel()
+
+    async def _answer_fetch(self, request: pb.FetchRequest, session: FetchSession, context: Context) -> None:
+        fetches = self._broker.fetches
+        response, size = await self._fetched(request, session)
+        fetches.in_flight_bytes += size
+        try:
+            await context.write(response)
+        finally:
+            fetches.in_flight_bytes -= size
 
     async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         try:
