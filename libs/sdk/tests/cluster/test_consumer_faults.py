@@ -75,3 +75,34 @@ def test_reading_follows_writing_over_kills_of_everything(two_brokers: TestClust
             for record in consumer.poll(timeout_ms=1000):
                 seen.setdefault(record.partition, []).append(record)
     check(seen, 2, PER_PARTITION)
+
+
+def test_a_topic_made_anew_is_read_from_its_beginning_and_told(
+    two_brokers: TestCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = two_brokers.unique_topic("anew")
+    produce(two_brokers, topic, 1, 0, 10)
+    with two_brokers.consumer(topic) as consumer, two_brokers.admin() as admin:
+        old = []
+        while len(old) < 10:
+            old += consumer.poll(timeout_ms=1000)
+        admin.delete_topic(topic)
+        admin.create_topic(topic)
+        produce(two_brokers, topic, 1, 100, 103)
+        new: list[headrace.Record] = []
+        while len(new) < 3:
+            new += consumer.poll(timeout_ms=1000)
+    assert [(r.offset, r.value) for r in new] == [(0, b"100"), (1, b"101"), (2, b"102")]
+    assert "was deleted and created again" in caplog.text
+
+
+def test_thousand_partitions_are_read_by_one_consumer(two_brokers: TestCluster) -> None:
+    topic = two_brokers.unique_topic("thousand", partitions=1000)
+    produce(two_brokers, topic, 1000, 0, 3)
+    seen: dict[int, list[headrace.Record]] = {}
+    with two_brokers.consumer(topic) as consumer:
+        while sum(map(len, seen.values())) < 3000:
+            for record in consumer.poll(timeout_ms=1000, max_records=10_000):
+                seen.setdefault(record.partition, []).append(record)
+        assert consumer.health().ok
+    check(seen, 1000, 3)
