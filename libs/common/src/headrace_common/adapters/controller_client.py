@@ -12,13 +12,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Final
 
 import grpc
 
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread
+from headrace_common.adapters.controller_registration import Registered, Registration, register_request
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import (
     Busy,
@@ -31,17 +31,16 @@ from headrace_common.core.errors import (
     StaleBrokerEpoch,
     UnknownOutcome,
 )
-from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.ids import Endpoint, NodeId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
     ClusterImage,
     ImageGap,
     ImageStale,
-    Node,
     NodeKey,
     Role,
 )
-from headrace_common.rpc.convert import delta_from_proto, node_key_to_proto, node_to_proto
+from headrace_common.rpc.convert import delta_from_proto, node_key_to_proto
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -55,32 +54,7 @@ _WATCH_PAUSE_MS_MAX: Final = 2_000.0
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What a node says of itself when it joins. ``node.epoch`` and its flags are the controller's to decide."""
-
-    node: Node
-    cluster_id: str | None = None
-    """The cluster the node's data belongs to; None for a new data directory."""
-    previous_epoch: int | None = None
-    """Epoch of the last registration after a clean stop; None: unclean or new."""
-    damaged: tuple[PartitionId, ...] = ()
-    """Logs that lost acknowledged records; the node must not lead them."""
-    max_leader_epoch: int = 0
-    max_producer_id: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """What the controller made of it."""
-
-    cluster_id: str
-    epoch: int
-    revision: int
-    """The image that holds this registration."""
-    heartbeat_interval_ms: int
-    session_timeout_ms: int
+__all__ = ["ControllerClient", "Registered", "Registration"]
 
 
 class ControllerClient:
@@ -260,7 +234,7 @@ class ControllerClient:
     # --- inside -----------------------------------------------------------------------------------------------
 
     async def _join(self, registration: Registration) -> Registered:
-        request = _register_request(registration)
+        request = register_request(registration)
         self._joining = True
         try:
             answer = await self._register_until_answered(request)
@@ -406,14 +380,3 @@ class ControllerClient:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self._changed.wait()
-
-
-def _register_request(registration: Registration) -> pb.RegisterNodeRequest:
-    return pb.RegisterNodeRequest(
-        node=node_to_proto(registration.node),
-        cluster_id=registration.cluster_id,
-        previous_epoch=registration.previous_epoch,
-        damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged],
-        max_leader_epoch=registration.max_leader_epoch,
-        max_producer_id=registration.max_producer_id,
-    )

@@ -20,14 +20,20 @@ BrokerId = Annotated[int, Path(ge=0, le=models.INT32_MAX)]
 def cluster_routes(engine: Administration) -> APIRouter:
     """All routes of this module."""
     routes = APIRouter(prefix="/v1", tags=["cluster"])
+    _cluster(routes, engine)
+    _brokers(routes, engine)
+    return routes
 
-    async def cluster_now() -> pb.DescribeClusterResponse:
-        return await engine.controllers.describe_cluster(pb.DescribeClusterRequest())
 
+async def _now(engine: Administration) -> pb.DescribeClusterResponse:
+    return await engine.controllers.describe_cluster(pb.DescribeClusterRequest())
+
+
+def _cluster(routes: APIRouter, engine: Administration) -> None:
     @routes.get("/cluster", operation_id="describe_cluster")
     async def describe_cluster() -> models.Cluster:
         """The cluster at a glance: who is in it, who leads it, and whether partitions are without a leader."""
-        return views.cluster_out(await cluster_now())
+        return views.cluster_out(await _now(engine))
 
     @routes.get("/cluster/configs", operation_id="describe_cluster_configs")
     async def describe_cluster_configs() -> models.ConfigEntries:
@@ -39,15 +45,17 @@ def cluster_routes(engine: Administration) -> APIRouter:
         """Change settings of all brokers; the answer has them as they are then."""
         return await alter(engine, pb.BROKER_CONFIG, "", change)
 
+
+def _brokers(routes: APIRouter, engine: Administration) -> None:
     @routes.get("/brokers", operation_id="list_brokers")
     async def list_brokers() -> models.Brokers:
         """All registered brokers, fenced ones included."""
-        return models.Brokers(brokers=views.brokers_out((await cluster_now()).nodes))
+        return models.Brokers(brokers=views.brokers_out((await _now(engine)).nodes))
 
     @routes.get("/brokers/{broker}", operation_id="describe_broker")
     async def describe_broker(broker: BrokerId) -> models.Broker:
         """One broker."""
-        found = [b for b in views.brokers_out((await cluster_now()).nodes) if b.id == broker]
+        found = [b for b in views.brokers_out((await _now(engine)).nodes) if b.id == broker]
         if not found:
             raise NotFound(f"broker {broker} is not registered; GET /v1/brokers lists those that are")
         return found[0]
@@ -80,5 +88,3 @@ def cluster_routes(engine: Administration) -> APIRouter:
     async def change_broker_configs(broker: BrokerId, change: models.ChangeConfigs) -> models.ConfigEntries:
         """Change settings of one broker; the answer has them as they are then."""
         return await alter(engine, pb.BROKER_CONFIG, str(broker), change)
-
-    return routes

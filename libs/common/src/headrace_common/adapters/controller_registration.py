@@ -1,0 +1,49 @@
+"""What a node says of itself when it joins, and what the controller made of it. Used by the controller client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_common.core.ids import PartitionId
+from headrace_common.core.image import Node
+from headrace_common.rpc.convert import node_to_proto
+from headrace_proto.v1 import controller_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a node says of itself when it joins. ``node.epoch`` and its flags are the controller's to decide."""
+
+    node: Node
+    cluster_id: str | None = None
+    """The cluster the node's data belongs to; None for a new data directory."""
+    previous_epoch: int | None = None
+    """Epoch of the last registration after a clean stop; None: unclean or new."""
+    damaged: tuple[PartitionId, ...] = ()
+    """Logs that lost acknowledged records; the node must not lead them."""
+    max_leader_epoch: int = 0
+    max_producer_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the controller made of it."""
+
+    cluster_id: str
+    epoch: int
+    revision: int
+    """The image that holds this registration."""
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+
+
+def register_request(registration: Registration) -> pb.RegisterNodeRequest:
+    """The request that says it."""
+    return pb.RegisterNodeRequest(
+        node=node_to_proto(registration.node),
+        cluster_id=registration.cluster_id,
+        previous_epoch=registration.previous_epoch,
+        damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged],
+        max_leader_epoch=registration.max_leader_epoch,
+        max_producer_id=registration.max_producer_id,
+    )
