@@ -313,7 +313,7 @@ async def test_a_stream_ends_when_the_broker_drains(tmp_path: Path) -> None:
     data = DataDirectory.open(tmp_path / "data")
     store = RocksDbLogs.open(data)
     cluster = FakeCluster()
-    async with running_broker(store, cluster) as (_, server):
+    async with running_broker(store, cluster) as (broker, server):
         cluster.show(image_of({"t": 1}))
         channel = open_channel(f"127.0.0.1:{server.port}")
         stub: BrokerAsyncStub = BrokerStub(channel)
@@ -321,7 +321,9 @@ async def test_a_stream_ends_when_the_broker_drains(tmp_path: Path) -> None:
         await ask(produce, request(p0=batch_of(1)))
         await waiting.write(fetch(1, max_wait_ms=60_000))
         last = asyncio.ensure_future(waiting.read())
-        await asyncio.sleep(0)
+        async with asyncio.timeout(20):
+            while not any(replica.waiters for replica in broker.replicas.all()):
+                await asyncio.sleep(0.01)
     assert (await last).error == ErrorCode.NONE
     assert await produce.read() is grpc.aio.EOF
     assert await waiting.read() is grpc.aio.EOF
