@@ -135,3 +135,8 @@ def bytes_for_people(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError("the last unit takes everything")
+
+
+def counted(number: int, what: str) -> str:
+    """``1 broker``, ``3 brokers``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

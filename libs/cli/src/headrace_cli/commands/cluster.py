@@ -8,7 +8,7 @@ import typer
 
 from headrace_cli.commanding import command, pairs
 from headrace_cli.exits import ExitCode
-from headrace_cli.output import Output
+from headrace_cli.output import Output, counted
 from headrace_cli.session import Session
 
 HELP = "The cluster as a whole: status, health, nodes, settings"
@@ -79,15 +79,13 @@ def judge(cluster: dict[str, Any]) -> tuple[bool, str]:
         f"broker {broker['id']} is {broker['state']}" for broker in cluster["brokers"] if broker["state"] != "online"
     ]
     if offline := cluster["offline_partitions"]:
-        wrong.append(f"{offline} partitions have no leader")
+        wrong.append(f"{counted(offline, 'partition')} without a leader")
     if under := cluster["under_replicated_partitions"]:
-        wrong.append(f"{under} partitions have too few replicas in sync")
+        wrong.append(f"{counted(under, 'partition')} with too few replicas in sync")
     if wrong:
         return False, f"not healthy: {'; '.join(wrong)}"
-    return (
-        True,
-        f"healthy: {len(cluster['brokers'])} brokers, {cluster['topics']} topics, {cluster['partitions']} partitions",
-    )
+    there = ((len(cluster["brokers"]), "broker"), (cluster["topics"], "topic"), (cluster["partitions"], "partition"))
+    return True, f"healthy: {', '.join(counted(number, what) for number, what in there)}"
 
 
 def health_of(bootstrap: str, timeout_ms: int) -> tuple[bool, str]:

@@ -154,9 +154,10 @@ def _tell(console: Console, cluster: LocalCluster, found: Verified, *, owned: bo
         else f" --data-dir {cluster.directory.path}"
     )
     say(f"  headrace status{flag}")
-    say("  headrace topic describe flights")
-    say("  headrace consume flights --from beginning -n 5")
-    say("  headrace cluster health")
+    where = f" --bootstrap {cluster.bootstrap_servers[0]}" if flag else ""
+    say(f"  headrace topic describe flights{where}")
+    say(f"  headrace consume flights --from beginning -n 5{where}")
+    say(f"  headrace cluster health{where}")
     if owned:
         say(f"  headrace up --detach{flag}      # later, on the kept data")
 

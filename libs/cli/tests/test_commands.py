@@ -1,0 +1,270 @@
+"""Commands against stand-ins of admin service and producer: what they ask, what they print, and how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.admin_types import (
+    BrokerInfo,
+    BrokerLogs,
+    ClusterDescription,
+    ConfigEntry,
+    LogInfo,
+    PartitionInfo,
+    SegmentInfo,
+    TopicDescription,
+    TopicInfo,
+)
+from headrace.delivery import DeliveredBatch
+from headrace.records import TopicPartition
+from headrace_cli.app import app
+from headrace_cli.commands.cluster import judge
+from headrace_cli.session import Session
+from headrace_common.core.errors import RequestTimedOut, UnknownTopicOrPartition
+
+ID = bytes(range(16))
+runner = CliRunner()
+
+
+class FakeAdmin:
+    """One topic of two partitions on brokers 1 and 2; partition 1 has no leader. Remembers what was changed."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create_topic(self, name: str, *arguments: Any, validate_only: bool) -> TopicDescription:
+        self.asked.append(("create", name, *arguments, validate_only))
+        partitions = tuple(PartitionInfo(n, 1, 0, (1,), (1,)) for n in range(arguments[0] or 1))
+        return TopicDescription(name, ID, False, arguments[2], partitions, ("fewer replicas than the default",))
+
+    def delete_topic(self, name: str) -> None:
+        if name != "flights":
+            raise UnknownTopicOrPartition(f"no topic is called {name}")
+        self.asked.append(("delete", name))
+
+    def list_topics(self, *, include_internal: bool) -> list[TopicInfo]:
+        return [TopicInfo("flights", ID, 2, False, {"retention.ms": "5"})]
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        partitions = (PartitionInfo(0, 2, 3, (2,), (2,)), PartitionInfo(1, None, 4, (1,), ()))
+        return TopicDescription(name, ID, False, {"retention.ms": "5"}, partitions)
+
+    def describe_logs(
+        self, *, broker: int | None = None, topics: Iterable[str] = (), segments: bool = False
+    ) -> list[BrokerLogs]:
+        parts = (SegmentInfo(10, 30, 2048, 0, None),) if segments else ()
+        log = LogInfo(ID, 0, "online", 10, 30, 30, 2048, 3, parts, None)
+        return [
+            BrokerLogs(1, (), 0, 0, "", "it does not answer"),
+            BrokerLogs(2, (log,), 1 << 30, 2 << 30, "clean", None),
+        ]
+
+    def alter_configs(self, changes: Mapping[str, str | None], **what: Any) -> dict[str, ConfigEntry]:
+        self.asked.append(("alter", dict(changes), what))
+        return self.describe_configs() | {
+            name: ConfigEntry(name, value or "default", "dynamic_topic", False, "", "long")
+            for name, value in changes.items()
+        }
+
+    def describe_configs(self, **_: Any) -> dict[str, ConfigEntry]:
+        return {"segment.ms": ConfigEntry("segment.ms", "7", "default", False, "When a segment ends.", "long")}
+
+    def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
+        self.asked.append(("trim", dict(offsets)))
+        return {TopicPartition(*partition): 30 for partition in offsets}
+
+    def describe_cluster(self) -> ClusterDescription:
+        return ClusterDescription("c1", 1, tuple(self.list_brokers()), 1, 2, 1, 0, True)
+
+    def list_brokers(self) -> list[BrokerInfo]:
+        return [
+            BrokerInfo(1, "b1:1", None, True, False, "0.1.0"),
+            BrokerInfo(2, "b2:1", "rack-a", False, False, "0.1.0"),
+        ]
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
+    monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
+    return fake
+
+
+def out(*argv: str, code: int = 0, stdin: str | None = None) -> str:
+    result = runner.invoke(app, list(argv), input=stdin)
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def data(*argv: str) -> Any:
+    return json.loads(out(*argv, "-o", "json"))
+
+
+def test_create_asks_for_what_was_said_and_leaves_the_rest_to_the_cluster(admin: FakeAdmin) -> None:
+    assert data("topic", "create", "a", "-p", "3", "-c", "retention.ms=5")["partitions"] == 3
+    out("topic", "create", "b", "-r", "2", "--dry-run")
+    assert admin.asked == [
+        ("create", "a", 3, None, {"retention.ms": "5"}, False),
+        ("create", "b", None, 2, {}, True),
+    ]
+    assert "note: fewer replicas" in runner.invoke(app, ["topic", "create", "c"]).stderr
+
+
+def test_a_topic_is_described_by_its_leaders_and_a_partition_without_one_shows(admin: FakeAdmin) -> None:
+    described = data("topic", "describe", "flights", "--segments")
+    assert described["records"] == 20
+    assert [p["end_offset"] for p in described["partitions"]] == [30, None]
+    assert described["segments"][0]["base_offset"] == 10
+    text = out("topic", "describe", "flights")
+    assert "retention.ms=5" in text
+    assert text.splitlines()[-1].split()[:2] == ["1", "-"]
+
+
+def test_set_changes_and_gives_defaults_back_and_shows_all_without_arguments(admin: FakeAdmin) -> None:
+    rows = data("topic", "set", "flights", "retention.ms=9", "segment.bytes=")
+    assert admin.asked == [
+        ("alter", {"retention.ms": "9", "segment.bytes": None}, {"topic": "flights", "validate_only": False})
+    ]
+    assert [row["name"] for row in rows] == ["retention.ms", "segment.bytes"]
+    assert [row["name"] for row in data("topic", "set", "flights")] == ["segment.ms"]
+
+
+def test_deleting_and_trimming_need_a_yes(admin: FakeAdmin) -> None:
+    out("topic", "delete", "flights", code=2)
+    out("topic", "trim", "flights", "--all", code=2)
+    assert admin.asked == []
+    out("topic", "delete", "flights", "--yes")
+    assert data("topic", "trim", "flights", "--before", "30", "-p", "1", "-y") == [{"partition": 1, "start_offset": 30}]
+    out("topic", "trim", "flights", "--all", "-y")
+    assert admin.asked == [
+        ("delete", "flights"),
+        ("trim", {("flights", 1): 30}),
+        ("trim", {("flights", 0): -1, ("flights", 1): -1}),
+    ]
+    out("topic", "delete", "nothing", "--yes", code=3)
+
+
+def test_an_unwell_cluster_says_why_and_ends_with_1(admin: FakeAdmin) -> None:
+    verdict = out("cluster", "health", code=1)
+    assert verdict == "not healthy: broker 1 is fenced; 1 partition without a leader\n"
+    status = data("cluster", "status")
+    assert status["healthy"] is False
+    assert status["active_controller"] == 1
+    assert "BROKER" not in out("cluster", "describe")
+
+
+def test_the_verdict_names_all_that_is_wrong_and_nothing_else() -> None:
+    well = {
+        "active_controller": 1,
+        "metadata_store_reachable": True,
+        "brokers": [{"id": 1, "state": "online"}],
+        "topics": 2,
+        "partitions": 3,
+        "offline_partitions": 0,
+        "under_replicated_partitions": 0,
+    }
+    assert judge(well) == (True, "healthy: 1 broker, 2 topics, 3 partitions")
+    ill = well | {"active_controller": None, "metadata_store_reachable": False, "under_replicated_partitions": 4}
+    healthy, verdict = judge(ill)
+    assert not healthy
+    for part in ("no controller is active", "etcd cannot be reached", "4 partitions with too few replicas"):
+        assert part in verdict
+
+
+def test_brokers_and_logs_show_who_does_not_answer(admin: FakeAdmin) -> None:
+    one, two = data("broker", "list")
+    assert (one["state"], one["error"], one["logs"]) == ("fenced", "it does not answer", None)
+    assert (two["rack"], two["logs"], two["size_bytes"]) == ("rack-a", 1, 2048)
+    assert [row["broker"] for row in data("debug", "dump-log")] == [2]
+    assert data("debug", "dump-log", "--segments")[0]["end_offset"] == 30
+    assert "2.0 KiB" in out("debug", "dump-log")
+
+
+def test_cluster_settings_show_what_is_not_default_unless_all_are_wanted(admin: FakeAdmin) -> None:
+    assert data("cluster", "configs") == []
+    assert [row["name"] for row in data("cluster", "configs", "--all")] == ["segment.ms"]
+    out("cluster", "configs", "num.partitions=3")
+    assert admin.asked == [("alter", {"num.partitions": "3"}, {"broker": None})]
+
+
+class FakeProducer:
+    """Acknowledges at once, or fails the ``fails``-th record."""
+
+    def __init__(self, fails: int | None, **settings: Any) -> None:
+        self.settings = settings
+        self.fails = fails
+        self.sent: list[tuple[Any, ...]] = []
+
+    def __enter__(self) -> FakeProducer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send(self, topic: str, value: Any, key: Any, **how: Any) -> None:
+        self.sent.append((key, value, how["headers"], how["partition"]))
+        error = RequestTimedOut("no answer came") if len(self.sent) == self.fails else None
+        self.settings["on_delivery"](DeliveredBatch(topic, 0, 0, 1, 0, error))
+
+    def flush(self, timeout: float) -> None:
+        self.settings["flushed"] = timeout
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[FakeProducer]:
+    made: list[FakeProducer] = []
+
+    def make(self: Session, **settings: Any) -> FakeProducer:
+        made.append(FakeProducer(None, **settings))
+        return made[-1]
+
+    monkeypatch.setattr(Session, "producer", make)
+    return made
+
+
+def test_lines_are_sent_as_they_are(producers: list[FakeProducer], tmp_path: Any) -> None:
+    (tmp_path / "lines").write_bytes(b"one\r\ntwo\n\n\xff\x00three")
+    out("produce", "t", str(tmp_path / "lines"), "-k", "k", "-H", "a=1", "--compression", "zstd", "-p", "4")
+    headers = [("a", b"1")]
+    assert producers[0].sent == [(b"k", value, headers, 4) for value in (b"one", b"two", b"", b"\xff\x00three")]
+    assert producers[0].settings["compression_type"] == "zstd"
+    assert producers[0].settings["flushed"] == 60
+
+
+def test_keys_files_values_and_json(producers: list[FakeProducer], tmp_path: Any) -> None:
+    assert "2 records" in runner.invoke(app, ["produce", "t", "--key-separator", "::"], input="a::1\nb::2::3\n").stderr
+    (tmp_path / "cat").write_bytes(b"\x89PNG\n\n")
+    out("produce", "t", str(tmp_path / "cat"), "--whole")
+    out("produce", "t", "-v", "x", "-v", "y")
+    out("produce", "t", "--json", stdin='{"key": null, "value": {"a": 1}, "headers": {"h": "v"}, "partition": 3}\n')
+    assert [p.sent for p in producers] == [
+        [(b"a", b"1", None, None), (b"b", b"2::3", None, None)],
+        [(None, b"\x89PNG\n\n", None, None)],
+        [(None, b"x", None, None), (None, b"y", None, None)],
+        [(None, b'{"a":1}', [("h", b"v")], 3)],
+    ]
+    assert data("produce", "t", "-v", "x")["records"] == 1
+
+
+def test_a_line_without_its_key_is_named(producers: list[FakeProducer]) -> None:
+    result = runner.invoke(app, ["produce", "t", "--key-separator", ":"], input="a:1\nb\n")
+    assert result.exit_code == 2
+    assert "line 2 of standard input has no ':'" in result.stderr
+
+
+def test_a_record_that_fails_ends_the_command_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "producer", lambda self, **settings: FakeProducer(2, **settings))
+    result = runner.invoke(app, ["produce", "t", "-v", "1", "-v", "2", "-v", "3"])
+    assert result.exit_code == 5
+    assert result.stderr.startswith("error: no answer came\n")
