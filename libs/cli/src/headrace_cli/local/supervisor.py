@@ -156,6 +156,7 @@ class Supervisor:
                 case ["stop"]:
                     self._stop = True
                 case ["start", name]:
+                    self._look()  # who asks may have seen the death before this process did
                     for child in self._children:
                         if child.plan.name == name and not child.running():
                             child.state.note = None
