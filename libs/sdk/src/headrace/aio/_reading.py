@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace._bulk_libraries import is_bulk, load_bulk_libraries
 from headrace._core.fetch_events import PositionReset
 from headrace._core.fetch_positions import Lookup
 from headrace._core.record_runs import Deserializers
@@ -76,6 +77,7 @@ class Reading:
         self._fetchers: dict[NodeId, _Fetcher] = {}
         self._care = asyncio.Event()
         self._nudged = False
+        self._bulk_loaded = False
         self._position_waiters: list[asyncio.Future[None]] = []
 
     # --- what is read (on the loop) -----------------------------------------------------------------------------
@@ -177,6 +179,9 @@ class Reading:
                 news = True
             else:
                 answers = wire.answers(plan, response)
+                if not self._bulk_loaded and any(is_bulk(batch) for one in answers for batch in one.batches):
+                    self._bulk_loaded = True
+                    await asyncio.to_thread(load_bulk_libraries)
                 with self.out.lock:
                     news = core.answered(plan, answers, self._clock.monotonic_ms())
             self._act()

@@ -1,0 +1,29 @@
+"""
+Loads what bulk work needs before an event loop needs it: the first import of pyarrow takes longer than a loop may
+stand still. Called in a thread, by the consumer's engine when the first large batch came.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+RECORD_COUNT: Final = slice(57, 61)
+"""Where a batch's header says how many records it has."""
+
+BULK_RECORDS: Final = 16
+"""Batches of fewer records are decoded without these libraries."""
+
+
+def is_bulk(batch: bytes) -> bool:
+    """Whether decoding needs them; what is no batch is told elsewhere."""
+    return int.from_bytes(batch[RECORD_COUNT], "big") >= BULK_RECORDS
+
+
+def load_bulk_libraries() -> None:
+    """numpy and pyarrow, and what pyarrow loads when it is first used."""
+    for module in ("numpy", "pyarrow", "headrace_common.core.batch.rows"):
+        importlib.import_module(module)
+    import pyarrow as pa
+
+    pa.array([b""], pa.binary())  # looks for pandas, and loads it where it is installed
