@@ -232,3 +232,24 @@ async def test_a_disk_that_refuses_ends_the_process_and_what_was_acknowledged_is
         await cluster.broker.start()
         await cluster.until_led(topic_id, 1)
         assert len(await read_all(cluster, topic_id, 0)) >= acknowledged
+
+
+async def test_a_broker_that_finds_no_controller_can_be_stopped_and_stays_clean(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, shutdown_ms_max="500") as cluster:
+        topic_id = await cluster.create_topic("t", 1)
+        await produce(cluster, topic_id, batch_of(5, timestamp_ms=NOW_MS))
+        await cluster.controller.kill()
+        assert await cluster.broker.stop() == 0, "without a controller to hand over to"
+        ready, cluster.broker.ready = cluster.broker.ready, None
+        await cluster.broker.start()
+        async with asyncio.timeout(20):
+            while "no controller took the registration yet" not in cluster.broker.log():
+                await asyncio.sleep(0.05)
+        assert await cluster.broker.stop() == 0, "before it has joined"
+        cluster.broker.ready = ready
+        await cluster.controller.start()
+        await cluster.broker.start()
+        await cluster.until_led(topic_id, 1)
+        logs = await cluster.broker_stub().DescribeLogs(pb.DescribeLogsRequest())
+        assert logs.recovery_report.startswith("clean start")
+        assert len(await read_all(cluster, topic_id, 0)) == 5

@@ -77,7 +77,8 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             broker.drain()
             await server.drain()
             await broker.checkpoint()
-            closing.clean_epoch = None if client.registered is None else client.registered.epoch
+            # A broker that never joined has changed nothing: the token it found stays true.
+            closing.clean_epoch = directory.token if client.registered is None else client.registered.epoch
         finally:
             draining.set()
             broker.drain()

@@ -98,6 +98,7 @@ class Broker:
         self._cluster = cluster
         self._clock = clock
         self._tasks = tasks
+        self._started = False
         self.follower.adopt(store.recovered())
 
     @property
@@ -114,6 +115,7 @@ class Broker:
 
     def start(self) -> None:
         """Begin to work: the storage loop, the image, the clock."""
+        self._started = True
         start = self._tasks.start
         start(self.loop.run(), name="storage-loop")
         start(self.loop.flush(), name="storage-flush")
@@ -130,6 +132,8 @@ class Broker:
 
     async def checkpoint(self) -> None:
         """Write what spares the next start work; called last, when nothing is appended any more."""
+        if not self._started:
+            return
         await self.loop.post_all((replica, CheckpointAsked()) for replica in self.replicas.all())
 
     def produce_session(self) -> ProduceSession:
