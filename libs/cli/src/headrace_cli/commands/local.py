@@ -81,26 +81,7 @@ def up(
         etcd=etcd,
         detach=detach,
     )
-    if cluster.directory.locked():
-        session.say(f"a cluster runs on {cluster.directory.path} already; `headrace down` stops it")
-        _show_cluster(session, cluster)
-        return
-    _stop_on_sigterm()
-    session.say(f"starting {cluster.options.brokers} brokers on {cluster.directory.path} ...")
-    begun = time.monotonic()
-    try:
-        cluster.start(timeout)
-        session.say(f"ready after {time.monotonic() - begun:.1f} s")
-        _show_cluster(session, cluster)
-        if detach:
-            session.say("it runs in the background; `headrace status` shows it, `headrace down` stops it")
-            return
-        session.say("Ctrl+C stops it")
-        _follow(session, cluster)
-    except KeyboardInterrupt:
-        session.say("stopping ...")
-        cluster.stop()
-        session.say(f"stopped; data are kept in {cluster.directory.path}")
+    _run(session, cluster, timeout, detach=detach)
 
 
 def down(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> None:
@@ -132,8 +113,7 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
     processes = [_process_row(p) for p in state.processes]
     if session.output is Output.TABLE:
         session.show(processes, "name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
-        session.say(f"bootstrap: {','.join(state.bootstrap_servers)}   admin: {state.admin_url}")
-        session.say(f"verdict: {verdict}")
+        typer.echo(f"bootstrap: {','.join(state.bootstrap_servers)}\nREST: {state.admin_url}\nverdict: {verdict}")
     else:
         session.show(
             {
@@ -148,6 +128,30 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
         )
     if not healthy:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _run(session: Session, cluster: LocalCluster, timeout: float, *, detach: bool) -> None:
+    """Start it, say where it is, and stay with it unless it is to be detached."""
+    if cluster.directory.locked():
+        session.say(f"a cluster runs on {cluster.directory.path} already; `headrace down` stops it")
+        _show_cluster(session, cluster)
+        return
+    _stop_on_sigterm()
+    session.say(f"starting {cluster.options.brokers} brokers on {cluster.directory.path} ...")
+    begun = time.monotonic()
+    try:
+        cluster.start(timeout)
+        session.say(f"ready after {time.monotonic() - begun:.1f} s")
+        _show_cluster(session, cluster)
+        if detach:
+            session.say("it runs in the background; `headrace status` shows it, `headrace down` stops it")
+            return
+        session.say("Ctrl+C stops it")
+        _follow(session, cluster)
+    except KeyboardInterrupt:
+        session.say("stopping ...")
+        cluster.stop()
+        session.say(f"stopped; data are kept in {cluster.directory.path}")
 
 
 def _ports(texts: list[str] | None) -> dict[str, int]:
