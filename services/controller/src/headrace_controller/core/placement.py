@@ -62,6 +62,8 @@ def place(
 
 
 def _one(order: Sequence[Candidate], racks: int, replicas: int, *, first: int, shift: int) -> tuple[NodeId, ...]:
+    if replicas == 1:
+        return (order[first].id,)
     chosen = [order[first]]
     used = {order[first].rack or ""}
     others = len(order) - 1

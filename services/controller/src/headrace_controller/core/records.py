@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
@@ -262,7 +262,7 @@ def _load(key: str, value: bytes) -> dict[str, Any]:
 
 
 def _ids(numbers: list[int]) -> tuple[NodeId, ...]:
-    return tuple(map(NodeId, numbers))
+    return cast("tuple[NodeId, ...]", tuple(numbers))  # a NodeId is an int; this runs for every partition
 
 
 def _address(endpoint: Endpoint | None) -> str | None:

@@ -130,6 +130,8 @@ class Candidate:
             term.lease_until_ms = asked_ms + self._ttl_ms
             self._follower.on_step = term.image_moved
             self.term = term
+            if self._resigned.is_set():
+                term.lost.set()  # it won while it was leaving
             term.start()
             log.info("active controller", extra={"epoch": epoch, "revision": elected_at})
             try:

@@ -21,6 +21,7 @@ from headrace_controller.core import records
 from headrace_controller.core.mirror import Mirror
 from headrace_controller.core.store import Listing
 from headrace_controller.engine.feed import Feed
+from headrace_controller.engine.waiting import event_within
 from headrace_controller.ports import HistoryCompacted, HistoryRewound, MetadataStore, StoreUnavailable
 
 _REWOUND_RETRY_MS: Final = 2_000
@@ -87,14 +88,17 @@ class Follower:
         Raises:
             MetadataUnavailable: not within ``timeout_ms``.
         """
-        try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1_000):
-                while not holds():
-                    await self._moved.wait()
-        except TimeoutError:
-            raise MetadataUnavailable(
-                "the metadata store does not tell of changes; the change may have happened, look before repeating it"
-            ) from None
+        if timeout_ms is None:
+            while not holds():
+                await self._moved.wait()
+            return
+        until_ms = self._clock.monotonic_ms() + timeout_ms
+        while not holds():
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0 or not (await event_within(self._moved, self._clock, left_ms) or holds()):
+                raise MetadataUnavailable(
+                    "the metadata store tells of no changes; this one may have happened, look before repeating it"
+                )
 
     async def _follow(self) -> None:
         if not self._listed:

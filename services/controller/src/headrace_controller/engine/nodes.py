@@ -118,10 +118,11 @@ class Nodes:
         clean = old is not None and joining.previous_epoch == old.epoch
         if old is not None and not clean:
             await self._refuse_second(old, joining.node)
-        if old is not None:
-            await self.fence(old.key, "it registers again", epoch=old.epoch)
-        if joining.node.key.role is Role.BROKER:
-            await self._unsettle(joining.node.key.id, joining.damaged, clean=clean)
+        async with self._settling.turn:
+            if old is not None:
+                await self.fence(old.key, "it registers again", epoch=old.epoch)
+            if joining.node.key.role is Role.BROKER:
+                await self._unsettle(joining.node.key.id, joining.damaged, clean=clean)
         async with self._one_by_one:  # each takes the next epoch; side by side they would only conflict
             revision = await self._writer.decide(lambda: self._registration(joining))
         node = self._follower.mirror.image.nodes[joining.node.key]

@@ -59,7 +59,8 @@ class Settings:
         old = self._follower.mirror.image.topic(name)
         if old is not None and _min_isr(old) != _min_isr(new):
             partitions = self._follower.mirror.image.partitions_of(old)
-            await self._settling.bring(partitions, election.with_cleared_elr)
+            async with self._settling.turn:
+                await self._settling.bring(partitions, election.with_cleared_elr)
 
         def decision() -> Decision:
             key = records.topic_key(name)

@@ -29,6 +29,8 @@ from headrace_controller.ports import StoreOutcomeUnknown
 PIPELINED = 4
 """Chunks on their way to the store at one time."""
 
+_SCANNED_AT_ONCE = 1_000
+
 log = logger(__name__)
 
 Step = Callable[[Partition], Partition]
@@ -44,6 +46,8 @@ class Settling:
         self._wake = asyncio.Event()
         self._all = True
         self._topics: set[TopicId] = set()
+        self.turn = asyncio.Lock()
+        """Held by whoever brings many partitions somewhere; two side by side would only make each other repeat."""
         self.settled = asyncio.Event()
         """Set while nothing is known that would have to change."""
         self.moves = 0
@@ -76,7 +80,8 @@ class Settling:
             everything, topics = self._all, frozenset(self._topics)
             self._all, self._topics = False, set()
             try:
-                await self.bring(self._concerned(everything, topics), self._should_be())
+                async with self.turn:
+                    await self.bring(self._concerned(everything, topics), self._should_be())
                 failures = 0
             except (MetadataUnavailable, StoreOutcomeUnknown) as error:
                 failures += 1
@@ -92,12 +97,15 @@ class Settling:
         """
         Apply ``step`` to each partition where it changes something, in chunks; how many it changed.
 
-        ``step`` is asked again with the partition as it stands when the store has moved on.
+        ``step`` is asked again with the partition as it stands when the store has moved on. Call it with ``turn``.
 
         Raises:
             NotController, MetadataUnavailable, StoreOutcomeUnknown: some chunks may be written; repeat the whole.
         """
-        due = [p for p in partitions if step(p) is not p]
+        due: list[Partition] = []
+        for start in range(0, len(partitions), _SCANNED_AT_ONCE):
+            due += [p for p in partitions[start : start + _SCANNED_AT_ONCE] if step(p) is not p]
+            await asyncio.sleep(0)  # heartbeats and the lease go on meanwhile
         pieces = [due[start : start + CHUNK] for start in range(0, len(due), CHUNK)]
         for start in range(0, len(pieces), PIPELINED):
             batch = pieces[start : start + PIPELINED]
