@@ -73,6 +73,10 @@ def split(chunk: Chunk, partitions: int, sticky: Sticky, bulk: BulkPartitioner |
     if keys is not None and _all_null(keys):
         keys = None
     headers = [chunk.headers.get(row, ()) for row in range(rows)] if chunk.headers else None
+    if isinstance(keys, list) and rows > FEW and bulk is None:
+        import pyarrow as pa
+
+        keys = pa.array(keys, pa.binary())  # hashed, sorted and written from here, without touching each key again
     whole = Piece(chunk.values, keys, chunk.timestamps(), headers, chunk.used_bytes)
     if keys is None and not chunk.partitions and bulk is None:
         return Cut(None, list(_unsorted(whole, [*sticky.runs(rows, whole.size_bytes, partitions)])))
