@@ -18,7 +18,7 @@ from headrace_broker.adapters.otel_measures import publish
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.config import BrokerConfig
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
-from headrace_broker.engine.storage_loop import Flush, QueueLimits
+from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from headrace_broker.core.partition import (
-    SNAPSHOT_EVERY_BYTES,
+from headrace_broker.core.partition import SNAPSHOT_EVERY_BYTES, Partition
+from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,
     CheckpointAsked,
@@ -16,7 +16,6 @@ from headrace_broker.core.partition import (
     Elected,
     ForgetBelow,
     GroupWritten,
-    Partition,
     Reconfigured,
     Refuse,
     RetentionChecked,

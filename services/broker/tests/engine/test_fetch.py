@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.fetch import RESPONSE_BYTES_MAX, FetchAsk, Fetched, FetchEntry, FetchSession
-from headrace_broker.engine.storage_loop import Flush
+from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import image_of, topic_id_of

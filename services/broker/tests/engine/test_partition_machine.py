@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.partition import (
+from headrace_broker.core.partition import Partition, segment_rows
+from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,
     CheckpointAsked,
@@ -23,11 +24,9 @@ from headrace_broker.core.partition import (
     Elected,
     Event,
     GroupWritten,
-    Partition,
     Refuse,
     RetentionChecked,
     TrimAsked,
-    segment_rows,
 )
 from headrace_broker.core.rows import PutBatch
 from headrace_broker.engine.follow import restored

@@ -8,7 +8,8 @@ import pytest
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import EngineSettings
-from headrace_broker.engine.storage_loop import STALL_WAIT_MS, Flush, QueueLimits
+from headrace_broker.engine.storage_loop import STALL_WAIT_MS
+from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.upkeep import DISK_CHECK_MS, LATE_CHECK_MS
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.engine import running_engine

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace_common.core.batch import BatchHeader, TimestampType
+from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
     ErrorCode,
@@ -22,6 +22,10 @@ from headrace_common.core.errors import (
 ACKS: Final = frozenset({-1, 0, 1})
 SUPPORTED_MAGIC: Final = frozenset({2, 3})
 TIMEOUT_MS_MAX: Final = 2**31 - 1
+
+# Bits of ``attributes``; read as such because this is done for every batch.
+_LOG_APPEND_TIME: Final = 0x08
+_NOT_FOR_USERS: Final = 0x10 | 0x20  # transactional, control
 
 
 def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
@@ -44,9 +48,9 @@ def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int) -
 
 
 def _check_kind(header: BatchHeader) -> None:
-    if header.control:
-        raise InvalidRecord("control batches are written by the system only")
-    if header.transactional:
+    if header.attributes & _NOT_FOR_USERS:
+        if header.control:
+            raise InvalidRecord("control batches are written by the system only")
         raise UnsupportedVersion("transactions are not available in this version; send the batch without one")
     if header.record_count < 1:
         raise InvalidRecord("the batch has no records; send at least one")
@@ -70,7 +74,7 @@ def _check_producer_fields(header: BatchHeader) -> None:
 
 
 def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if header.attributes & _LOG_APPEND_TIME:
         raise InvalidTimestamp("the batch claims LogAppendTime, but the topic has message.timestamp.type=CreateTime")
     if header.max_timestamp < header.base_timestamp or header.base_timestamp < -1:
         raise InvalidTimestamp(f"the batch says timestamps from {header.base_timestamp} to {header.max_timestamp}")

@@ -13,6 +13,22 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_broker.core.epochs import Epochs
+from headrace_broker.core.partition_events import (
+    Answer,
+    BatchArrived,
+    CheckpointAsked,
+    Deposed,
+    Effect,
+    Elected,
+    Event,
+    ForgetBelow,
+    GroupWritten,
+    Reconfigured,
+    Refuse,
+    RetentionChecked,
+    ShowUpTo,
+    TrimAsked,
+)
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import (
     DropPrefix,
@@ -30,7 +46,7 @@ from headrace_broker.core.rows import (
     StateRow,
 )
 from headrace_broker.core.segments import Segments
-from headrace_common.core.batch import BatchHeader, stamp, stamp_log_append_time
+from headrace_common.core.batch import stamp, stamp_log_append_time
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
     FencedLeaderEpoch,
@@ -44,112 +60,6 @@ from headrace_common.core.ids import Offset, PartitionId
 SNAPSHOT_EVERY_BYTES: Final = 64 << 20
 """Bytes between two producer snapshots, so that a restart replays no more than that."""
 _LOG_APPEND_TIME_BIT: Final = 0x08
-
-
-# --- events ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class BatchArrived:
-    """A producer's batch, checked by ``append_rules`` and its CRC. ``ref`` comes back in the answer."""
-
-    header: BatchHeader
-    batch: bytes
-    acks: int
-    now_ms: int
-    leader_epoch: int | None
-    """What the producer believes; None: not checked."""
-    ref: object
-
-
-@dataclass(frozen=True, slots=True)
-class GroupWritten:
-    """Everything below ``end`` is down by the flush policy."""
-
-    end: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class Elected:
-    """The image says that this broker leads from ``epoch`` on."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deposed:
-    """This broker leads no longer; ``reason`` goes to those who wait."""
-
-    reason: HeadraceError
-
-
-@dataclass(frozen=True, slots=True)
-class TrimAsked:
-    """The log is to start at ``offset``; ``boundary`` is the base offset of the batch that holds it."""
-
-    offset: Offset
-    boundary: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionChecked:
-    """Time for retention: ``now_ms`` is the time to go by, producers idle since ``producers_before_ms`` go."""
-
-    now_ms: int
-    producers_before_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reconfigured:
-    """The topic's settings changed."""
-
-    config: TopicConfig
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAsked:
-    """Write what a restart would otherwise have to find out."""
-
-
-Event = BatchArrived | GroupWritten | Elected | Deposed | TrimAsked | RetentionChecked | Reconfigured | CheckpointAsked
-
-
-# --- effects --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The batch of ``ref`` has this base offset and is as safe as was asked."""
-
-    ref: object
-    base_offset: Offset
-    log_append_time_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """The batch of ``ref`` was not appended, or nobody can say."""
-
-    ref: object
-    error: HeadraceError
-
-
-@dataclass(frozen=True, slots=True)
-class ShowUpTo:
-    """Readers may have everything below; it was ``before`` until now."""
-
-    high_watermark: Offset
-    before: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetBelow:
-    """Records below are gone for readers."""
-
-    log_start: Offset
-
-
-Effect = LogWrite | Answer | Refuse | ShowUpTo | ForgetBelow
 
 
 @dataclass(slots=True, order=True)

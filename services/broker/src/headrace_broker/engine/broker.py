@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final
 
 from headrace_broker.core.measures import Measures, PartitionGauges
-from headrace_broker.core.partition import CheckpointAsked, Partition, TrimAsked, segment_rows
+from headrace_broker.core.partition import Partition, segment_rows
+from headrace_broker.core.partition_events import CheckpointAsked, TrimAsked
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.fetch import Fetches
@@ -22,7 +23,8 @@ from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
-from headrace_broker.engine.storage_loop import Flush, QueueLimits, StorageLoop
+from headrace_broker.engine.storage_loop import StorageLoop
+from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
 from headrace_broker.ports import Cluster, LogStore, RecoveryReport

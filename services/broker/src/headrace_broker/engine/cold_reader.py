@@ -16,7 +16,7 @@ from headrace_broker.core.measures import Measures
 from headrace_broker.core.rows import IndexRow, LogId
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.ports import LogStore
-from headrace_common.core.errors import OffsetOutOfRange, StorageFailed
+from headrace_common.core.errors import OffsetOutOfRange, StorageFailed, UnknownTopicId
 from headrace_common.core.ids import Offset
 from headrace_common.runtime.tasks import TaskRunner
 
@@ -50,6 +50,7 @@ class ColdReader:
 
         Raises:
             OffsetOutOfRange: the log was trimmed meanwhile.
+            UnknownTopicId: it was deleted meanwhile.
             StorageFailed: a batch cannot be read; the text names it.
         """
         log = replica.core.log
@@ -99,7 +100,9 @@ class ColdReader:
             return error
 
     def _explained(self, replica: Replica, offset: Offset, error: StorageFailed) -> Exception:
-        if offset < replica.core.log_start or replica.standing is not Standing.ONLINE:
+        if replica.standing is not Standing.ONLINE:
+            return UnknownTopicId(f"{replica.topic}-{replica.id.partition} went while it was read; refresh metadata")
+        if offset < replica.core.log_start:
             return OffsetOutOfRange(f"offset {offset} is below the log start {replica.core.log_start}")
         self._measures.read_failures += 1
         return error

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headrace_broker.core.partition import Deposed, Elected, Event, Partition, Reconfigured
+from headrace_broker.core.partition import Partition
+from headrace_broker.core.partition_events import Deposed, Elected, Event, Reconfigured
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
@@ -174,11 +175,22 @@ class ImageFollower:
             steps.append((replica, Reconfigured(config)))
         if leads and replica.damage is None:
             if self._may_lead and replica.core.leader_epoch != partition.leader_epoch:
-                _log.debug("leading", extra=_about(replica, partition.leader_epoch))
+                self._say(replica, partition.leader_epoch)
                 steps.append((replica, Elected(partition.leader_epoch)))
         elif replica.core.leader_epoch is not None:
             steps.append(self._depose(replica))
         return steps
+
+    def _say(self, replica: Replica, epoch: int) -> None:
+        known = replica.core.epochs.latest
+        if epoch >= known:
+            _log.debug("leading", extra=_about(replica, epoch))
+            return
+        _log.error(
+            "the log knows leader epoch %d, the metadata an older one: it is not led; was the metadata restored?",
+            known,
+            extra=_about(replica, epoch),
+        )
 
     def _create(self, image: ClusterImage, partition_id: PartitionId) -> tuple[Replica, list[LogWrite]]:
         config = self._config(image, partition_id.topic_id)

@@ -16,7 +16,8 @@ from typing import Final
 from headrace_broker.core.append_rules import check_from_producer, check_request
 from headrace_broker.core.measures import Measures
 from headrace_broker.engine.replicas import Replica, Replicas
-from headrace_broker.engine.storage_loop import Arrival, StorageLoop
+from headrace_broker.engine.storage_loop import StorageLoop
+from headrace_broker.engine.storage_queue import Arrival
 from headrace_common.core.batch import check_crc, read_header
 from headrace_common.core.errors import HeadraceError, Rejected, RequestTimedOut
 from headrace_common.core.ids import NodeId, Offset, PartitionId

@@ -12,12 +12,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from headrace_broker.core.measures import Measures
-from headrace_broker.core.partition import (
+from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,
     Deposed,
@@ -30,9 +28,9 @@ from headrace_broker.core.partition import (
 )
 from headrace_broker.core.rows import LogWrite, PutBatch
 from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.engine.storage_queue import Arrival, Caller, Flush, Group, Posted, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import LogStore, WriteStalled
-from headrace_common.core.batch import BatchHeader
 from headrace_common.core.errors import (
     DiskFull,
     HeadraceError,
@@ -48,76 +46,9 @@ SLICE_BYTES: Final = 1 << 20
 """Bytes of one write group at most, so that other work gets its turn."""
 SLICE_ITEMS: Final = 1024
 STALL_WAIT_MS: Final = 20
+STALL_LOGGED_MS: Final = 1_000
 
 _log = logging.getLogger(__name__)
-
-
-class Flush(Enum):
-    """When a batch counts as written."""
-
-    GROUP = "group"
-    """When one sync for its write group is done."""
-    ALWAYS = "always"
-    """The same, with each request a group of its own."""
-    OS = "os"
-    """When the operating system has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """Bounds of the queue before the storage loop; written but unconfirmed bytes count too."""
-
-    bytes_max: int = 64 << 20
-    """Above it no produce stream is read."""
-    items_max: int = 20_000
-    refuse_bytes: int = 256 << 20
-    """Above it requests that were read already are answered OVERLOADED."""
-    stall_ms_max: int = 60_000
-    """A store that stalls for longer has failed."""
-
-
-class Caller(Protocol):
-    """Who sent a batch and waits for its fate."""
-
-    acks: int
-
-    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
-        """Entry ``index`` is as safe as was asked."""
-        ...
-
-    def refused(self, index: int, error: HeadraceError) -> None:
-        """Entry ``index`` was not appended, or its fate is unknown."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class Arrival:
-    """One batch on its way to a partition."""
-
-    replica: Replica
-    header: BatchHeader
-    batch: bytes
-    leader_epoch: int | None
-    caller: Caller
-    index: int
-
-
-@dataclass(slots=True, eq=False)
-class _Posted:
-    """Events, or writes made elsewhere, for one replica; ``done`` is set when what they wrote is confirmed."""
-
-    replica: Replica
-    event: Event | Sequence[LogWrite]
-    done: asyncio.Future[None]
-
-
-@dataclass(slots=True)
-class _Group:
-    writes: list[LogWrite] = field(default_factory=list)
-    ends: dict[Replica, Offset] = field(default_factory=dict)
-    done: list[asyncio.Future[None]] = field(default_factory=list)
-    bytes: int = 0
-    batches: int = 0
 
 
 class StorageLoop:
@@ -131,24 +62,24 @@ class StorageLoop:
         tail: TailCache,
         measures: Measures,
         flush: Flush = Flush.GROUP,
-        limits: QueueLimits = QueueLimits(),
+        limits: QueueLimits | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._tail = tail
         self._measures = measures
         self._policy = flush
-        self._limits = limits
-        self._queue: deque[Arrival | _Posted] = deque()
+        self._limits = limits or QueueLimits()
+        self._queue: deque[Arrival | Posted] = deque()
         self._queued_bytes = 0
         self._unconfirmed_bytes = 0
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
-        self._unsynced: list[_Group] = []
-        self._synced: list[_Group] = []
+        self._unsynced: list[Group] = []
+        self._synced: list[Group] = []
         self._to_sync = asyncio.Event()
-        self._in_hand: list[_Group] = []
+        self._in_hand: list[Group] = []
         self.failure: StorageFailed | None = None
         """Why nothing is written any more; the process is about to stop."""
         self.disk_full: str | None = None
@@ -193,7 +124,7 @@ class StorageLoop:
         if self.failure is not None:
             done.set_exception(self.failure)
             return done
-        self._queue.append(_Posted(replica, event, done))
+        self._queue.append(Posted(replica, event, done))
         self._work.set()
         return done
 
@@ -252,8 +183,8 @@ class StorageLoop:
             self._synced.extend(groups)
             self._work.set()
 
-    def _next_group(self) -> _Group:
-        group = _Group()
+    def _next_group(self) -> Group:
+        group = Group()
         now_ms = self._clock.now_ms()
         room = SLICE_BYTES
         caller: Caller | None = None
@@ -272,14 +203,14 @@ class StorageLoop:
                 self._queued_bytes -= size
                 self._run_arrival(item, now_ms, group)
             else:
-                assert isinstance(item, _Posted)
+                assert isinstance(item, Posted)
                 queue.popleft()
                 self._run_posted(item, group)
             if len(group.writes) > SLICE_ITEMS:
                 break
         return group
 
-    def _run_arrival(self, arrival: Arrival, now_ms: int, group: _Group) -> None:
+    def _run_arrival(self, arrival: Arrival, now_ms: int, group: Group) -> None:
         replica = arrival.replica
         if replica.standing is not Standing.ONLINE:
             arrival.caller.refused(arrival.index, _gone(replica))
@@ -292,7 +223,7 @@ class StorageLoop:
         arrival.batch = b""  # the store and the tail cache have the stamped one
         self._do(replica, effects, group)
 
-    def _run_posted(self, posted: _Posted, group: _Group) -> None:
+    def _run_posted(self, posted: Posted, group: Group) -> None:
         if posted.done.cancelled():
             return
         event = posted.event
@@ -311,7 +242,7 @@ class StorageLoop:
         else:
             posted.done.set_result(None)
 
-    def _do(self, replica: Replica, effects: list[Effect], group: _Group) -> None:
+    def _do(self, replica: Replica, effects: list[Effect], group: Group) -> None:
         for effect in effects:
             kind = type(effect)
             if kind is Answer:
@@ -328,7 +259,7 @@ class StorageLoop:
                 assert not isinstance(effect, (Answer, PutBatch))
                 group.writes.append(effect)
 
-    def _append_batch(self, replica: Replica, put: PutBatch, group: _Group) -> None:
+    def _append_batch(self, replica: Replica, put: PutBatch, group: Group) -> None:
         row = put.row
         end = row.next_offset
         group.writes.append(put)
@@ -357,7 +288,7 @@ class StorageLoop:
 
     # --- writing and confirming ---------------------------------------------------------------------------
 
-    async def _commit(self, group: _Group) -> None:
+    async def _commit(self, group: Group) -> None:
         if not group.writes:
             self._check_room()
             return
@@ -380,7 +311,7 @@ class StorageLoop:
         if self._policy is Flush.ALWAYS:
             await self._sync_of(group)
 
-    async def _sync_of(self, group: _Group) -> None:
+    async def _sync_of(self, group: Group) -> None:
         while group not in self._synced:
             self._work.clear()
             await self._work.wait()
@@ -400,8 +331,9 @@ class StorageLoop:
                     raise StorageFailed(f"the store has stalled for {now - began:.0f} ms; restart the broker") from None
                 await self._clock.sleep_ms(STALL_WAIT_MS)
             else:
-                if began is not None:
-                    _log.warning("the store stalled", extra={"ms": round(self._clock.monotonic_ms() - began)})
+                stalled_ms = 0.0 if began is None else self._clock.monotonic_ms() - began
+                if stalled_ms >= STALL_LOGGED_MS:
+                    _log.warning("the store stalled", extra={"ms": round(stalled_ms)})
                 return
 
     def _confirm_synced(self) -> None:
@@ -413,7 +345,7 @@ class StorageLoop:
             self._confirm(group, synced=True)
         self._check_room()
 
-    def _confirm(self, group: _Group, *, synced: bool = False) -> None:
+    def _confirm(self, group: Group, *, synced: bool = False) -> None:
         for replica, end in group.ends.items():
             core = replica.core
             if replica.standing is Standing.DELETING:
@@ -452,7 +384,7 @@ class StorageLoop:
             for done in group.done:
                 if not done.done():
                     done.set_exception(error)
-        scratch = _Group()
+        scratch = Group()
         for replica in waiting:
             self._do(replica, replica.core.handle(Deposed(error)), scratch)
             replica.wake()

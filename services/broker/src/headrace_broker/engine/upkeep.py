@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from headrace_broker.core.measures import Measures
-from headrace_broker.core.partition import RetentionChecked
+from headrace_broker.core.partition_events import RetentionChecked
 from headrace_broker.core.retention_clock import RetentionClock
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.replicas import Replica, Replicas

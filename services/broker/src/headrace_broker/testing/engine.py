@@ -11,7 +11,7 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
-from headrace_broker.engine.storage_loop import Flush
+from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.testing.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
 from headrace_common.core.ids import Offset, PartitionId
 from headrace_common.runtime.tasks import TaskRunner

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
-from headrace_broker.engine.storage_loop import Flush
+from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import LogStore
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId

@@ -1,0 +1,88 @@
+"""
+What waits before the storage loop, what bounds it, and what the loop makes of it.
+
+Produce sessions and the image follower fill the queue; only ``storage_loop.py`` empties it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from headrace_broker.core.partition_events import Event
+from headrace_broker.core.rows import LogWrite
+from headrace_broker.engine.replicas import Replica
+from headrace_common.core.batch import BatchHeader
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import Offset
+
+
+class Flush(Enum):
+    """When a batch counts as written."""
+
+    GROUP = "group"
+    """When one sync for its write group is done."""
+    ALWAYS = "always"
+    """The same, with each request a group of its own."""
+    OS = "os"
+    """When the operating system has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Bounds of the queue before the storage loop; written but unconfirmed bytes count too."""
+
+    bytes_max: int = 64 << 20
+    """Above it no produce stream is read."""
+    items_max: int = 20_000
+    refuse_bytes: int = 256 << 20
+    """Above it requests that were read already are answered OVERLOADED."""
+    stall_ms_max: int = 60_000
+    """A store that stalls for longer has failed."""
+
+
+class Caller(Protocol):
+    """Who sent a batch and waits for its fate."""
+
+    acks: int
+
+    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
+        """Entry ``index`` is as safe as was asked."""
+        ...
+
+    def refused(self, index: int, error: HeadraceError) -> None:
+        """Entry ``index`` was not appended, or its fate is unknown."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """One batch on its way to a partition."""
+
+    replica: Replica
+    header: BatchHeader
+    batch: bytes
+    leader_epoch: int | None
+    caller: Caller
+    index: int
+
+
+@dataclass(slots=True, eq=False)
+class Posted:
+    """Events, or writes made elsewhere, for one replica; ``done`` is set when what they wrote is confirmed."""
+
+    replica: Replica
+    event: Event | Sequence[LogWrite]
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class Group:
+    writes: list[LogWrite] = field(default_factory=list)
+    ends: dict[Replica, Offset] = field(default_factory=dict)
+    done: list[asyncio.Future[None]] = field(default_factory=list)
+    bytes: int = 0
+    batches: int = 0
