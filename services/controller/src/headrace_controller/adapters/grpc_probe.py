@@ -31,8 +31,10 @@ class GrpcProbe:
                 stub = broker_pb2_grpc.BrokerStub(channel)
                 answer = await stub.Identify(broker_pb2.IdentifyRequest(), timeout=_TIMEOUT_S / 2)
             except grpc.aio.AioRpcError as error:
-                unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED
-                return ProbeResult.ANSWERS if unknown else ProbeResult.SILENT
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    return ProbeResult.ANSWERS
+                again = await _connects(node.grpc)  # it may have died between the two questions
+                return again if again is ProbeResult.REFUSED else ProbeResult.SILENT
         return ProbeResult.SAME if answer.incarnation == node.incarnation else ProbeResult.OTHER
 
 

@@ -21,6 +21,7 @@ class Suspicions:
 
     def __init__(self) -> None:
         self._recent: deque[tuple[float, NodeKey]] = deque()
+        self._doubted: frozenset[NodeKey] = frozenset()
 
     def looked_dead(self, key: NodeKey, now_ms: float) -> frozenset[NodeKey]:
         """
@@ -33,5 +34,13 @@ class Suspicions:
         if key.role is not Role.BROKER:
             return frozenset()
         self._recent.append((now_ms, key))
-        suspects = frozenset(k for _, k in self._recent)
-        return suspects if len(suspects) > 1 else frozenset()
+        suspects = frozenset(k for _, k in self._recent) | self._doubted
+        return suspects if len(suspects) > 1 or key in self._doubted else frozenset()
+
+    def nobody_vouched(self, suspects: frozenset[NodeKey]) -> None:
+        """No other node could be reached: these stay in doubt, however long it lasts, until one can be."""
+        self._doubted = suspects
+
+    def vouched(self) -> None:
+        """Another node can be reached: the network is there."""
+        self._doubted = frozenset()

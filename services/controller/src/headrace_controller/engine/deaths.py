@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.image import Node, NodeKey
@@ -24,6 +24,8 @@ from headrace_controller.ports import NodeProbe, ProbeResult, StoreOutcomeUnknow
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 """Runs something while the term lasts."""
+
+_LOOK_EVERY_MS: Final = 1_000
 
 log = logger(__name__)
 
@@ -86,11 +88,18 @@ class Deaths:
         self._spawn(self._look(node), f"look at {key}")
 
     async def look_at_silent(self, grace_ms: int) -> None:
-        """At the start of a term: after ``grace_ms``, look at every node that has no stream open here."""
+        """
+        Look at nodes that have no stream open here: at all of them ``grace_ms`` after the term began, at brokers
+        every second, since they may follow a standby, whose word this controller does not hear.
+        """
         await self._clock.sleep_ms(grace_ms)
-        for key in self._follower.mirror.image.nodes:
-            if not self._streams.has(key):
-                self.stream_broke(key)
+        nodes = list(self._follower.mirror.image.nodes)
+        while True:
+            for key in nodes:
+                if not self._streams.has(key):
+                    self.stream_broke(key)
+            await self._clock.sleep_ms(_LOOK_EVERY_MS)
+            nodes = [node.key for node in self._follower.mirror.image.brokers()]
 
     async def _look(self, node: Node) -> None:
         try:
@@ -126,5 +135,7 @@ class Deaths:
         others = [n for n in nodes if n.key not in suspects and not n.fenced and n.key != self._self_key]
         for other in others:
             if await self._probe.probe(other) in {ProbeResult.SAME, ProbeResult.ANSWERS}:
+                self._suspicions.vouched()
                 return True
+        self._suspicions.nobody_vouched(suspects)
         return False
