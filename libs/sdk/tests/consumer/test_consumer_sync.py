@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
@@ -181,6 +182,16 @@ def test_latest_means_from_now_on(broker: BrokerThread) -> None:
         assert consumer.position(ONE) == 1
         broker.append("one", 0, [b"new"])
         assert [r.value for r in read(consumer, 1)] == [b"new"]
+
+
+def test_a_duration_counts_back_from_now(broker: BrokerThread) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    ages_ms = [7_200_000, 3_000_000, 1000]
+    broker.append("one", 0, numbered(0, 3), timestamps_ms=[now_ms - age for age in ages_ms])
+    with open_consumer(broker, "one", auto_offset_reset="by_duration:PT1H") as consumer:
+        assert consumer.position(ONE) == 1
+    with open_consumer(broker, "one", auto_offset_reset="by_duration:PT0.5S") as consumer:
+        assert consumer.position(ONE) == 3, "nothing is that young"
 
 
 def test_partitions_added_later_are_read_from_their_beginning(broker: BrokerThread) -> None:

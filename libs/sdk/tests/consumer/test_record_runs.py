@@ -125,3 +125,15 @@ def test_a_deserializer_that_raises_stops_the_run_at_that_record(made: tuple[byt
     assert run.position == records[index].offset
     assert run.failure is not None
     assert f"t-3@{records[index].offset}" in str(run.failure)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), batches()), max_size=5))
+def test_a_table_of_many_batches_keeps_their_order(parts: list[tuple[int, tuple[bytes, list[Record]]]]) -> None:
+    gathered, expected = TableParts(), []
+    for partition, (batch, records) in parts:
+        gathered.add(TopicPartition(f"topic-{partition}", partition), decode_batch(batch), 0, 1000)
+        expected += [(f"topic-{partition}", partition, r.offset, r.key, r.value) for r in records]
+    table = gathered.table()
+    assert len(table) == gathered.rows == len(expected)
+    names = ["topic", "partition", "offset", "key", "value"]
+    assert [tuple(row[name] for name in names) for row in table.to_pylist()] == expected

@@ -353,7 +353,8 @@ class FetchPositions:
             self.give_back(partition, epoch, position)
             return
         partition.open = None
-        self._settle(partition)
+        if partition.drain_first or partition.failure is not None:
+            self._settle(partition)  # it waited until all was handed out
 
     def give_back(self, partition: PartitionFetch, epoch: int, position: int) -> None:
         """The rest of the open batch, from ``position`` on, is handed out later."""
