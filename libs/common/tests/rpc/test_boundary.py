@@ -20,6 +20,7 @@ from headrace_common.core.errors import (
     OffsetOutOfRange,
     Overloaded,
     RecordTooLarge,
+    Rejected,
     RequestTimedOut,
     UnsupportedVersion,
 )
@@ -160,6 +161,16 @@ async def test_a_streaming_generator_is_closed_after_a_failure(target: Any) -> N
     servicer, channel, _ = target
     await failure(channel, "unary_stream", "moved")
     assert servicer.closed == ["unary_stream"]
+
+
+@pytest.mark.parametrize("kind", ["unary_unary", "unary_stream"])
+async def test_bytes_that_are_no_message_are_refused(target: Any, kind: str) -> None:
+    _, channel, _ = target
+    answer = getattr(channel, kind)(f"/test.Target/{kind}")(b"\xff\xff\xff")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await (answer if kind == "unary_unary" else answer.read())
+    assert type(error_from_rpc(raised.value)) is Rejected
+    assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 async def test_an_unknown_method_is_an_unsupported_version(target: Any) -> None:

@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from headrace_common.core.errors import HeadraceError, Internal, UnsupportedVersion
+from headrace_common.core.errors import HeadraceError, Internal, Rejected, UnsupportedVersion
 from headrace_common.rpc.status import abort_with
+
+_NO_MESSAGE: Final = "the request's bytes are no message of this operation; use the generated client of this version"
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +38,11 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
-        return with_behavior(handler, lambda inner, streams: _guarded(inner, streams, handler_call_details.method))
+        method = handler_call_details.method
+        guarded: Any = with_behavior(handler, lambda inner, streams: _guarded(inner, streams, method))
+        if guarded.request_streaming or guarded.request_deserializer is None:
+            return guarded  # type: ignore[no-any-return]  # who reads the stream sees the failure itself
+        return guarded._replace(request_deserializer=_tolerant(guarded.request_deserializer))  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
 
 
 def with_behavior(
@@ -56,9 +63,25 @@ def with_behavior(
     return grpc.stream_stream_rpc_method_handler(wrap(functions.stream_stream, True), **codec)
 
 
+class _Garbled:
+    """In place of a request whose bytes are no message: gRPC itself would answer UNKNOWN, without details."""
+
+
+def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def read(raw: bytes) -> Any:
+        try:
+            return deserialize(raw)
+        except DecodeError:
+            return _Garbled()
+
+    return read
+
+
 def _guarded(inner: Handler, streams: bool, method: str) -> Handler:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
+            if isinstance(request, _Garbled):
+                raise Rejected(_NO_MESSAGE)
             if streams:
                 return await send_all(inner(request, context), context)
             return await inner(request, context)
