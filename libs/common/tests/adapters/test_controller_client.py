@@ -146,6 +146,18 @@ async def test_a_forgotten_node_registers_again_as_the_same_process(controller: 
     assert controller.registrations[1].node.incarnation == b"i" * 16
 
 
+async def test_each_registration_claims_what_is_known_then(controller: FakeController) -> None:
+    known = (3, 1005)
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE, claims=lambda: known))
+        await client.until_unfenced()
+        known = (4, 2999)
+        controller.change(removed_nodes=(KEY,))
+        await image_where(client, lambda i: KEY in i.nodes and i.nodes[KEY].epoch == 2)
+    claims = [(r.max_leader_epoch, r.max_producer_id) for r in controller.registrations]
+    assert claims == [(3, 1005), (4, 2999)]
+
+
 async def test_a_stale_epoch_without_another_process_registers_again(controller: FakeController) -> None:
     async with opened(at(controller)) as client:
         await client.register(Registration(NODE))

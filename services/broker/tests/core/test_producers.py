@@ -158,3 +158,11 @@ def test_errors_say_what_to_do() -> None:
     append(producers, 1, 0, 1, 0)
     with pytest.raises(HeadraceError, match="ask for a new producer id"):
         producers.check(7, 0, 0, 1)
+
+
+def test_the_highest_id_is_of_those_that_can_have_been_given_out() -> None:
+    producers = Producers()
+    assert producers.highest_id(2**48) == -1
+    append(producers, 0, 0, 1, 0, producer_id=1005)
+    append(producers, 0, 0, 1, 1, producer_id=2**63 - 1)
+    assert producers.highest_id(2**48) == 1005

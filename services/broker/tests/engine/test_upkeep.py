@@ -212,3 +212,16 @@ async def test_images_of_many_topics_are_taken_in_at_once() -> None:
         engine.broker.follower.changed.clear()
         await asyncio.wait_for(engine.broker.follower.changed.wait(), 20)
         assert sum(one.core.leader_epoch is not None for one in engine.broker.replicas.all()) == 2_002
+
+
+async def test_a_made_up_producer_id_is_not_claimed_and_one_given_out_is() -> None:
+    async with running_engine() as engine:
+        [result] = await engine.produce(batch_of(1, producer_id=2**62 + 1, epoch=0, sequence=0))
+        assert result.error is None
+        assert engine.broker.highest[1] == -1
+        [result] = await engine.produce(batch_of(1, producer_id=12, epoch=0, sequence=0))
+        assert result.error is None
+        assert engine.broker.highest[1] == 12
+        given_out, _ = await engine.broker.producer_ids.init(None, None)
+        assert engine.broker.highest[1] >= given_out
+        assert engine.broker.highest[1] > 12

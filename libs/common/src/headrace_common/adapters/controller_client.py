@@ -309,8 +309,7 @@ class ControllerClient:
             cluster_id=self._registered.cluster_id,
             previous_epoch=self._registered.epoch,
             damaged=self._registration.damaged,
-            max_leader_epoch=self._registration.max_leader_epoch,
-            max_producer_id=self._registration.max_producer_id,
+            claims=self._registration.claims,
         )
         await self._join(again)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace_common.core.ids import PartitionId
+from headrace_common.core.ids import NO_PRODUCER_ID, PartitionId
 from headrace_common.core.image import Node
 from headrace_common.rpc.convert import node_to_proto
 from headrace_proto.v1 import controller_pb2 as pb
@@ -21,8 +22,9 @@ class Registration:
     """Epoch of the last registration after a clean stop; None: unclean or new."""
     damaged: tuple[PartitionId, ...] = ()
     """Logs that lost acknowledged records; the node must not lead them."""
-    max_leader_epoch: int = 0
-    max_producer_id: int = -1
+    claims: Callable[[], tuple[int, int]] = lambda: (0, NO_PRODUCER_ID)
+    """The highest leader epoch and producer id that the node knows of; asked anew for each registration, because a
+    metadata store may have been restored from before since the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,12 @@ class Registered:
 
 def register_request(registration: Registration) -> pb.RegisterNodeRequest:
     """The request that says it."""
+    leader_epoch, producer_id = registration.claims()
     return pb.RegisterNodeRequest(
         node=node_to_proto(registration.node),
         cluster_id=registration.cluster_id,
         previous_epoch=registration.previous_epoch,
         damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged],
-        max_leader_epoch=registration.max_leader_epoch,
-        max_producer_id=registration.max_producer_id,
+        max_leader_epoch=leader_epoch,
+        max_producer_id=producer_id,
     )

@@ -50,10 +50,9 @@ class Producers:
     def __len__(self) -> int:
         return len(self._known)
 
-    @property
-    def highest_id(self) -> int:
-        """The highest producer id known; -1: none."""
-        return max(self._known, default=NO_PRODUCER_ID)
+    def highest_id(self, id_max: int) -> int:
+        """The highest producer id known, of those up to ``id_max``; -1: none."""
+        return max((producer_id for producer_id in self._known if producer_id <= id_max), default=NO_PRODUCER_ID)
 
     def check(self, producer_id: int, epoch: int, first: int, records: int) -> ProducerBatch | None:
         """

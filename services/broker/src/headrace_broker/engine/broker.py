@@ -29,11 +29,13 @@ from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
 from headrace_broker.ports import Cluster, LogStore, RecoveryReport
 from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected
-from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
+from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 
 TRIMS_PER_REQUEST_MAX: Final = 10_000
+PRODUCER_ID_CLAIM_MAX: Final = 2**48
+"""Controllers count up from a small number; an id above this was made up by a client."""
 GAUGES_PER_PARTITION_MAX: Final = 200
 """With more logs than this their ends are not published one by one; DescribeLogs has them."""
 
@@ -110,10 +112,14 @@ class Broker:
 
     @property
     def highest(self) -> tuple[int, int]:
-        """The highest leader epoch and producer id in the logs, for the registration."""
+        """
+        The highest leader epoch in the logs, and the highest producer id in them or given out here: what a registration
+        claims. A client may write under any id, so ids that no controller ever reaches claim nothing.
+        """
         cores = [replica.core for replica in self.replicas.all()]
         epochs = (core.epochs.latest for core in cores)
-        return max(epochs, default=0), max((core.producers.highest_id for core in cores), default=-1)
+        ids = (core.producers.highest_id(PRODUCER_ID_CLAIM_MAX) for core in cores)
+        return max(epochs, default=0), max(self.producer_ids.highest, *ids, NO_PRODUCER_ID)
 
     def start(self) -> None:
         """Begin to work: the storage loop, the image, the clock."""

@@ -11,6 +11,7 @@ from collections import deque
 from typing import Final, Protocol
 
 from headrace_common.core.errors import HeadraceError, Rejected, RequestTimedOut
+from headrace_common.core.ids import NO_PRODUCER_ID
 from headrace_common.runtime.tasks import TaskRunner
 
 EPOCH_MAX: Final = 32_767
@@ -32,6 +33,8 @@ class ProducerIds:
         self._source = source
         self._tasks = tasks
         self._blocks: deque[range] = deque()
+        self.highest = NO_PRODUCER_ID
+        """The highest id that this broker may have given out; -1: none."""
         self._refill_at = 0
         self._refilling: asyncio.Task[HeadraceError | None] | None = None
 
@@ -84,5 +87,6 @@ class ProducerIds:
         except HeadraceError as error:
             return error
         self._blocks.append(block)
+        self.highest = max(self.highest, block[-1])
         self._refill_at = len(block) // 2
         return None
