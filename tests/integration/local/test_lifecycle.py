@@ -201,7 +201,7 @@ def test_ctrl_c_stops_a_cluster_in_the_foreground(tmp_path: Path) -> None:
         assert json.loads(text)["bootstrap_servers"]
         up.send_signal(number)
         _, said = up.communicate(timeout=30)
-        assert up.returncode == 0
+        assert up.returncode == 0, said
         assert "stopped; data are kept" in said
         assert "Traceback" not in said
         assert processes_on(tmp_path) == []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from headrace_cli.exits import ExitCode, exit_code_of, hint_of
+from headrace_cli.interrupts import interruptible
 from headrace_cli.output import Output
 from headrace_cli.session import DEFAULT_BOOTSTRAP, Session, open_session
 from headrace_common.core.errors import HeadraceError
@@ -52,7 +54,7 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
         @functools.wraps(function)
         def run(**given: Any) -> None:
             where = {key: given.pop(key) for key in ("bootstrap", "profile", "output", "debug")}
-            with errors_end_the_command(where["debug"]):
+            with errors_end_the_command(where["debug"]), interruptible(signal.SIGINT):
                 session = open_session(**where, env=os.environ, here=Path.cwd())
                 function(session, **given)
 
@@ -70,7 +72,7 @@ def plain_command(app: typer.Typer, name: str | None = None, **settings: Any) ->
         @functools.wraps(function)
         def run(**given: Any) -> None:
             output, debug = given.pop("output"), given.pop("debug")
-            with errors_end_the_command(debug):
+            with errors_end_the_command(debug), interruptible(signal.SIGINT):
                 function(Session(DEFAULT_BOOTSTRAP, output or Output.TABLE, debug), **given)
 
         app.command(name, **settings)(_with_parameters(run, function, shared))

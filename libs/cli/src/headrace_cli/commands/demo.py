@@ -15,6 +15,7 @@ import typer
 from headrace_cli.commanding import plain_command
 from headrace_cli.commands.local import FOLLOW_SECONDS, DataDirOption
 from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.interrupts import interruptible
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ def demo(
     from headrace_cli.local import LocalCluster
     from headrace_cli.local.state import DataDir
 
-    signal.signal(signal.SIGTERM, _interrupt)
     console = Console()
     directory = DataDir.at(data_dir)
     if fresh:
@@ -68,10 +68,11 @@ def demo(
         flush=flush or (saved.flush if saved else "group"),
     )
     try:
-        _start(console, cluster)
-        _run(console, cluster, rate, owned=True)
-        if stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI"):
-            _stay(console, cluster)
+        with interruptible(signal.SIGTERM):
+            _start(console, cluster)
+            _run(console, cluster, rate, owned=True)
+            if stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI"):
+                _stay(console, cluster)
     except KeyboardInterrupt:
         console.print("\nStopping ...")
         raise
@@ -99,10 +100,6 @@ def wipe(directory: object) -> None:
     if any(directory.path.iterdir()) and not (directory.path / "supervisor.lock").exists():
         raise CommandFailed(f"{directory.path} is no data directory of Headrace; it is not wiped", ExitCode.USAGE)
     shutil.rmtree(directory.path)
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _start(console: Console, cluster: LocalCluster) -> None:

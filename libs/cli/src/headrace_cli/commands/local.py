@@ -11,6 +11,7 @@ import typer
 
 from headrace_cli.commanding import pairs, plain_command
 from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.interrupts import interruptible
 from headrace_cli.output import Output, bytes_for_people
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 
@@ -81,7 +82,8 @@ def up(
         etcd=etcd,
         detach=detach,
     )
-    _run(session, cluster, timeout, detach=detach)
+    with interruptible(signal.SIGTERM):
+        _run(session, cluster, timeout, detach=detach)
 
 
 def down(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> None:
@@ -136,7 +138,6 @@ def _run(session: Session, cluster: LocalCluster, timeout: float, *, detach: boo
         session.say(f"a cluster runs on {cluster.directory.path} already; `headrace down` stops it")
         _show_cluster(session, cluster)
         return
-    _stop_on_sigterm()
     session.say(f"starting {cluster.options.brokers} brokers on {cluster.directory.path} ...")
     begun = time.monotonic()
     try:
@@ -160,13 +161,6 @@ def _ports(texts: list[str] | None) -> dict[str, int]:
     if wrong:
         raise typer.BadParameter(f"{', '.join(wrong)}: a port is a number, as in broker-1=9292")
     return {name: int(value) for name, value in given.items()}
-
-
-def _stop_on_sigterm() -> None:
-    def stop(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
 
 
 def _show_cluster(session: Session, cluster: LocalCluster) -> None:
