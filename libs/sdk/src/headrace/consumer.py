@@ -7,7 +7,9 @@ and decodes them on the application's thread. Nothing crosses threads per record
 
 from __future__ import annotations
 
+import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace._transport.port import Transport
+    from headrace.aio._reading import Reading
 
 WAIT_SLICE_MS = 500
 """Nobody waits longer without looking for failures."""
@@ -117,6 +120,7 @@ class Consumer:
         _transport: Transport | None = None,
         **settings: Any,
     ) -> None:
+        self._closed = True  # until it works, there is nothing to warn of
         arguments = read_arguments(topics, bootstrap_servers, group_id, settings)
         self._settings = arguments.settings
         self._wanted = arguments.topics
@@ -143,12 +147,15 @@ class Consumer:
             return
         self._closed = True
         _runtime.dismiss(self)
-        self._loop.call(self._end(), CLOSE_TIMEOUT_S)
-
-    async def _end(self) -> None:
-        await self._reading.close()
-        await self._transport.close()
+        self._loop.call(_end(self._reading, self._transport), CLOSE_TIMEOUT_S)
         self._arrived.set()
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or self._abandoned or sys.is_finalizing():
+            return
+        self._closed = True
+        warnings.warn(f"{self!r} was not closed; use close() or a with block", ResourceWarning, 2, self)
+        self._loop.call_soon(_end_soon, self._reading, self._transport)
 
     def _abandon(self) -> None:
         self._abandoned = True
@@ -400,3 +407,13 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"<headrace.Consumer {', '.join(sorted(self._wanted)) or 'of nothing'}: {self.state}>"
+
+
+async def _end(reading: Reading, transport: Transport) -> None:
+    await reading.close()
+    await transport.close()
+
+
+def _end_soon(reading: Reading, transport: Transport) -> None:
+    """On the loop: nobody waits for it, and the consumer itself is gone."""
+    _runtime.Tasks().start(_end(reading, transport), "consumer: end one that was not closed")

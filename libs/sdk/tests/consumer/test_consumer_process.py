@@ -112,3 +112,21 @@ def test_the_package_names_are_the_consumer_and_the_admin_client() -> None:
     assert headrace.AdminClient.__module__ == "headrace.admin"
     assert aio.Consumer.__module__ == "headrace.aio.consumer"
     assert aio.AdminClient.__module__ == "headrace.aio.admin"
+
+
+def test_a_consumer_that_nobody_closed_says_so_and_stops_fetching(headrace_memory: MemoryBackend) -> None:
+    headrace_memory.create_topic("t")
+    consumer = headrace_memory.consumer("t")
+    consumer.poll(timeout_ms=0)
+    transport = consumer._transport
+    closed = threading.Event()
+    real_close = transport.close
+
+    async def close() -> None:
+        await real_close()
+        closed.set()
+
+    transport.close = close  # type: ignore[method-assign]
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del consumer
+    assert closed.wait(10)

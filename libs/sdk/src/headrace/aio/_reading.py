@@ -297,6 +297,11 @@ class Reading:
                 self._position_waiters.remove(waiter)
         return now
 
+    @property
+    def begun(self) -> bool:
+        """Whether its tasks were started."""
+        return self._loop is not None
+
     def state(self, started: bool) -> str:
         """As ``Consumer.state`` of one that is not closed."""
         partitions = list(self.out.core.partitions.values())

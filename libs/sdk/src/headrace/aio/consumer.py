@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -81,6 +82,7 @@ class Consumer:
         _transport: Transport | None = None,
         **settings: Any,
     ) -> None:
+        self._closed = True  # until it works, there is nothing to warn of
         arguments = read_arguments(topics, bootstrap_servers, group_id, settings)
         self._settings = arguments.settings
         self._wanted = arguments.topics
@@ -118,6 +120,10 @@ class Consumer:
         await self._reading.close()
         await self._transport.close()
         self._arrived.set()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_closed", True) and self._reading.begun:
+            warnings.warn(f"{self!r} was not closed; use close() or async with", ResourceWarning, 2, self)
 
     async def __aenter__(self) -> Self:
         try:
