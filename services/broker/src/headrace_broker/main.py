@@ -144,6 +144,7 @@ class _Member:
         self._broker.start()
         self._client.want_unfenced()
         await self._client.until_unfenced()
+        self._broker.producer_ids.prefetch()
         await self._server.set_serving(True)
         await self._server.set_serving(True, SERVICE)
         ready = Ready(f"broker-{config.node_id}", self._server.endpoint, metrics=node.metrics)

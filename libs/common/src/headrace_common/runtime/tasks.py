@@ -56,11 +56,21 @@ class TaskRunner:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel what runs, newest first, and wait until each has ended."""
+        """
+        Cancel what runs, newest first, and wait until each has ended.
+
+        Whoever waits may be cancelled meanwhile, as gRPC does with a handler more than once: then the rest is
+        cancelled all the same.
+        """
         self._closed = True
-        for task in reversed(list(self._tasks)):
-            task.cancel()
-            await asyncio.wait([task])
+        try:
+            for task in reversed(list(self._tasks)):
+                task.cancel()
+                await asyncio.wait([task])
+        finally:
+            for task in list(self._tasks):
+                if not task.cancelling():
+                    task.cancel()
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

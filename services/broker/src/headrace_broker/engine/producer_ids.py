@@ -60,6 +60,11 @@ class ProducerIds:
                 return producer_id, epoch + 1
         return await self._next(), 0
 
+    def prefetch(self) -> None:
+        """Get the first block before anybody asks, so that a producer can start while controllers are down."""
+        if not self._blocks:
+            self._refill()
+
     async def _next(self) -> int:
         while not self._blocks:
             try:
