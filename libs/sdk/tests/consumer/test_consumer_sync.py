@@ -316,3 +316,18 @@ def test_many_partitions_are_all_read_with_small_bounds(broker: BrokerThread) ->
     for record in records:
         by_partition.setdefault(record.partition, []).append(record.offset)
     assert by_partition == {partition: list(range(40)) for partition in range(20)}
+
+
+def test_a_fetch_that_waits_at_the_broker_keeps_nobody_who_comes_late(broker: BrokerThread) -> None:
+    broker.append("t", 1, numbered(0, 3))
+    with open_consumer(broker, "t", fetch_max_wait_ms=300_000) as consumer:
+        consumer.pause(("t", 1))
+        assert consumer.poll(timeout_ms=100) == []
+        consumer.resume(("t", 1))
+        assert [r.offset for r in read(consumer, 3)] == [0, 1, 2]
+        consumer.seek(("t", 1), 1)
+        assert [r.offset for r in read(consumer, 2)] == [1, 2]
+        consumer.assign([ONE])
+        broker.append("one", 0, [b"x"])
+        assert [r.value for r in read(consumer, 1)] == [b"x"]
+        assert consumer.health().ok
