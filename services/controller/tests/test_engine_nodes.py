@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from headrace_common.core.errors import (
     StaleBrokerEpoch,
 )
 from headrace_common.core.ids import NO_NODE, NodeId
-from headrace_common.core.image import NodeKey
+from headrace_common.core.image import NodeKey, Role
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
@@ -216,6 +217,16 @@ class TestLeaving:
         with pytest.raises(NotFound):
             await engine.unregister(broker(1).key)
         assert one.epoch > 0
+
+    async def test_who_keeps_nothing_may_be_forgotten_while_it_leaves(self, world: Cell) -> None:
+        engine = await world.active()
+        admin = replace(broker(1), key=NodeKey(Role.ADMIN, NodeId(1)))
+        joined = await world.join(engine, admin)
+        with pytest.raises(Conflict, match="lives"):
+            await engine.unregister(admin.key)
+        await world.beat(engine, admin, joined.epoch, want_shutdown=True)
+        await engine.unregister(admin.key)
+        assert admin.key not in engine.image.nodes
 
 
 class TestDeaths:

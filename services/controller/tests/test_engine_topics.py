@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from headrace_common.core.errors import (
+    ErrorCode,
     HeadraceError,
     InvalidConfig,
     InvalidPartitions,
@@ -319,5 +320,11 @@ class TestSettings:
         for resource in (TopicResource("nope"), BrokerResource(NodeId(77))):
             with pytest.raises(NotFound):
                 await engine.alter_configs(resource, [], validate_only=False)
-            with pytest.raises(NotFound):
+            with pytest.raises(NotFound) as refusal:
                 engine.describe_configs(resource)
+            wanted = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if resource == TopicResource("nope")
+                else ErrorCode.RESOURCE_NOT_FOUND
+            )
+            assert refusal.value.code is wanted

@@ -197,7 +197,7 @@ class Nodes:
 
         Raises:
             NotFound: it is not registered.
-            Conflict: it holds replicas, or it lives.
+            Conflict: it holds replicas, or it lives and is not leaving.
         """
 
         def decision() -> Decision:
@@ -205,7 +205,8 @@ class Nodes:
             node = mirror.image.nodes.get(key)
             if node is None:
                 raise NotFound(f"{key} is not registered; nothing is to be removed")
-            if not node.fenced:
+            leaving = node.in_controlled_shutdown and key.role is not Role.BROKER
+            if not node.fenced and not leaving:
                 raise Conflict(f"{key} lives; stop it first")
             if key.role is Role.BROKER:
                 held = sum(key.id in p.replicas for p in mirror.image.partitions.values())
