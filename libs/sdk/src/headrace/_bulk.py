@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace._core.chunk import RECORD_OVERHEAD, Chunk
-from headrace._intake import Extra, Intake, View, check_headers
+from headrace._intake import Extra, Intake
+from headrace._record_rules import View, check_headers
 from headrace.errors import Rejected, SerializationFailed, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -50,16 +51,16 @@ def slices(
     Raises:
         Rejected, SerializationFailed, RecordTooLarge, UnknownTopicOrPartition: nothing was accepted.
     """
-    if hasattr(values, "null_count") and (keys is None or hasattr(keys, "null_count")) and not intake.serializes:
+    if hasattr(values, "null_count") and (keys is None or hasattr(keys, "null_count")) and not intake.rules.serializes:
         extra = _extra(intake, view, len(values), headers, partition, timestamps_ms)
         return _arrow_slices(intake, view, values, keys, extra)
-    listed = intake.many_values(_as_list(values))
-    listed_keys = None if keys is None else intake.many_keys(_as_list(keys))
+    listed = intake.rules.many_values(_as_list(values))
+    listed_keys = None if keys is None else intake.rules.many_keys(_as_list(keys))
     count = len(listed)
     if listed_keys is not None and len(listed_keys) != count:
         raise Rejected(f"{len(listed_keys)} keys for {count} values; give one for each, or None")
-    if intake.places_each and partition is None:
-        partition = intake.place_many(view, listed_keys or [None] * count)
+    if intake.rules.places_each and partition is None:
+        partition = intake.rules.place_many(view, listed_keys or [None] * count)
     extra = _extra(intake, view, count, headers, partition, timestamps_ms)
     return _list_slices(intake, view, listed, listed_keys, extra)
 
@@ -153,7 +154,7 @@ def _list_slices(intake: Intake, view: View, values: list[Any], keys: list[Any] 
             for size, pairs in zip(sizes, extra.headers, strict=True)
         ]
     if sizes:
-        intake.check_size(view, max(sizes) + RECORD_OVERHEAD)
+        intake.rules.check_size(view, max(sizes) + RECORD_OVERHEAD)
     total = sum(sizes) + RECORD_OVERHEAD * count
     bytes_max = intake.chunk_bytes(view) // 4
     if total <= bytes_max:
@@ -196,10 +197,10 @@ def _arrow_slices(intake: Intake, view: View, values: Any, keys: Any, extra: Ext
         raise Rejected(f"{len(keys)} keys for {count} values; give one for each, or None")
     if not count:
         return []
-    if intake.places_each and extra.partitions is None:
+    if intake.rules.places_each and extra.partitions is None:
         listed = [None] * count if keys is None else keys.to_pylist()
-        extra = extra._replace(partitions=intake.place_many(view, listed))
-    intake.check_size(view, _longest(values) + (0 if keys is None else _longest(keys)) + RECORD_OVERHEAD)
+        extra = extra._replace(partitions=intake.rules.place_many(view, listed))
+    intake.rules.check_size(view, _longest(values) + (0 if keys is None else _longest(keys)) + RECORD_OVERHEAD)
     total = _bytes(values) + (0 if keys is None else _bytes(keys)) + RECORD_OVERHEAD * count
     rows = max(1, count * intake.chunk_bytes(view) // total)
     made: list[Slice] = []

@@ -21,7 +21,7 @@ from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, Protocol, TypeVar
 
-from headrace.errors import ClientClosed, WaitTimedOut
+from headrace.errors import Rejected, WaitTimedOut
 
 T = TypeVar("T")
 
@@ -147,7 +147,9 @@ class LoopThread:
         """
         if self.here:
             coro.close()
-            raise ClientClosed("a sync client was called from its own background thread; use headrace.aio there")
+            raise Rejected(
+                "a sync client cannot wait on its own background thread, where callbacks run"
+            )
         future: ThreadFuture[T] = asyncio.run_coroutine_threadsafe(coro, self.loop)
         try:
             return future.result(timeout)

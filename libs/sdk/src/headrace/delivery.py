@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, overload
 
 from headrace._core.batch import Batch
 from headrace._core.chunk import Chunk
-from headrace.errors import WaitTimedOut
+from headrace.errors import HeadraceError, Rejected, WaitTimedOut
 from headrace.records import RecordMetadata
 
 _lock = threading.Lock()
@@ -64,22 +64,25 @@ class Delivery:
 
         Raises:
             WaitTimedOut: ``timeout`` has passed; the record is still on its way.
+            Rejected: called where the wait could never end: in the event loop that delivers the record.
             HeadraceError: the record was not written, or nobody can tell; see ``headrace.errors``.
         """
         if _holder(self._chunk, self._row) is not None:
+            if self._chunk.home == threading.get_ident():
+                raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
             settled = threading.Event()
             _when_settled(self._chunk, self._row, settled.set)
             if not settled.wait(timeout):
                 raise WaitTimedOut(f"not acknowledged within {timeout:g} s; it is still on its way")
         return _metadata(self._chunk, self._row)
 
-    def exception(self, timeout: float | None = None) -> Exception | None:
+    def exception(self, timeout: float | None = None) -> HeadraceError | None:
         """Wait like ``result``, and return why the record failed; None when it was acknowledged."""
         try:
             self.result(timeout)
-        except WaitTimedOut:
-            raise
-        except Exception as error:  # noqa: BLE001  # whatever it is, it is the answer
+        except HeadraceError as error:
+            if not self.done():
+                raise
             return error
         return None
 

@@ -41,7 +41,7 @@ from headrace.settings import ProducerSettings, bootstrap_addresses, read_settin
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from headrace._intake import View
+    from headrace._record_rules import View
     from headrace._transport.port import Transport
 
 T = TypeVar("T")
@@ -147,10 +147,10 @@ class Producer:
         intake = self._intake
         view = self._view(topic)
         try:
-            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+            row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
         except UnknownTopicOrPartition:
             view = self._view(topic, at_least=(partition or 0) + 1)
-            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+            row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
         return self._until_room(lambda: intake.add(view, row), row.size)
 
     def _view(self, topic: str, at_least: int = 0) -> View:

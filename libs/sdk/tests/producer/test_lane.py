@@ -13,6 +13,7 @@ from headrace.errors import (
     InvalidProducerEpoch,
     NetworkFailed,
     RecordTooLarge,
+    UnknownOutcome,
 )
 from headrace_common.core.batch import Codec, decode_batch, read_header
 
@@ -367,3 +368,14 @@ def test_abort_settles_everything_once() -> None:
     assert lane.idle
     assert not one.in_flight
     assert not two.in_flight
+
+
+def test_a_refusal_after_an_attempt_without_answer_is_no_proof() -> None:
+    lane = filled(2)
+    [one] = drain(lane)
+    lane.lost(one, LOST, 0)
+    assert drain(lane, now=100) == [one]
+    lane.refused(one, ErrorCode.MESSAGE_TOO_LARGE, "", 100)
+    assert one.parts is None
+    assert one.outcome is not None
+    assert isinstance(one.outcome.error, UnknownOutcome)

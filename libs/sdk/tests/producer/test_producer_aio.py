@@ -357,6 +357,15 @@ async def test_a_closed_producer_refuses(cluster: MemoryCluster) -> None:
             await call
 
 
+async def test_waiting_where_it_could_never_end_is_refused(cluster: MemoryCluster) -> None:
+    async with producer(cluster) as p:
+        delivery = await p.send("one", b"x")
+        with pytest.raises(Rejected, match="await it"):
+            delivery.result()
+        await delivery
+        assert delivery.result().offset == 0
+
+
 async def test_close_delivers_what_was_accepted(cluster: MemoryCluster) -> None:
     p = producer(cluster, linger_ms=60_000, delivery_timeout_ms=100_000)
     delivery = await p.send("one", b"x")

@@ -53,8 +53,9 @@ class Batch:
     """
     Records of one partition that are written together or not at all.
 
-    ``sent`` says whether it ever left: then its fate may be unknown. ``absent`` means that the leader has told it
-    was not written under its sequence. ``parts`` are the two halves when it was too large.
+    ``sent`` says whether it ever left; ``uncertain`` that an attempt had no clear answer, so that it may be written;
+    ``absent`` that the leader has told it was not written under its sequence. ``parts`` are the two halves when it was
+    too large.
     """
 
     __slots__ = (
@@ -76,6 +77,7 @@ class Batch:
         "size_bytes",
         "timestamps",
         "topic",
+        "uncertain",
         "watchers",
     )
 
@@ -93,6 +95,7 @@ class Batch:
         self.sent = False
         self.in_flight = False
         self.absent = False
+        self.uncertain = False
         self.expired = False
         self.last_error: Exception | None = None
         self.outcome: Outcome | None = None
@@ -138,7 +141,8 @@ class Batch:
     def restamp(self, identity: Identity, sequence: int) -> None:
         """The same records under another identity; the old sequence was never written."""
         assert self.encoded is not None, "only what was encoded has a sequence"
-        self.identity, self.sequence, self.absent = identity, sequence, False
+        self.identity, self.sequence = identity, sequence
+        self.absent = self.uncertain = False
         self.encoded = stamp_producer(self.encoded, identity.producer_id, identity.epoch, sequence)
 
     def _columns(self) -> RecordColumns:

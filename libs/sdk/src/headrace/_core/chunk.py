@@ -37,6 +37,7 @@ class Chunk:
         "error",
         "granted",
         "headers",
+        "home",
         "keys",
         "opened_ms",
         "partitions",
@@ -50,8 +51,10 @@ class Chunk:
         "watchers",
     )
 
-    def __init__(self, topic: str, *, opened_ms: float, record_max: int) -> None:
+    def __init__(self, topic: str, *, opened_ms: float, record_max: int, home: int = 0) -> None:
         self.topic = topic
+        self.home = home
+        """The thread that delivers it, which must not wait for it."""
         self.opened_ms = opened_ms
         """Monotonic: linger and delivery timeout count from here."""
         self.record_max = record_max

@@ -23,7 +23,7 @@ from typing import Final
 from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
 from headrace._core.chunk import BATCH_OVERHEAD
 from headrace._core.effects import Divided, Effect, RefreshMetadata, Settle
-from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTooLarge, error_for
+from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTooLarge, UnknownOutcome, error_for
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
 NEVER: Final = float("inf")
@@ -178,8 +178,9 @@ class Lane:
         room = self._rules.in_flight_max if self.proven or not self._rules.idempotent else 1
         if self.in_flight >= room:
             return None, []
-        for batch in self.sent[: self._rules.in_flight_max]:
-            if not (batch.in_flight or batch.absent or batch.written):
+        window = [batch for batch in self.sent if not batch.absent][: self._rules.in_flight_max]
+        for batch in window:
+            if not (batch.in_flight or batch.written):
                 return self._leaves(batch, broker, now_ms), []
         if self.gap or not self.waiting or len(self.sent) >= room:
             return None, []
@@ -251,11 +252,13 @@ class Lane:
             return []
         if error.code in _GAP and self._rules.idempotent:
             return self._out_of_order(batch, error)
-        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+        if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.uncertain:
             return self._divide(batch)
         if error.code in _MOVED or error.code in _AGAIN:
             return self._again(batch, error, now_ms, moved=error.code in _MOVED)
         self._leave(batch)
+        if batch.uncertain:
+            error = UnknownOutcome(f"{error}; but an attempt before may have been written")
         return self._give_up(batch, error)
 
     def _leave(self, batch: Batch) -> None:
@@ -271,6 +274,7 @@ class Lane:
 
     def _again(self, batch: Batch, error: HeadraceError, now_ms: float, *, moved: bool) -> list[Effect]:
         effects: list[Effect] = [RefreshMetadata(str(error))] if moved else []
+        batch.uncertain |= moved
         batch.last_error = error
         batch.attempts += 1
         if batch.expired:

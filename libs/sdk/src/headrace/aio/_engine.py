@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -74,6 +75,7 @@ class ProducerEngine:
     def start(self) -> None:
         """Run on the current loop."""
         self._loop = asyncio.get_running_loop()
+        self.intake.home = threading.get_ident()
         self._running = self._tasks.start(self._run(), "producer")
 
     # --- notes from other threads, with the intake's token held -----------------------------------------------

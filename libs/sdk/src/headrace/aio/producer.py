@@ -129,10 +129,10 @@ class Producer:
         intake = self._intake
         view = await self._view(topic)
         try:
-            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+            row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
         except UnknownTopicOrPartition:
             view = await self._view(topic, at_least=(partition or 0) + 1)
-            row = intake.row(view, value, key, headers, partition, timestamp_ms)
+            row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
         return await self._until_room(lambda: intake.add(view, row), row.size)
 
     async def _view(self, topic: str, at_least: int = 0) -> TopicView:
