@@ -57,6 +57,16 @@ async def test_a_fetch_waits_for_as_many_bytes_as_it_asked_for() -> None:
         assert len((await asyncio.wait_for(waiting, 5)).batches) == 2
 
 
+async def test_a_fetch_waits_for_records_also_when_slow_readers_hold_all_the_room() -> None:
+    async with running_engine() as engine:
+        engine.broker.fetches.in_flight_bytes = 1 << 40
+        waiting = asyncio.ensure_future(engine.fetch(bytes_min=1))
+        await engine.settle()
+        assert not waiting.done(), "or every idle consumer asks again and again"
+        await engine.produce(batch_of([b"a"]))
+        assert values(await asyncio.wait_for(waiting, 5)) == [b"a"]
+
+
 async def test_a_fetch_ends_when_its_time_is_over() -> None:
     async with running_engine() as engine:
         [result] = await engine.broker.fetches.fetch(FetchAsk([entry(0)], 1, 100, 1))

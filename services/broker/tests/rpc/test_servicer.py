@@ -164,6 +164,24 @@ async def test_bad_requests_are_answered_and_the_stream_goes_on(
     assert (await ask(call, request(p0=batch_of(1)))).partitions[0].base_offset == 0
 
 
+async def test_a_huge_topic_id_is_not_sent_back(broker: Served) -> None:
+    huge = bytes(8 << 20)
+    produce = pb.ProduceRequest(
+        acks=-1, timeout_ms=1_000, partitions=[pb.ProducePartition(topic_id=huge, batch=batch_of(1))]
+    )
+    position = pb.ListOffsetsRequest(partitions=[pb.ListOffsetsPartition(topic_id=huge, timestamp_ms=-1)])
+    trim = pb.DeleteRecordsRequest(partitions=[pb.DeleteRecordsPartition(topic_id=huge)])
+    answers = [
+        await ask(broker.stub.Produce(), produce),
+        await ask(broker.stub.Fetch(), fetch(partitions=[pb.FetchPartition(topic_id=huge, max_bytes=1)])),
+        await broker.stub.ListOffsets(position),
+        await broker.stub.DeleteRecords(trim),
+    ]
+    for answer in answers:
+        assert answer.partitions[0].error == ErrorCode.UNKNOWN_TOPIC_ID
+        assert answer.ByteSize() < 1_000
+
+
 async def test_ten_thousand_partitions_in_one_request_and_one_more(broker: Served) -> None:
     batch = batch_of(1)
     call = broker.stub.Produce()

@@ -140,7 +140,7 @@ class Fetches:
 
     def _most(self, ask: FetchAsk) -> int:
         spare = max(IN_FLIGHT_BYTES - self.in_flight_bytes, 0) // 8
-        return min(ask.bytes_max, RESPONSE_BYTES_MAX, spare)
+        return max(1, min(ask.bytes_max, RESPONSE_BYTES_MAX, spare))  # with 0, having nothing would be enough
 
     async def _collect(self, ask: FetchAsk) -> tuple[list[Fetched], int, bool]:
         room = self._most(ask)

@@ -27,6 +27,8 @@ from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
 
 FETCHES_READ_AHEAD: Final = 2
 TOPICS_PER_REQUEST_MAX: Final = 10_000
+TOPIC_ID_KEPT: Final = 17
+"""Bytes kept of a topic id: one more than an id has."""
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
 
@@ -270,7 +272,8 @@ async def _raise_error_of(reader: asyncio.Task[HeadraceError | None]) -> None:
 
 
 def _partition(entry: Any) -> PartitionId:
-    return PartitionId(TopicId(entry.topic_id), entry.partition)
+    """A topic id that is too long stays one that nothing has; errors show ids and answers repeat them."""
+    return PartitionId(TopicId(entry.topic_id[:TOPIC_ID_KEPT]), entry.partition)
 
 
 def _produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
