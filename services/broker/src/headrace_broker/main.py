@@ -27,6 +27,7 @@ from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
@@ -63,7 +64,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
                 config.server,
                 servicers=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining))],
                 health_names=[SERVICE],
-                interceptors=[tracing],
+                interceptors=[tracing, RpcMetrics(metrics.meter)],
                 serving=False,
             )
         )
