@@ -10,14 +10,16 @@ breaks its stream: what is silent is not trusted with more.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import grpc
 from grpc import aio
 
 from headrace._runtime import Tasks
+from headrace.errors import ClientClosed
 from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.options import open_channel
@@ -192,10 +194,23 @@ class GrpcFetchStream(_Stream[pb.FetchRequest, pb.FetchResponse]):
 
 
 class GrpcTransport:
-    """See ``port.Transport``. Made on any thread; used on one event loop."""
+    """
+    See ``port.Transport``. Made on any thread; used on one event loop.
+
+    Raises:
+        ClientClosed: this is a forked child of a process that had connections; gRPC hangs or crashes in such a child.
+    """
+
+    _connected_in: ClassVar[int | None] = None
+    """The process that opened the first channel."""
 
     def __init__(self, bootstrap: Sequence[str], *, call_timeout_ms: float = CALL_TIMEOUT_MS) -> None:
         assert bootstrap, "at least one address"
+        if GrpcTransport._connected_in not in (None, os.getpid()):
+            raise ClientClosed(
+                "this process was forked from one whose clients had connected, and gRPC does not survive that; "
+                "start it with multiprocessing.get_context('spawn'), or fork before the first client is used"
+            )
         self._bootstrap = list(bootstrap)
         self._call_timeout = call_timeout_ms / 1_000
         self._channels: dict[str, aio.Channel] = {}
@@ -313,6 +328,7 @@ class GrpcTransport:
             raise NetworkFailed("the client is closed")
         channel = self._channels.get(address)
         if channel is None:
+            GrpcTransport._connected_in = os.getpid()
             channel = self._channels[address] = open_channel(address)
         return channel
 
