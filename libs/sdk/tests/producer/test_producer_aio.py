@@ -206,6 +206,18 @@ async def test_callbacks_are_called_once(cluster: MemoryCluster) -> None:
     assert seen == [delivery, delivery]
 
 
+async def test_a_task_that_only_sends_lets_others_run(cluster: MemoryCluster) -> None:
+    async with producer(cluster) as p:
+        await p.send("one", b"x")
+        ran = asyncio.Event()
+        asyncio.get_running_loop().call_soon(ran.set)
+        for _ in range(1_000_000):
+            await p.send("one", b"x")
+            if ran.is_set():
+                break
+        assert ran.is_set()
+
+
 # --- partitioners -----------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
     from headrace._transport.port import Transport
     from headrace.aio._client import TopicView
+
+TURN_SECONDS: Final = 0.001
+"""A task that sends without a pause gives the loop a turn this often."""
 
 T = TypeVar("T")
 
@@ -71,6 +74,7 @@ class Producer:
         self._one = self._intake.one
         self._fast = self._intake.fast
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turn_at = 0.0
         self._closed = False
 
     async def send(
@@ -133,7 +137,12 @@ class Producer:
         except UnknownTopicOrPartition:
             view = await self._view(topic, at_least=(partition or 0) + 1)
             row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
-        return await self._until_room(lambda: intake.add(view, row), row.size)
+        delivery = await self._until_room(lambda: intake.add(view, row), row.size)
+        now = time()
+        if now >= self._turn_at:  # a loop that only sends must let batches leave, and other tasks run
+            self._turn_at = now + TURN_SECONDS
+            await asyncio.sleep(0)
+        return delivery
 
     async def _view(self, topic: str, at_least: int = 0) -> TopicView:
         self._start()
