@@ -147,9 +147,7 @@ class LoopThread:
         """
         if self.here:
             coro.close()
-            raise Rejected(
-                "a sync client cannot wait on its own background thread, where callbacks run"
-            )
+            raise Rejected("a sync client cannot wait on its own background thread, where callbacks run")
         future: ThreadFuture[T] = asyncio.run_coroutine_threadsafe(coro, self.loop)
         try:
             return future.result(timeout)
