@@ -238,8 +238,8 @@ def test_ctrl_c_ends_a_wait() -> None:
         p.send("one", b"x").result()
         c.inject("produce", Fault(Does.SILENCE))
         d = p.send("one", b"y")
-        print("waiting")
         try:
+            print("waiting")
             d.result()
         except KeyboardInterrupt:
             print("interrupted")
