@@ -24,6 +24,8 @@ from headrace.delivery import DeliveredBatch
 from headrace.records import TopicPartition
 from headrace_cli.app import app
 from headrace_cli.commands.cluster import judge
+from headrace_cli.commands.produce import _standard_input
+from headrace_cli.exits import CommandFailed
 from headrace_cli.session import Session
 from headrace_common.core.errors import RequestTimedOut, UnknownTopicOrPartition
 
@@ -155,6 +157,12 @@ def test_deleting_and_trimming_need_a_yes(admin: FakeAdmin) -> None:
     out("topic", "delete", "nothing", "--yes", code=3)
 
 
+def test_trimming_all_partitions_goes_no_further_than_each_has_records(admin: FakeAdmin) -> None:
+    out("topic", "trim", "flights", "--before", "99", "-y")
+    assert admin.asked == [("trim", {("flights", 0): 30, ("flights", 1): 99})]
+    out("topic", "trim", "flights", "--before", str(2**63), "-y", code=2)
+
+
 def test_an_unwell_cluster_says_why_and_ends_with_1(admin: FakeAdmin) -> None:
     verdict = out("cluster", "health", code=1)
     assert verdict == "not healthy: broker 1 is fenced; 1 partition without a leader\n"
@@ -240,6 +248,18 @@ def test_lines_are_sent_as_they_are(producers: list[FakeProducer], tmp_path: Any
     assert producers[0].sent == [(b"k", value, headers, 4) for value in (b"one", b"two", b"", b"\xff\x00three")]
     assert producers[0].settings["compression_type"] == "zstd"
     assert producers[0].settings["flushed"] == 60
+
+
+def test_arguments_that_are_no_text_are_sent_as_their_bytes(producers: list[FakeProducer]) -> None:
+    given = b"\xff".decode("utf-8", "surrogateescape")  # what Python makes of such an argument
+    out("produce", "t", "-v", given, "-k", given, "-H", f"a={given}", "-H", "a=2")
+    assert producers[0].sent == [(b"\xff", b"\xff", [("a", b"\xff"), ("a", b"2")], None)]
+
+
+def test_a_closed_standard_input_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(CommandFailed, match="standard input is closed"):
+        _standard_input()
 
 
 def test_keys_files_values_and_json(producers: list[FakeProducer], tmp_path: Any) -> None:

@@ -55,7 +55,9 @@ def test_an_unknown_letter_is_named() -> None:
         (b"[1]", "line 7 is not of the form"),
         (b'{"key": "k"}', "line 7 is not of the form"),
         (b'{"value": {"base64": "?"}}', "is no base64"),
+        ('{"value": {"base64": "ü"}}'.encode(), "is no base64"),
         (b'{"value": "v", "headers": [["a"]]}', "headers are an object"),
+        (b'{"value": "v", "headers": 5}', "headers are an object"),
         (b'{"value": "v", "partition": "0"}', "partition is a whole number"),
     ],
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import TracebackType
 
 
 def main() -> None:
     """Run one command."""
+    if sys.stdout is None:  # closed, as by `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it lives as long as the process
     if "--debug" not in sys.argv:
         sys.excepthook = _one_line
     from headrace_cli.app import app

@@ -83,9 +83,17 @@ def add_partitions(admin: AdminClient, name: str, total: int, *, dry_run: bool) 
 
 
 def trim(admin: AdminClient, name: str, partitions: list[int] | None, offset: int) -> list[Row]:
-    """The first offset that is left, per partition."""
-    numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
-    starts = admin.delete_records({(name, number): offset for number in numbers})
+    """
+    The first offset that is left, per partition. Without ``partitions`` it is all of the topic's; a shorter one then
+    loses what it has, for an offset beyond its end would be refused when others are trimmed already.
+    """
+    if partitions or offset < 0:
+        numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
+        upto = dict.fromkeys(numbers, offset)
+    else:
+        rows = describe_topic(admin, name, segments=False)["partitions"]
+        upto = {r["partition"]: offset if r["end_offset"] is None else min(offset, r["end_offset"]) for r in rows}
+    starts = admin.delete_records({(name, number): last for number, last in upto.items()})
     return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
 
 

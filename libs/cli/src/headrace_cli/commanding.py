@@ -8,6 +8,7 @@ and ``--debug``.
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import os
@@ -100,12 +101,20 @@ class errors_end_the_command:  # noqa: N801 - reads as the statement it is
             case KeyboardInterrupt():
                 raise typer.Exit(ExitCode.INTERRUPTED) from None
             case BrokenPipeError():
-                # Nobody reads; closing stdout at exit would complain once more.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                _drop_output()
                 raise typer.Exit(ExitCode.BROKEN_PIPE) from None
             case OSError() if error.filename is not None and not self._debug:
                 say_error(f"{error.filename}: {error.strerror}", "Check the path and its permissions.")
                 raise typer.Exit(ExitCode.USAGE) from None
+            case OSError() if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO) and not self._debug:
+                _drop_output()
+                say_error(f"the output cannot be written: {error.strerror}", "Make room there, or write elsewhere.")
+                raise typer.Exit(ExitCode.FAILED) from None
+
+
+def _drop_output() -> None:
+    """Nothing more can be written; closing stdout at exit would complain once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say_error(text: str, hint: str) -> None:

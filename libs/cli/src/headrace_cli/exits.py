@@ -52,11 +52,16 @@ _BY_KIND = {
     Kind.UNKNOWN: ExitCode.TIMED_OUT,
 }
 
+_HINTS_BY_KIND = {
+    Kind.INVALID: "Correct it; --help shows what the command takes.",
+    Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show what there is.",
+}
+
 _HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topic list` shows the topics there are.",
     ErrorCode.TOPIC_ALREADY_EXISTS: "`headrace topic describe NAME` shows it; `headrace topic delete NAME` removes it.",
     ErrorCode.INVALID_CONFIG: "`headrace topic set NAME` shows a topic's settings, "
-    "`headrace cluster configs --all` the brokers'.",
+    "`headrace cluster configs --all` the brokers', --help those of a command.",
     ErrorCode.NETWORK_EXCEPTION: "Is it running? `headrace status` looks at the local cluster, `headrace up` starts "
     "one; --bootstrap HOST:PORT or HEADRACE_BOOTSTRAP names another.",
     ErrorCode.METADATA_UNAVAILABLE: "Look at etcd and the controller: `headrace status`.",
@@ -88,4 +93,5 @@ def hint_of(error: HeadraceError) -> str:
         return error.hint
     if "`headrace" in str(error):
         return ""
-    return _HINTS.get(error.code, "Run it again with --debug to see where it comes from.")
+    by_kind = _HINTS_BY_KIND.get(error.kind, "Run it again with --debug to see where it comes from.")
+    return _HINTS.get(error.code, by_kind)

@@ -8,7 +8,6 @@ UTF-8 appear as ``{"base64": "..."}``, which ``produce --json`` takes too, so th
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -131,7 +130,9 @@ def parse_json(line: bytes, where: str) -> Outgoing:
         raise CommandFailed(f'{where} is not of the form {{"key": ..., "value": ...}}', ExitCode.USAGE)
     headers = data.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs):
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str) for pair in pairs
+    ):
         raise CommandFailed(f"{where}: headers are an object, or a list of [name, value]", ExitCode.USAGE)
     partition, timestamp = data.get("partition"), data.get("timestamp_ms")
     for name, number in (("partition", partition), ("timestamp_ms", timestamp)):
@@ -155,6 +156,6 @@ def _bytes(data: Any, where: str) -> bytes | None:
         case {"base64": str() as text} if len(data) == 1:
             try:
                 return base64.b64decode(text, validate=True)
-            except binascii.Error:
+            except ValueError:
                 raise CommandFailed(f"{where}: {text[:60]!r} is no base64", ExitCode.USAGE) from None
     return orjson.dumps(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from headrace_cli.commands.lines import Outgoing
 
 PROGRESS_SECONDS = 1.0
+
+# So that the topic's max.message.bytes is what bounds a record.
+REQUEST_BYTES_MAX = 16 << 20
 
 
 def register(app: typer.Typer) -> None:
@@ -52,12 +56,16 @@ def produce(
     if key_separator == "":
         raise typer.BadParameter("--key-separator cannot be empty")
     headers: list[tuple[str, bytes | None]] = [
-        (name, text.encode()) for name, text in pairs(header, "--header NAME=VALUE").items()
+        (name, os.fsencode(text)) for one in header or [] for name, text in pairs([one], "--header NAME=VALUE").items()
     ]
-    reader = LineReader(
-        None if key is None else key.encode(), key_separator.encode() if key_separator else None, headers, json_lines
-    )
-    settings = {"acks": acks, "compression_type": compression, "linger_ms": linger_ms}
+    separator = os.fsencode(key_separator) if key_separator else None
+    reader = LineReader(None if key is None else os.fsencode(key), separator, headers, json_lines)
+    settings = {
+        "acks": acks,
+        "compression_type": compression,
+        "linger_ms": linger_ms,
+        "max_request_size": REQUEST_BYTES_MAX,
+    }
     with ExitStack() as stack:
         if value:
             records = reader.values(value)
@@ -65,8 +73,14 @@ def produce(
             records = reader.whole(files)
         else:
             sources = [(str(file), stack.enter_context(file.open("rb"))) for file in files or []]
-            records = reader.lines(sources or [("standard input", sys.stdin.buffer)])
+            records = reader.lines(sources or [("standard input", _standard_input())])
         _send_all(session, topic, records, partition, settings, timeout)
+
+
+def _standard_input() -> Iterable[bytes]:
+    if sys.stdin is None:  # closed, as by `<&-`
+        raise CommandFailed("standard input is closed", ExitCode.USAGE, "Give --value, or files.")
+    return sys.stdin.buffer
 
 
 class LineReader:
@@ -83,7 +97,7 @@ class LineReader:
     def values(self, texts: list[str]) -> Iterator[Outgoing]:
         """From the command line."""
         for number, text in enumerate(texts, 1):
-            yield self._record(text.encode(), f"value {number}")
+            yield self._record(os.fsencode(text), f"value {number}")
 
     def whole(self, files: list[Path]) -> Iterator[Outgoing]:
         """One record for each file."""
@@ -109,7 +123,7 @@ class LineReader:
         key, found, value = line.partition(self._separator)
         if not found:
             raise CommandFailed(
-                f"{where} has no {self._separator.decode()!r}",
+                f"{where} has no {os.fsdecode(self._separator)!r}",
                 ExitCode.USAGE,
                 "Records before it were sent. Give another --key-separator, or leave it out.",
             )

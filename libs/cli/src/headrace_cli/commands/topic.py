@@ -13,6 +13,7 @@ from headrace_cli.output import Output, bytes_for_people
 from headrace_cli.session import Session
 
 HELP = "Create, look at, change and delete topics"
+OFFSET_MAX = 2**63 - 1
 
 Name = Annotated[str, typer.Argument(help="The topic")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check it, and change nothing")]
@@ -151,7 +152,9 @@ def trim(
     session: Session,
     name: Name,
     *,
-    offset: Annotated[int | None, typer.Option("--before", min=0, help="Remove what is before this offset")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--before", min=0, max=OFFSET_MAX, help="Remove what is before this offset")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all records there are now")] = False,
     partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these")] = None,
     yes: Yes = False,
