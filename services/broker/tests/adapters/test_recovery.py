@@ -74,6 +74,25 @@ async def test_an_unsound_tail_that_was_promised_is_damage_and_keeps_its_rows(ro
         assert logs.floor(writer.log, Offset(59)) == writer.rows[5]
 
 
+@pytest.mark.parametrize("what", ["checksum", "hole"])
+async def test_damage_outlives_clean_stops(rocks: RocksDisk, what: str) -> None:
+    writer = Writer(rocks.logs.new_log_id())
+    rocks.logs.write([*writer.create(), *writer.append(6)])
+    await rocks.logs.sync()
+    rocks.logs.note_synced(writer.log, Offset(60), 1)
+    at, end = (50, 50) if what == "checksum" else (30, 30)
+    if what == "checksum":
+        rocks.logs.write([PutBatch(writer.log, writer.rows[5], tampered(writer.batches[50], 200, ">q", 1))])
+    else:
+        rocks.logs._store._db.delete(b"\x00\x00\x00\x01\x06" + at.to_bytes(8, "big"))
+    for epoch in (None, 7, 8, None, 9):
+        logs = await rocks.restart(clean_epoch=epoch)
+        (found,) = logs.recovered()
+        assert found.damage is not None, f"after a stop with {epoch}"
+        assert (found.damage.recovered_end, found.log_end) == (end, end)
+        assert logs.floor(writer.log, Offset(59)) == writer.rows[5], "kept for a human"
+
+
 async def test_a_hole_at_the_start_leaves_nothing(rocks: RocksDisk) -> None:
     writer = Writer(rocks.logs.new_log_id())
     rocks.logs.write([*writer.create(), *writer.append(3)])

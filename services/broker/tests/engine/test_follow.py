@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.rows import DropLog, LogWrite
+from headrace_broker.core.rows import DropLog, IndexRow, LogId, LogWrite
 from headrace_broker.engine.follow import DELETION_RETRY_MS
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.ports import Damage
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import BROKER_ID, image_of, topic_id_of
-from headrace_common.core.errors import ErrorCode, MetadataUnavailable
+from headrace_common.core.errors import ErrorCode, MetadataUnavailable, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Partition, TopicDeletion
 
@@ -192,6 +192,8 @@ async def test_a_damaged_log_never_leads_until_the_loss_was_accepted() -> None:
     again._recovered = [
         replace(log, damage=damage) if log.state.partition == before else log for log in again.recovered()
     ]
+    damaged = next(log.log for log in again.recovered() if log.damage is not None)
+    again._evidence[damaged] = Offset(9)
     async with running_engine(store=again) as engine:
         [result] = await engine.produce(batch_of(1))
         assert result.error is not None
@@ -200,8 +202,42 @@ async def test_a_damaged_log_never_leads_until_the_loss_was_accepted() -> None:
         assert replica_of(engine).standing is Standing.DAMAGED
         assert await error_of(engine, 1) is None
         await show(engine, with_partition(engine.cluster.image, recovering=True, leader_epoch=1, partition_epoch=1))
+        assert again.evident_end(damaged) == 3, "or the next start would find it damaged again"
         [result] = await engine.produce(batch_of(1))
         assert result.base_offset == 3
+
+
+async def test_a_damaged_log_that_cannot_be_read_stops_no_broker_and_is_not_written_to() -> None:
+    store = MemoryLogs()
+    async with running_engine(store=store) as engine:
+        await engine.produce(batch_of(3))
+        hurt = replica_of(engine)
+    again = store.reopened()
+    damage = Damage(hurt.id, Offset(3), Offset(9), "its rows are not readable")
+    again._recovered = [
+        replace(log, damage=damage) if log.state.partition == hurt.id else log for log in again.recovered()
+    ]
+    floor, writes = again.floor, list[LogWrite]()
+
+    def unreadable(log: LogId, offset: Offset) -> IndexRow | None:
+        if log == hurt.core.log:
+            raise StorageFailed("a corrupt block")
+        return floor(log, offset)
+
+    again.floor = unreadable  # type: ignore[method-assign]  # a broken disk
+    write = again.write
+
+    def recorded(group: Sequence[LogWrite]) -> None:
+        writes.extend(group)
+        write(group)
+
+    again.write = recorded  # type: ignore[method-assign]  # a spy
+    async with running_engine(store=again) as engine:
+        assert replica_of(engine).standing is Standing.DAMAGED
+        assert await error_of(engine, 1) is None
+        await engine.broker.checkpoint()
+    assert writes
+    assert hurt.core.log not in {one.log for one in writes}
 
 
 async def test_an_older_or_equal_word_about_the_epoch_writes_nothing(engine: Engine) -> None:

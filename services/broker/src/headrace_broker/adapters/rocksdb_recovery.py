@@ -136,7 +136,7 @@ def _recover_log(
         return
     last = _last_row(store, log, NUMBER_MAX)
     fault = ""
-    if not clean:
+    if not clean or not _verified_whole(entry, last):
         sound, fault = _sound_end(store, log, meta.state, entry, last, found)
         last = sound if fault else last
     end = Offset(max(meta.state.log_start, last.next_offset)) if last else meta.state.log_start
@@ -185,6 +185,11 @@ def _cut_meta(meta: _Meta, end: Offset) -> _Meta:
 def _last_row(store: RocksDbStore, log: LogId, number: int) -> IndexRow | None:
     found = store.last_below(make_key(log, Kind.INDEX, 0), make_key(log, Kind.INDEX, number))
     return decode_index(split_key(found[0])[2], found[1]) if found else None
+
+
+def _verified_whole(entry: Evidence | None, last: IndexRow | None) -> bool:
+    """Whether the log was seen sound up to its end: a damaged one was not, and stays so over clean stops."""
+    return last is None or (entry is not None and entry.verified >= last.next_offset)
 
 
 def _sound_end(

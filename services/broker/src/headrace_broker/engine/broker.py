@@ -142,7 +142,8 @@ class Broker:
         """Write what spares the next start work; called last, when nothing is appended any more."""
         if not self._started:
             return
-        await self.loop.post_all((replica, CheckpointAsked()) for replica in self.replicas.all())
+        sound = [replica for replica in self.replicas.all() if replica.damage is None]  # a write would cut what is kept
+        await self.loop.post_all((replica, CheckpointAsked()) for replica in sound)
 
     def produce_session(self) -> ProduceSession:
         """For one produce stream; give it back with ``end_session``."""

@@ -16,14 +16,14 @@ from typing import Final
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Deposed, Elected, Event, Reconfigured
 from headrace_broker.core.producers import Producers
-from headrace_broker.core.rows import DropLog, LogWrite
+from headrace_broker.core.rows import DropLog, IndexRow, LogWrite
 from headrace_broker.core.segments import Segments
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import Cluster, LogStore, RecoveredLog
 from headrace_common.core.configs import TopicConfig
-from headrace_common.core.errors import HeadraceError, NotLeader
+from headrace_common.core.errors import HeadraceError, NotLeader, StorageFailed
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.core.image import Partition as PartitionMetadata
@@ -58,6 +58,8 @@ class ImageFollower:
         self._incarnation = incarnation
         self._key = NodeKey(Role.BROKER, replicas.broker_id)
         self._may_lead = False
+        self._accepted: list[Replica] = []
+        """Logs whose loss of records the image accepts, until their evidence is lowered."""
         self._to_delete = asyncio.Event()
         self.changed = asyncio.Event()
         """Set after each image that was taken in."""
@@ -94,10 +96,19 @@ class ImageFollower:
             steps += self._assign(EMPTY_IMAGE if unlocked else old, image)
         if image.deletions is not old.deletions:
             self._to_delete.set()
+        await self._lower_evidence()
         await self._loop.post_all(steps)
         if old.revision == 0:
             self._report_strays()
         self.changed.set()
+
+    async def _lower_evidence(self) -> None:
+        """Before anything is written to logs whose loss was accepted: or they were damaged again after a restart."""
+        accepted, self._accepted = self._accepted, []
+        if accepted:
+            cores = [replica.core for replica in accepted]
+            ends = [(core.log, core.log_end, core.epochs.epoch_at(Offset(core.log_end - 1))) for core in cores]
+            await self._store.lower_evidence(ends)
 
     def _report_strays(self) -> None:
         stray = [replica for replica in self._replicas.all() if replica.standing is Standing.STRAY]
@@ -168,6 +179,7 @@ class ImageFollower:
         if replica.damage is not None and leads and partition.recovering:
             _log.warning("the loss of records was accepted", extra=_about(replica, partition.leader_epoch))
             replica.damage = None
+            self._accepted.append(replica)
         replica.topic = image.topics[partition.id.topic_id].name
         replica.standing = Standing.ONLINE if replica.damage is None else Standing.DAMAGED
         config = self._config(image, partition.id.topic_id)
@@ -262,11 +274,17 @@ class ImageFollower:
 def restored(
     store: LogStore, log: RecoveredLog, config: TopicConfig, now_ms: int, roll_jitter_ms: int = 0
 ) -> Partition:
-    """The partition of a log that the store found: producers from their snapshot and the index rows after it."""
-    holder = store.floor(log.log, log.producers_at)
-    inside = holder is not None and holder.next_offset > log.producers_at  # the log start may be inside a batch
-    replay_from = holder.base_offset if holder is not None and inside else log.producers_at
-    rows = list(store.index(log.log, replay_from, log.log_end))
+    """
+    The partition of a log that the store found: producers from their snapshot and the index rows after it.
+
+    The rows of a damaged log may not be readable; it does not lead before its loss is accepted.
+    """
+    try:
+        rows = _since_snapshot(store, log)
+    except StorageFailed:
+        if log.damage is None:
+            raise
+        rows = []
     producers = Producers(log.producers)
     producers.replay(rows, now_ms)
     segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter_ms)
@@ -274,6 +292,13 @@ def restored(
     core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
     core.snapshot_bytes = sum(row.size for row in rows)
     return core
+
+
+def _since_snapshot(store: LogStore, log: RecoveredLog) -> list[IndexRow]:
+    holder = store.floor(log.log, log.producers_at)
+    inside = holder is not None and holder.next_offset > log.producers_at  # the log start may be inside a batch
+    replay_from = holder.base_offset if holder is not None and inside else log.producers_at
+    return list(store.index(log.log, replay_from, log.log_end))
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:
