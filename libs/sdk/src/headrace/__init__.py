@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace import aio, errors, serializers
-    from headrace.admin import AdminClient
+    from headrace.admin import AdminClient, NewTopic
     from headrace.consumer import Consumer
     from headrace.delivery import DeliveredBatch, Delivery
     from headrace.errors import HeadraceError
@@ -27,6 +27,7 @@ _HOME: Final = {
     "DeliveredBatch": "headrace.delivery",
     "Delivery": "headrace.delivery",
     "HeadraceError": "headrace.errors",
+    "NewTopic": "headrace.admin",
     "Producer": "headrace.producer",
     "Record": "headrace.records",
     "RecordMetadata": "headrace.records",
@@ -42,6 +43,7 @@ __all__ = [
     "DeliveredBatch",
     "Delivery",
     "HeadraceError",
+    "NewTopic",
     "Producer",
     "Record",
     "RecordMetadata",

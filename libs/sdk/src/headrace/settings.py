@@ -56,6 +56,11 @@ def bootstrap_addresses(given: str | Sequence[str] | None) -> list[str]:
     if given is None:
         given = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
         source = BOOTSTRAP_VARIABLE
+    if not isinstance(given, str | Sequence):
+        raise InvalidConfig(
+            f"{source} is a text or a list of host:port, not {type(given).__name__}; settings are keyword arguments, "
+            "so write (**settings) for those in a dict"
+        )
     texts = given.split(",") if isinstance(given, str) else list(given)
     addresses: list[str] = []
     for text in texts:

@@ -77,6 +77,8 @@ def check_topic_name(name: str) -> str:
     Raises:
         InvalidTopic: with the rule that is broken.
     """
+    if not isinstance(name, str):
+        raise InvalidTopic(f"a topic name is text, not {name!r}")
     if not name:
         raise InvalidTopic("a topic name cannot be empty")
     if name in {".", ".."}:
