@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 LOG_BYTES_MAX: Final = 32 << 20
+LOG_TAIL_BYTES: Final = 65_536
 POLL_SECONDS: Final = 0.01
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -108,11 +110,22 @@ def kill_children(children: Sequence[ProcessId], timeout_seconds: float) -> list
 
 
 def tail(log: Path, lines: int) -> str:
-    """The last lines of a log, for an error text."""
+    """The last lines of a log as people read them, for an error text; tracebacks stay in the log."""
     with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(log.stat().st_size - 16_384, 0))
-        return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        file.seek(max(log.stat().st_size - LOG_TAIL_BYTES, 0))
+        return "\n".join(_spoken(line) for line in file.read().decode(errors="replace").splitlines()[-lines:])
     return ""
+
+
+def _spoken(line: str) -> str:
+    """A line of JSON as its message, and the last line of the error that came with it; others as they are."""
+    try:
+        fields = json.loads(line)
+        said = f"{fields['level']}: {fields['msg']}"
+    except (ValueError, KeyError, TypeError):
+        return line
+    error = str(fields.get("error") or "").strip().splitlines()
+    return f"{said}: {error[-1]}" if error else said
 
 
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
