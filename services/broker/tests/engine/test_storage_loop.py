@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.rows import LogWrite, PutBatch
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.storage_loop import STALL_WAIT_MS
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
@@ -183,6 +185,24 @@ async def test_below_the_disks_reserve_appends_are_refused_until_there_is_space(
         store.free = (51, 1_000)
         await engine.clock.advance(DISK_CHECK_MS)
         assert (await engine.produce(batch_of(1)))[0].base_offset == 1
+
+
+async def test_a_fast_producer_does_not_fill_the_disk_between_two_looks() -> None:
+    store = MemoryLogs(free=(8 << 20, 8 << 20))
+    settings = EngineSettings(flush=Flush.OS, disk_reserve_bytes=1 << 20)
+    async with running_engine(store=store, settings=settings) as engine:
+        write = store.write
+
+        def fill(writes: Sequence[LogWrite]) -> None:
+            write(writes)
+            store.free = (store.free[0] - sum(one.row.size for one in writes if isinstance(one, PutBatch)), 8 << 20)
+
+        store.write = fill  # type: ignore[method-assign]  # a disk that gets smaller
+        results = [(await engine.produce(batch_of([bytes(900_000)])))[0] for _ in range(20)]
+    codes = [None if one.error is None else one.error.code for one in results]
+    assert codes[0] is None
+    assert codes[-1] is ErrorCode.DISK_FULL
+    assert store.free[0] >= 0
 
 
 @pytest.mark.parametrize(("total", "reserve"), [(1 << 30, (1 << 30) // 20), (1 << 44, 5 << 30)])

@@ -80,6 +80,25 @@ async def test_a_full_disk_lets_retention_run_at_once() -> None:
         assert await start_of(engine) == 1
 
 
+async def test_space_of_trims_is_given_back_at_once_while_the_disk_is_full_and_with_retention_else() -> None:
+    store = MemoryLogs()
+    reclaims = 0
+
+    async def reclaim() -> None:
+        nonlocal reclaims
+        reclaims += 1
+
+    store.reclaim = reclaim  # type: ignore[method-assign]  # a spy
+    async with running_engine(store=store) as engine:
+        await engine.produce(batch_of(3))
+        await engine.broker.trim([(T0, -1)])
+        await engine.clock.advance(INTERVAL_MS)
+        assert reclaims == 1
+        store.free = (1, 1 << 40)
+        await engine.clock.advance(5_000)
+        assert reclaims > 2
+
+
 async def test_trims_are_checked_and_one_bad_partition_spoils_no_other() -> None:
     async with running_engine() as engine:
         await engine.produce({0: batch_of(3), 1: batch_of(3)})

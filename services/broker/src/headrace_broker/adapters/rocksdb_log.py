@@ -53,6 +53,8 @@ from headrace_common.core.errors import InconsistentClusterId, StorageFailed, Un
 from headrace_common.core.ids import Offset
 
 T = TypeVar("T")
+FLUSHED_FROM_BYTES = 4 << 20
+"""Memtables below this are not flushed for their space."""
 _EXTENDS = (PutBatch, PutEpoch, PutSegment, PutProducers)
 """Writes after which a damaged log's rows behind its end must be gone."""
 
@@ -290,13 +292,20 @@ class RocksDbLogs:
         await self._in_thread(self._evidence_writer, lambda: self._keeper.lower(logs))
 
     def free_bytes(self) -> tuple[int, int]:
-        """See ``LogStore``."""
+        """See ``LogStore``. What is in memtables is written once more, to table files, before its WAL goes."""
+        free, total = self._disk()
+        return max(0, free - self._store.memtable_bytes()), total
+
+    def _disk(self) -> tuple[int, int]:
         disk = os.statvfs(self._directory.path)
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
     async def reclaim(self) -> None:
         """See ``LogStore``. While one request is being worked on, another does nothing."""
-        self._reclaimer.start()
+        free, total = self._disk()
+        held = self._store.memtable_bytes()
+        # On a small disk a write-ahead log counts: it goes when what it holds is in table files.
+        self._reclaimer.start(flush=2 * held < free and held > max(FLUSHED_FROM_BYTES, total // 20))
 
     async def reclaimed(self) -> None:
         """Wait until what the last ``reclaim`` asked for is done: for tests and benchmarks."""

@@ -43,11 +43,14 @@ class Reclaimer:
         if self._dropped.get(log, start) is not None:
             self._dropped[log] = start
 
-    def start(self) -> None:
-        """Begin with what was dropped since the last start; nothing, while that is still being worked on."""
-        if self._dropped and (self._work is None or self._work.done()):
+    def start(self, *, flush: bool = False) -> None:
+        """
+        Begin with what was dropped since the last start, after a flush of the memtables if that is asked for; nothing,
+        while that is still being worked on.
+        """
+        if (self._dropped or flush) and (self._work is None or self._work.done()):
             taken, self._dropped = self._dropped, {}
-            self._work = self._thread.submit(self._compact, taken)
+            self._work = self._thread.submit(self._reclaim, taken, flush)
 
     async def finished(self) -> None:
         """Wait for the work that was started."""
@@ -59,16 +62,22 @@ class Reclaimer:
         self._stopping.set()
         self._thread.shutdown(wait=True)
 
-    def _compact(self, dropped: _Dropped) -> None:
+    def _reclaim(self, dropped: _Dropped, flush: bool) -> None:
         try:
-            self._store.collect_blobs(False)
-            try:
-                self._compact_ranges(_prefix_ranges(dropped))
-            finally:
-                self._store.collect_blobs(True)
-            self._compact_ranges(_log_ranges(dropped))
+            if flush:
+                self._store.flush()
+            if dropped:
+                self._compact(dropped)
         except StorageFailed as error:
             self._store.fail(error)
+
+    def _compact(self, dropped: _Dropped) -> None:
+        self._store.collect_blobs(False)
+        try:
+            self._compact_ranges(_prefix_ranges(dropped))
+        finally:
+            self._store.collect_blobs(True)
+        self._compact_ranges(_log_ranges(dropped))
 
     def _compact_ranges(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
         for low, high in ranges:

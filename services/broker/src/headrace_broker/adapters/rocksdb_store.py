@@ -258,6 +258,11 @@ class RocksDbStore:
         """The number of the newest WAL file."""
         return max((int(p.stem) for p in self.path.glob("*.log")), default=0)
 
+    def memtable_bytes(self) -> int:
+        """Bytes that are in no table file yet."""
+        with mapped("reading a property"):
+            return int(self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
+
     def flush(self) -> None:
         """Write all memtables to table files; returns when they are on disk. In a thread."""
         self.check()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from headrace_broker.core.measures import Measures
@@ -46,6 +46,8 @@ SLICE_BYTES: Final = 1 << 20
 """Bytes of one write group at most, so that other work gets its turn."""
 SLICE_ITEMS: Final = 1024
 STALL_WAIT_MS: Final = 20
+GROWTH_BYTES: Final = 4 << 20
+"""A fast producer fills a small disk between two looks by the clock."""
 STALL_LOGGED_MS: Final = 1_000
 
 _log = logging.getLogger(__name__)
@@ -84,6 +86,9 @@ class StorageLoop:
         """Why nothing is written any more; the process is about to stop."""
         self.disk_full: str | None = None
         """Set by the disk guard: what to tell producers."""
+        self.on_growth: Callable[[], None] = lambda: None
+        """Called before more is queued after each ``GROWTH_BYTES``: the disk guard looks."""
+        self._growth = 0
 
     # --- called by others ---------------------------------------------------------------------------------
 
@@ -103,13 +108,18 @@ class StorageLoop:
 
     def append(self, arrivals: Sequence[Arrival]) -> None:
         """Queue the batches of one request; each caller hears of every one of them, in time or at once."""
+        size = sum(len(arrival.batch) for arrival in arrivals)
+        self._growth += size
+        if self._growth >= GROWTH_BYTES:
+            self._growth = 0
+            self.on_growth()
         refusal = self._refusal()
         if refusal is not None:
             for arrival in arrivals:
                 arrival.caller.refused(arrival.index, refusal)
             return
         self._queue.extend(arrivals)
-        self._queued_bytes += sum(len(arrival.batch) for arrival in arrivals)
+        self._queued_bytes += size
         if self.queued_bytes > self._limits.bytes_max or len(self._queue) > self._limits.items_max:
             self._room.clear()
         self._work.set()

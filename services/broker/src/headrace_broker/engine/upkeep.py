@@ -50,6 +50,7 @@ class Upkeep:
         self._reserve_bytes = reserve_bytes
         self._time = RetentionClock(clock.now_ms(), clock.monotonic_ms())
         self._disk_is_low = False
+        loop.on_growth = self.check_disk
         self.sessions: set[ProduceSession] = set()
         """Produce streams whose requests may become late."""
 
@@ -92,7 +93,7 @@ class Upkeep:
         if dropped > 0:
             self._measures.retention_dropped_bytes += dropped
             _log.info("retention dropped old records", extra={"bytes": dropped})
-            await self._store.reclaim()
+        await self._store.reclaim()  # also of what was trimmed
 
     def _size(self) -> int:
         return sum(replica.core.segments.size for replica in self._replicas.all())
@@ -101,11 +102,14 @@ class Upkeep:
         """Refuse appends while the disk is below its reserve; let retention run at once."""
         while True:
             self.check_disk()
+            if self._loop.disk_full is not None:
+                await self._store.reclaim()
             await self._clock.sleep_ms(DISK_CHECK_MS)
 
     def check_disk(self) -> None:
-        """Look once."""
+        """Look once; what is queued is as good as written."""
         free, total = self._store.free_bytes()
+        free = max(0, free - self._loop.queued_bytes)
         reserve = self._reserve_bytes(total)
         full = self._loop.disk_full is not None
         if free < reserve:
