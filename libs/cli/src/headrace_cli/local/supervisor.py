@@ -33,6 +33,7 @@ from headrace_common.core.errors import HeadraceError
 READY_POLL_SECONDS: Final = 0.02
 STOP_STAGE_SECONDS: Final = {"broker": 8.0, "controller": 4.0, "etcd": 4.0}
 LOG_TAIL_LINES: Final = 12
+WANTED_SECONDS: Final = 10.0
 LOCK_TRIES: Final = 10
 LOCK_PAUSE_SECONDS: Final = 0.05
 
@@ -50,6 +51,8 @@ class Supervisor:
         self._claims = PortClaims(str(directory.path))
         self._stop = False
         self._commands = b""
+        self._wanted: dict[str, float] = {}
+        """Processes to start as soon as they are seen to be dead, and until when: who asks may see a death first."""
         self._wakeup, self._wakeup_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
@@ -156,12 +159,7 @@ class Supervisor:
                 case ["stop"]:
                     self._stop = True
                 case ["start", name]:
-                    self._look()  # who asks may have seen the death before this process did
-                    for child in self._children:
-                        if child.plan.name == name and not child.running():
-                            child.state.note = None
-                            self._start(child)
-                    self._save()
+                    self._wanted[name] = time.monotonic() + WANTED_SECONDS
 
     def _look(self) -> None:
         """Notice what changed, act on it, and write it down."""
@@ -171,6 +169,10 @@ class Supervisor:
             died = child.reap(now)
             if died is not None:
                 self._died(child, died, now)
+            wanted = not child.running() and self._wanted.pop(child.plan.name, 0.0) > now
+            if wanted:
+                child.state.note = None
+                self._start(child)
             became_ready = child.became_ready(time.monotonic())
             if became_ready:
                 seconds = child.startup_seconds
@@ -181,7 +183,7 @@ class Supervisor:
             if restarted:
                 child.state.restarts += 1
                 self._start(child)
-            changed = changed or died is not None or became_ready or restarted
+            changed = changed or died is not None or wanted or became_ready or restarted
         if self._state.phase is Phase.STARTING and all(c.state.health is Health.READY for c in self._children):
             self._state.phase = Phase.READY
             self._say("cluster ready", "the cluster is ready")
