@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from headrace_broker.core.partition import Partition
 from headrace_broker.ports import Damage
@@ -23,6 +23,11 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+
+
+ACCEPT_LOSS: Final = (
+    "bring the disk back as it was, or accept the loss by setting unclean.leader.election.enable=true on the topic"
+)
 
 
 class Standing(Enum):
@@ -149,7 +154,7 @@ class Replicas:
             damage = replica.damage
             return ReplicaDamaged(
                 f"{name} lost acknowledged records {damage.recovered_end} to {damage.evident_end - 1}"
-                f" ({damage.reason}); an operator has to accept the loss"
+                f" ({damage.reason}); {ACCEPT_LOSS}"
             )
         if known.leader == NO_NODE:
             return LeaderNotAvailable(f"nobody leads {name} now; retry")

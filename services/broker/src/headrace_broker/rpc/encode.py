@@ -9,7 +9,7 @@ from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.fetch import Fetched
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
-from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.engine.replicas import ACCEPT_LOSS, Replica, Standing
 from headrace_broker.ports import RecoveryReport
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId
@@ -193,8 +193,8 @@ def log_description(replica: Replica, segments: list[SegmentRow] | None) -> pb.L
     note = None
     if damage is not None:
         note = (
-            f"lost acknowledged records {damage.recovered_end} to {damage.evident_end - 1}: {damage.reason}; an"
-            " operator has to accept the loss"
+            f"lost acknowledged records {damage.recovered_end} to {damage.evident_end - 1}: {damage.reason};"
+            f" {ACCEPT_LOSS}"
         )
     elif replica.standing is Standing.STRAY:
         note = "not in the cluster's metadata: kept, not served"
