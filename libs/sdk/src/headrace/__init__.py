@@ -7,6 +7,7 @@ Names are loaded when they are first used, so that ``import headrace`` is quick.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from headrace.producer import Producer
     from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
     from headrace.serializers import bulk_partitioner
+
+# gRPC's own fork handlers crash children of a process whose connections are in use; before gRPC is loaded.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __version__: Final = "0.1.0"
 

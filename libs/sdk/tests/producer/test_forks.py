@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from .clusters import BrokerThread
+
 PROGRAM = """
 import asyncio, os, sys, warnings
 import headrace
@@ -31,7 +33,21 @@ if pid == 0:
             said.append("refused" if "spawn" in str(error) else str(error))
     print(*said, flush=True)
     os._exit(0)
-os.waitpid(pid, 0)
+print(os.waitpid(pid, 0)[1])
+"""
+
+LIVING = """
+import os, sys
+import headrace
+
+producer = headrace.Producer(sys.argv[1])
+producer.send("one", b"x").result(10)
+for _ in range(20):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+producer.close()
 """
 
 
@@ -40,4 +56,14 @@ def test_a_forked_child_makes_clients_only_if_none_was_used_before(argument: str
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, argument], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout.strip() == said, ran.stderr
+    assert ran.stdout.split("\n")[:2] == [said, "0"], ran.stderr
+
+
+def test_children_of_a_process_with_connections_live() -> None:
+    broker = BrokerThread()
+    try:
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", LIVING, broker.address], capture_output=True, timeout=60, check=True
+        )
+    finally:
+        broker.stop()
