@@ -24,7 +24,6 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 
-
 ACCEPT_LOSS: Final = (
     "bring the disk back as it was, or accept the loss by setting unclean.leader.election.enable=true on the topic"
 )
