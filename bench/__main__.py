@@ -38,7 +38,7 @@ PEER: dict[str, Suite] = {
 
 
 def _rows(found: list[dict[str, object]]) -> list[Row]:
-    return [Row(**row) for row in found]
+    return [Row(**{**row, "target": str(row.get("target") or "")}) for row in found]
 
 
 def main() -> int:
@@ -57,9 +57,9 @@ def main() -> int:
     for name, suite in chosen.items():
         print(f"… {name}", file=sys.stderr, flush=True)
         results += suite(a.runs)
-    print(table(results))
     path = Path(__file__).parent / ("results-peer.json" if a.peer else "results.json")
     path.write_text(json.dumps([r.as_json() for r in results], indent=1, ensure_ascii=False) + "\n")
+    print(table(results))
     print(f"written to {path.relative_to(Path.cwd())}" if path.is_relative_to(Path.cwd()) else f"written to {path}")
     return 0
 
