@@ -111,7 +111,7 @@ class AdminClient:
     def _wait(self, coro: Coroutine[Any, Any, T]) -> T:
         if self._abandoned:
             coro.close()
-            raise ClientClosed("the admin client belongs to the process that this one was forked from; make a new one")
+            raise ClientClosed.by_fork("admin client")
         return self._loop.call(coro)
 
     # --- topics -------------------------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ class Consumer:
 
     def _check_usable(self) -> None:
         if self._abandoned:
-            raise ClientClosed("the consumer belongs to the process that this one was forked from; make a new one")
+            raise ClientClosed.by_fork("consumer")
         if self._closed:
             raise ClientClosed("the consumer is closed; make a new one")
 

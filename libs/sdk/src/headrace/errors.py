@@ -160,9 +160,17 @@ class BufferExhausted(Busy):
 
 
 class ClientClosed(Rejected):
-    """The client was closed, or belongs to the process this one was forked from; make a new one."""
+    """The client was closed: make a new one. Or it belongs to the process this one was forked from: use spawn there."""
 
     code = ErrorCode.INVALID_REQUEST
+
+    @classmethod
+    def by_fork(cls, kind: str) -> ClientClosed:
+        """What a client of the parent process says in a forked child."""
+        return cls(
+            f"the {kind} belongs to the process that this one was forked from;"
+            " start workers with spawn, or fork before the first client is made"
+        )
 
 
 class SerializationFailed(Rejected):

@@ -271,7 +271,7 @@ class Producer:
         self._closed = True
         self._fast.clear()
         self._one[:] = [None]
-        self._intake.failure = ClientClosed("the producer belongs to the process this one was forked from; make a new")
+        self._intake.failure = ClientClosed.by_fork("producer")
 
     def _close_at_exit(self, timeout: float) -> None:
         warnings.warn("a headrace.Producer was never closed; it is flushed now", ResourceWarning, 1, self)

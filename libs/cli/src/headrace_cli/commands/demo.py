@@ -58,7 +58,7 @@ def demo(
     if directory.locked():
         cluster = LocalCluster.attach(data_dir)
         console.print(f"Using the cluster that runs on {directory.path}.", highlight=False)
-        _run(console, cluster, rate, owned=False)
+        _run(console, cluster, rate, owned=False, stays=True)
         return
     cluster = LocalCluster(
         data_dir,
@@ -70,8 +70,9 @@ def demo(
     try:
         with interruptible(signal.SIGTERM):
             _start(console, cluster)
-            _run(console, cluster, rate, owned=True)
-            if stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI"):
+            stays = stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI")
+            _run(console, cluster, rate, owned=True, stays=stays)
+            if stays:
                 _stay(console, cluster)
     except KeyboardInterrupt:
         console.print("\nStopping ...")
@@ -113,7 +114,7 @@ def _start(console: Console, cluster: LocalCluster) -> None:
     console.print(f"Ready after {time.monotonic() - begun:.1f} s.")
 
 
-def _run(console: Console, cluster: LocalCluster, rate: float, *, owned: bool) -> None:
+def _run(console: Console, cluster: LocalCluster, rate: float, *, owned: bool, stays: bool) -> None:
     from headrace_cli.demo.run import Demo
     from headrace_cli.demo.view import View
 
@@ -122,10 +123,10 @@ def _run(console: Console, cluster: LocalCluster, rate: float, *, owned: bool) -
         listed = "\n  ".join(found.problems)
         wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts anew."
         raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
-    _tell(console, cluster, found, owned=owned)
+    _tell(console, cluster, found, owned=owned, stays=stays)
 
 
-def _tell(console: Console, cluster: LocalCluster, found: Verified, *, owned: bool) -> None:
+def _tell(console: Console, cluster: LocalCluster, found: Verified, *, owned: bool, stays: bool) -> None:
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -144,7 +145,8 @@ def _tell(console: Console, cluster: LocalCluster, found: Verified, *, owned: bo
         say(f"metrics      http://{process.metrics}/metrics   {process.name}")
     say(f"logs         {cluster.directory.logs}")
     say("")
-    say("Go on with the command (source .venv/bin/activate), in another terminal while this runs:")
+    when = "in another terminal while this runs" if stays else "after `headrace up --detach`; this one ends now"
+    say(f"Go on with the command (source .venv/bin/activate), {when}:")
     flag = (
         ""
         if str(cluster.directory.path) == str(Path.cwd() / DEFAULT_DATA_DIR)

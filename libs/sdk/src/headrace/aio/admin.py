@@ -385,7 +385,7 @@ class AdminClient:
         if self._closed:
             raise ClientClosed("the admin client is closed; make a new one")
         if self._pid != os.getpid():
-            raise ClientClosed("the admin client belongs to the process that this one was forked from; make a new one")
+            raise ClientClosed.by_fork("admin client")
 
 
 def _check(code: int, message: str) -> None:

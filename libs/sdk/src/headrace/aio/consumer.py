@@ -140,7 +140,7 @@ class Consumer:
         if self._closed:
             raise ClientClosed("the consumer is closed; make a new one")
         if self._pid != os.getpid():
-            raise ClientClosed("the consumer belongs to the process that this one was forked from; make a new one")
+            raise ClientClosed.by_fork("consumer")
 
     # --- what is read -------------------------------------------------------------------------------------------
 
