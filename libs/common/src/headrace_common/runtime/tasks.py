@@ -14,6 +14,8 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
+from headrace_common.core.errors import HeadraceError
+
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
@@ -79,7 +81,11 @@ class TaskRunner:
         error = task.exception()
         if error is None:
             return
-        _log.critical("a background task crashed; the process stops", exc_info=error, extra={"task": task.get_name()})
+        about = {"task": task.get_name()}
+        if isinstance(error, HeadraceError):  # the world's doing, and its text says what: no traceback
+            _log.critical("the process stops: %s", error, extra={**about, "code": error.code.name})
+        else:
+            _log.critical("a background task crashed; the process stops", exc_info=error, extra=about)
         self.failure = self.failure or error
         self.failed.set()
 
