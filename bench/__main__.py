@@ -38,7 +38,13 @@ PEER: dict[str, Suite] = {
 
 
 def _rows(found: list[dict[str, object]]) -> list[Row]:
-    return [Row(**{**row, "target": str(row.get("target") or "")}) for row in found]
+    """Rows of the micro benchmarks: their baseline may be a figure or the name of what the ratio is to."""
+    rows: list[Row] = []
+    for row in found:
+        named = row.get("baseline") if isinstance(row.get("baseline"), str) else None
+        tidy = {**row, "target": str(row.get("target") or ""), "baseline": None if named else row.get("baseline")}
+        rows.append(Row(**{**tidy, "note": f"to {named}" if named else str(row.get("note") or "")}))
+    return rows
 
 
 def main() -> int:
