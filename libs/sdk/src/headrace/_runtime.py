@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 EXIT_FLUSH_MS: Final = 5_000
 """How long the end of the process waits for clients that were never closed, all together."""
+CLOSE_ROUNDS_MAX: Final = 16
+"""How often closing looks whether tasks that ended have started others."""
 
 _log = logging.getLogger("headrace")
 
@@ -95,10 +97,12 @@ class Tasks:
     async def close(self) -> None:
         """Cancel all that run, and wait until they have ended."""
         me = asyncio.current_task()
-        tasks = [task for task in self._tasks if task is not me]
-        for task in tasks:
-            task.cancel()
-        if tasks:
+        for _ in range(CLOSE_ROUNDS_MAX):  # a task that ends may have started another
+            tasks = [task for task in self._tasks if task is not me]
+            if not tasks:
+                return
+            for task in tasks:
+                task.cancel()
             await asyncio.wait(tasks)
 
 

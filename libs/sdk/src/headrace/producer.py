@@ -32,9 +32,9 @@ from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._intake import closed_error
 from headrace.aio._engine import ProducerEngine
-from headrace.aio.producer import _dial, exhausted
+from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, exhausted
 from headrace.delivery import Deliveries, Delivery
-from headrace.errors import ClientClosed, HeadraceError, UnknownTopicOrPartition
+from headrace.errors import ClientClosed, HeadraceError, UnknownTopicOrPartition, WaitTimedOut
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, bootstrap_addresses, read_settings
 
@@ -263,7 +263,11 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+        else:  # interrupted: who wants to end must not wait for a broker that is away
+            with contextlib.suppress(WaitTimedOut):
+                self.close(INTERRUPTED_SECONDS)
 
     # --- forks, exit, collection ------------------------------------------------------------------------------
 

@@ -574,3 +574,28 @@ async def test_the_active_span_goes_along(cluster: MemoryCluster, monkeypatch: p
             await (await p.send("one", b"z"))
     rows = [headers for b in batches(cluster, "one") for headers in b.headers()]
     assert rows == [[("a", b"b"), ("traceparent", f"00-{0xABC:032x}-{0xDEF:016x}-01".encode())], [], []]
+
+
+async def test_a_cancelled_task_does_not_wait_for_a_broker_that_is_silent(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.aio.producer.INTERRUPTED_SECONDS", 0.05)
+    sent = asyncio.Event()
+    deliveries: list[Any] = []
+
+    async def body() -> None:
+        async with producer(cluster) as p:
+            await (await p.send("one", b"x"))
+            cluster.inject("produce", SILENT)
+            deliveries.append(await p.send("one", b"y"))
+            sent.set()
+            await deliveries[0]
+
+    task = asyncio.create_task(body())
+    await sent.wait()
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=20)
+    assert done, "leaving the producer waited for the delivery timeout of two minutes"
+    assert task.cancelled()
+    with pytest.raises(ClientClosed):
+        await deliveries[0]

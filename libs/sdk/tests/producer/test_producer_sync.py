@@ -253,6 +253,29 @@ def test_ctrl_c_ends_a_wait() -> None:
     assert done.stdout.split() == ["waiting", "interrupted", "closed"], done.stderr
 
 
+def test_ctrl_c_leaves_a_with_block() -> None:
+    done = run(
+        """
+        import headrace.producer
+        headrace.producer.INTERRUPTED_SECONDS = 0.05
+        try:
+            with Producer(_transport=c.transport(), linger_ms=0) as p:
+                p.send("one", b"x").result()
+                c.inject("produce", Fault(Does.SILENCE))
+                d = p.send("one", b"y")
+                try:
+                    print("waiting")
+                    d.result()
+                finally:
+                    print("leaving")
+        except KeyboardInterrupt:
+            print("left", type(d.exception()).__name__)
+        """,
+        interrupt_at="waiting",
+    )
+    assert done.stdout.split() == ["waiting", "leaving", "left", "ClientClosed"], done.stderr
+
+
 def test_importing_loads_nothing_heavy() -> None:
     code = "import sys, headrace; print([m for m in ('grpc', 'numpy', 'pyarrow', 'asyncio') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -31,7 +31,7 @@ from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._intake import closed_error
 from headrace.aio._engine import ProducerEngine
 from headrace.delivery import Deliveries, Delivery, finish
-from headrace.errors import BufferExhausted, UnknownTopicOrPartition
+from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, bootstrap_addresses, read_settings
 
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from headrace._transport.port import Transport
     from headrace.aio._client import TopicView
 
+INTERRUPTED_SECONDS: Final = 5.0
+"""How long leaving ``with`` waits for acknowledgements when the body was cancelled or interrupted."""
 TURN_SECONDS: Final = 0.001
 """A task that sends without a pause gives the loop a turn this often."""
 
@@ -255,7 +257,11 @@ class Producer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        if kind is None or issubclass(kind, Exception):
+            await self.close()
+        else:  # cancelled or interrupted: who wants to end must not wait for a broker that is away
+            with contextlib.suppress(WaitTimedOut):
+                await self.close(INTERRUPTED_SECONDS)
 
     def __del__(self) -> None:
         if self._closed:
