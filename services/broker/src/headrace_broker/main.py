@@ -129,13 +129,13 @@ class _Member:
 
     async def join(self, node: Node, config: BrokerConfig) -> None:
         """Register, start fenced, begin to work, and say so."""
-        identity, report = self._directory.identity, self._broker.report
+        identity = self._directory.identity
         registered = await self._client.register(
             Registration(
                 node,
                 cluster_id=None if identity is None else identity.cluster_id,
                 previous_epoch=self._directory.token,
-                damaged=tuple(damage.partition for damage in report.damaged),
+                damaged=lambda: self._broker.damaged,
                 claims=lambda: self._broker.highest,
             ),
             want_fenced=True,

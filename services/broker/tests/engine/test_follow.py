@@ -200,9 +200,11 @@ async def test_a_damaged_log_never_leads_until_the_loss_was_accepted() -> None:
         assert result.error.code is ErrorCode.REPLICA_DAMAGED
         assert "3 to 8" in str(result.error)
         assert replica_of(engine).standing is Standing.DAMAGED
+        assert engine.broker.damaged == (before,)
         assert await error_of(engine, 1) is None
         await show(engine, with_partition(engine.cluster.image, recovering=True, leader_epoch=1, partition_epoch=1))
         assert again.evident_end(damaged) == 3, "or the next start would find it damaged again"
+        assert engine.broker.damaged == (), "or joining again would take it offline again"
         [result] = await engine.produce(batch_of(1))
         assert result.base_offset == 3
 
@@ -234,6 +236,7 @@ async def test_a_damaged_log_that_cannot_be_read_stops_no_broker_and_is_not_writ
     again.write = recorded  # type: ignore[method-assign]  # a spy
     async with running_engine(store=again) as engine:
         assert replica_of(engine).standing is Standing.DAMAGED
+        assert engine.broker.damaged == (hurt.id,)
         assert await error_of(engine, 1) is None
         await engine.broker.checkpoint()
     assert writes

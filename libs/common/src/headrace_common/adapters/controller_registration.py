@@ -20,8 +20,9 @@ class Registration:
     """The cluster the node's data belongs to; None for a new data directory."""
     previous_epoch: int | None = None
     """Epoch of the last registration after a clean stop; None: unclean or new."""
-    damaged: tuple[PartitionId, ...] = ()
-    """Logs that lost acknowledged records; the node must not lead them."""
+    damaged: Callable[[], tuple[PartitionId, ...]] = tuple
+    """Logs that lost acknowledged records; the node must not lead them. Asked anew for each registration: an operator
+    may have accepted the loss since the last."""
     claims: Callable[[], tuple[int, int]] = lambda: (0, NO_PRODUCER_ID)
     """The highest leader epoch and producer id that the node knows of; asked anew for each registration, because a
     metadata store may have been restored from before since the last."""
@@ -46,7 +47,7 @@ def register_request(registration: Registration) -> pb.RegisterNodeRequest:
         node=node_to_proto(registration.node),
         cluster_id=registration.cluster_id,
         previous_epoch=registration.previous_epoch,
-        damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged],
+        damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged()],
         max_leader_epoch=leader_epoch,
         max_producer_id=producer_id,
     )

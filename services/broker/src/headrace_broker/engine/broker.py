@@ -111,6 +111,11 @@ class Broker:
         return self._store.report
 
     @property
+    def damaged(self) -> tuple[PartitionId, ...]:
+        """Logs that lost acknowledged records, but for those whose loss was accepted: what a registration says."""
+        return tuple(replica.id for replica in self.replicas.all() if replica.damage is not None)
+
+    @property
     def highest(self) -> tuple[int, int]:
         """
         The highest leader epoch in the logs, and the highest producer id in them or given out here: what a registration
