@@ -140,7 +140,10 @@ BAD: list[tuple[str, Any]] = [
     ("RegisterNode", pb.RegisterNodeRequest(node=node(incarnation=b"short"))),
     ("RegisterNode", pb.RegisterNodeRequest(node=node(grpc=cluster_pb2.Endpoint(host="", port=9)))),
     ("RegisterNode", pb.RegisterNodeRequest(node=node(grpc=cluster_pb2.Endpoint(host="h", port=70_000)))),
-    ("RegisterNode", pb.RegisterNodeRequest(node=node(), damaged=[pb.PartitionRef(topic_id=b"x", partition=-1)])),
+    (
+        "RegisterNode",
+        pb.RegisterNodeRequest(node=node(), damaged=[cluster_pb2.PartitionRef(topic_id=b"x", partition=-1)]),
+    ),
     ("RegisterNode", pb.RegisterNodeRequest(node=node(), cluster_id="other")),
     ("RegisterNode", pb.RegisterNodeRequest(node=node(), previous_epoch=2**63 - 1)),
     ("RegisterNode", pb.RegisterNodeRequest(node=node(), previous_epoch=-1)),

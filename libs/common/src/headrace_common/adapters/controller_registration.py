@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace_common.core.ids import NO_PRODUCER_ID, PartitionId
 from headrace_common.core.image import Node
-from headrace_common.rpc.convert import node_to_proto
+from headrace_common.rpc.convert import node_to_proto, partition_ref_to_proto
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -47,7 +47,7 @@ def register_request(registration: Registration) -> pb.RegisterNodeRequest:
         node=node_to_proto(registration.node),
         cluster_id=registration.cluster_id,
         previous_epoch=registration.previous_epoch,
-        damaged=[pb.PartitionRef(topic_id=p.topic_id, partition=p.partition) for p in registration.damaged()],
+        damaged=map(partition_ref_to_proto, registration.damaged()),
         max_leader_epoch=leader_epoch,
         max_producer_id=producer_id,
     )

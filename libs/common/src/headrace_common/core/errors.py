@@ -40,6 +40,7 @@ class ErrorCode(IntEnum):
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
@@ -60,6 +61,10 @@ class ErrorCode(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    NO_REASSIGNMENT_IN_PROGRESS = 85
     INVALID_RECORD = 87
     RESOURCE_NOT_FOUND = 91
     INVALID_UPDATE_VERSION = 95
@@ -68,6 +73,7 @@ class ErrorCode(IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    INELIGIBLE_REPLICA = 107
     DISK_FULL = 1000
     REPLICA_DAMAGED = 1001
     METADATA_UNAVAILABLE = 1002
@@ -89,6 +95,9 @@ RETRIABLE = frozenset(
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -291,6 +300,30 @@ class TopicAlreadyExists(Conflict):
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
+class ElectionNotNeeded(Conflict):
+    """The partition is led as it should be; nothing was changed."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgress(Conflict):
+    """Nothing is under way that could be cancelled."""
+
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
+class InvalidUpdateVersion(Conflict):
+    """The partition has changed since the leader looked; newer metadata is on its way."""
+
+    code = ErrorCode.INVALID_UPDATE_VERSION
+
+
+class IneligibleReplica(Conflict):
+    """A replica may not join the ISR now: it is fenced, leaving, or was started anew."""
+
+    code = ErrorCode.INELIGIBLE_REPLICA
+
+
 # --- moved, fenced --------------------------------------------------------------------------------------------
 
 
@@ -379,6 +412,30 @@ class OffsetNotAvailable(Busy):
     """The new leader does not know the end of the log yet."""
 
     code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class NotEnoughReplicas(Busy):
+    """Fewer replicas are in sync than min.insync.replicas asks for; nothing was appended."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppend(UnknownOutcome):
+    """The batch was appended, and then the ISR shrank below min.insync.replicas: it is not committed yet."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+class PreferredLeaderNotAvailable(Busy):
+    """The preferred replica is not in sync, fenced, leaving or drained."""
+
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailable(Busy):
+    """No replica may lead now."""
+
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 class NetworkFailed(UnknownOutcome):

@@ -57,6 +57,8 @@ class Node:
     """Holds no leadership and joins no ISR."""
     in_controlled_shutdown: bool = False
     version: str = ""
+    drained: bool = False
+    """An operator keeps leaders away from it; it leads only where nobody else can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,14 @@ class TopicDeletion:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaRemoval:
+    """An order to delete the logs of one partition on brokers that lost it to others; kept as a ``TopicDeletion``."""
+
+    id: PartitionId
+    pending: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveController:
     """Who may write metadata."""
 
@@ -130,6 +140,8 @@ class ImageDelta:
     removed_nodes: tuple[NodeKey, ...] = ()
     removed_topics: tuple[TopicId, ...] = ()
     finished_deletions: tuple[TopicId, ...] = ()
+    removals: tuple[ReplicaRemoval, ...] = ()
+    finished_removals: tuple[PartitionId, ...] = ()
     cluster_configs: Mapping[str, str] | None = None
     """None: unchanged."""
     broker_configs: Mapping[NodeId, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -161,6 +173,7 @@ class ClusterImage:
     cluster_configs: Mapping[str, str]
     broker_configs: Mapping[NodeId, Mapping[str, str]]
     active_controller: ActiveController | None
+    removals: Mapping[PartitionId, ReplicaRemoval] = field(default_factory=lambda: MappingProxyType({}))
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""
@@ -187,6 +200,7 @@ class ClusterImage:
             topics=tuple(self.topics.values()),
             partitions=tuple(self.partitions.values()),
             deletions=tuple(self.deletions.values()),
+            removals=tuple(self.removals.values()),
             cluster_configs=self.cluster_configs,
             broker_configs=self.broker_configs,
             active_controller=self.active_controller,
@@ -230,6 +244,7 @@ class ClusterImage:
             topic_ids=self.topic_ids if same_topics else {t.name: t.topic_id for t in topics.values()},
             partitions=partitions,
             deletions=_merged(self.deletions, {d.topic_id: d for d in delta.deletions}, delta.finished_deletions),
+            removals=_merged(self.removals, {r.id: r for r in delta.removals}, delta.finished_removals),
             cluster_configs=self.cluster_configs if delta.cluster_configs is None else dict(delta.cluster_configs),
             broker_configs=own,
             active_controller=delta.active_controller or self.active_controller,

@@ -8,7 +8,7 @@ refuses what no controller would send, so that the image itself never has to.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
@@ -18,6 +18,7 @@ from headrace_common.core.image import (
     Node,
     NodeKey,
     Partition,
+    ReplicaRemoval,
     Role,
     Topic,
     TopicDeletion,
@@ -99,6 +100,7 @@ def node_to_proto(node: Node) -> pb.Node:
         fenced=node.fenced,
         in_controlled_shutdown=node.in_controlled_shutdown,
         version=node.version,
+        drained=node.drained,
     )
 
 
@@ -122,6 +124,7 @@ def node_from_proto(node: pb.Node) -> Node:
         fenced=node.fenced,
         in_controlled_shutdown=node.in_controlled_shutdown,
         version=node.version,
+        drained=node.drained,
     )
 
 
@@ -177,10 +180,8 @@ def partition_from_proto(partition: pb.Partition) -> Partition:
     Raises:
         Rejected: the topic id is not 16 bytes, or the partition is negative.
     """
-    if partition.partition < 0:
-        raise Rejected(f"partition {partition.partition} is negative")
     return Partition(
-        id=PartitionId(topic_id_from_proto(partition.topic_id), partition.partition),
+        id=partition_id_from_proto(partition),
         replicas=_nodes(partition.replicas),
         isr=_nodes(partition.isr),
         leader=NodeId(partition.leader),
@@ -207,6 +208,52 @@ def deletion_from_proto(deletion: pb.TopicDeletion) -> TopicDeletion:
         Rejected: the id is not 16 bytes.
     """
     return TopicDeletion(topic_id_from_proto(deletion.topic_id), deletion.name, _nodes(deletion.pending))
+
+
+def removal_to_proto(removal: ReplicaRemoval) -> pb.ReplicaRemoval:
+    """The order to delete single logs."""
+    return pb.ReplicaRemoval(topic_id=removal.id.topic_id, partition=removal.id.partition, pending=removal.pending)
+
+
+def removal_from_proto(removal: pb.ReplicaRemoval) -> ReplicaRemoval:
+    """
+    The order to delete single logs.
+
+    Raises:
+        Rejected: the topic id is not 16 bytes, or the partition is negative.
+    """
+    return ReplicaRemoval(partition_id_from_proto(removal), _nodes(removal.pending))
+
+
+def partition_ref_to_proto(partition: PartitionId) -> pb.PartitionRef:
+    """Which partition."""
+    return pb.PartitionRef(topic_id=partition.topic_id, partition=partition.partition)
+
+
+class NamesPartition(Protocol):
+    """A message with a topic id and a partition."""
+
+    @property
+    def topic_id(self) -> bytes:
+        """16 bytes, if it is right."""
+        ...
+
+    @property
+    def partition(self) -> int:
+        """From 0, if it is right."""
+        ...
+
+
+def partition_id_from_proto(message: NamesPartition) -> PartitionId:
+    """
+    Which partition a message is about.
+
+    Raises:
+        Rejected: the topic id is not 16 bytes, or the partition is negative.
+    """
+    if message.partition < 0:
+        raise Rejected(f"partition {message.partition} is negative")
+    return PartitionId(topic_id_from_proto(message.topic_id), message.partition)
 
 
 def active_controller_to_proto(active: ActiveController) -> pb.ActiveController:
@@ -247,6 +294,8 @@ def delta_to_proto(delta: ImageDelta) -> pb.MetadataUpdate:
         removed_nodes=map(node_key_to_proto, delta.removed_nodes),
         removed_topics=delta.removed_topics,
         finished_deletions=delta.finished_deletions,
+        removals=map(removal_to_proto, delta.removals),
+        finished_removals=map(partition_ref_to_proto, delta.finished_removals),
         cluster_configs=None if configs is None else pb.ConfigSet(values=configs),
         broker_configs={node: pb.ConfigSet(values=own) for node, own in delta.broker_configs.items()},
         active_controller=None if active is None else active_controller_to_proto(active),
@@ -272,6 +321,8 @@ def delta_from_proto(update: pb.MetadataUpdate) -> ImageDelta:
         removed_nodes=tuple(map(node_key_from_proto, update.removed_nodes)),
         removed_topics=tuple(map(topic_id_from_proto, update.removed_topics)),
         finished_deletions=tuple(map(topic_id_from_proto, update.finished_deletions)),
+        removals=tuple(map(removal_from_proto, update.removals)),
+        finished_removals=tuple(map(partition_id_from_proto, update.finished_removals)),
         cluster_configs=dict(update.cluster_configs.values) if update.HasField("cluster_configs") else None,
         broker_configs={NodeId(node): dict(own.values) for node, own in update.broker_configs.items()},
         active_controller=(

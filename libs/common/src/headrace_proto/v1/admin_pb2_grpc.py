@@ -93,6 +93,26 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.UnregisterNodeRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.UnregisterNodeResponse.FromString,
                 _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/headrace.v1.Admin/ElectLeaders',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersResponse.FromString,
+                _registered_method=True)
+        self.AlterReassignments = channel.unary_unary(
+                '/headrace.v1.Admin/AlterReassignments',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.ListReassignments = channel.unary_unary(
+                '/headrace.v1.Admin/ListReassignments',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.DrainBroker = channel.unary_unary(
+                '/headrace.v1.Admin/DrainBroker',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -168,6 +188,30 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ElectLeaders(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReassignments(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainBroker(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -225,6 +269,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.UnregisterNode,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.UnregisterNodeRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.UnregisterNodeResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'AlterReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReassignments,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsResponse.SerializeToString,
+            ),
+            'ListReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReassignments,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsResponse.SerializeToString,
+            ),
+            'DrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBroker,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -526,6 +590,114 @@ class Admin:
             '/headrace.v1.Admin/UnregisterNode',
             headrace__proto_dot_v1_dot_controller__pb2.UnregisterNodeRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.UnregisterNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ElectLeaders',
+            headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AlterReassignments',
+            headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListReassignments',
+            headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DrainBroker',
+            headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -50,6 +50,10 @@ class AdminStub:
     DescribeLogs: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterLogsRequest, _admin_pb2.DescribeClusterLogsResponse]
     """The logs of all brokers, or of one."""
     UnregisterNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.UnregisterNodeRequest, _controller_pb2.UnregisterNodeResponse]
+    ElectLeaders: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ElectLeadersRequest, _controller_pb2.ElectLeadersResponse]
+    AlterReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]
+    ListReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]
+    DrainBroker: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -71,6 +75,10 @@ class AdminAsyncStub(AdminStub):
     DescribeLogs: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeClusterLogsRequest, _admin_pb2.DescribeClusterLogsResponse]  # type: ignore[assignment]
     """The logs of all brokers, or of one."""
     UnregisterNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.UnregisterNodeRequest, _controller_pb2.UnregisterNodeResponse]  # type: ignore[assignment]
+    ElectLeaders: _aio.UnaryUnaryMultiCallable[_controller_pb2.ElectLeadersRequest, _controller_pb2.ElectLeadersResponse]  # type: ignore[assignment]
+    AlterReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]  # type: ignore[assignment]
+    ListReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
+    DrainBroker: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]  # type: ignore[assignment]
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration for clients: the same operations as REST. The service keeps nothing; it forwards to the active
@@ -155,5 +163,33 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.UnregisterNodeRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.UnregisterNodeResponse, _abc.Awaitable[_controller_pb2.UnregisterNodeResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ElectLeaders(
+        self,
+        request: _controller_pb2.ElectLeadersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ElectLeadersResponse, _abc.Awaitable[_controller_pb2.ElectLeadersResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def AlterReassignments(
+        self,
+        request: _controller_pb2.AlterReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.AlterReassignmentsResponse, _abc.Awaitable[_controller_pb2.AlterReassignmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ListReassignments(
+        self,
+        request: _controller_pb2.ListReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListReassignmentsResponse, _abc.Awaitable[_controller_pb2.ListReassignmentsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DrainBroker(
+        self,
+        request: _controller_pb2.DrainBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.DrainBrokerResponse, _abc.Awaitable[_controller_pb2.DrainBrokerResponse]]: ...
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -225,6 +225,7 @@ class FetchRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.int
     min_bytes: _builtins.int
     """Answer when this many bytes are there, or max_wait_ms has passed. 0: at once."""
@@ -232,6 +233,10 @@ class FetchRequest(_message.Message):
     """0 to 300000."""
     max_bytes: _builtins.int
     """Most bytes of batches in the answer; the first batch comes whatever its size. 1 or more."""
+    rack: _builtins.str
+    """The client's rack. Absent: only leaders answer. Present: a follower answers too, up to the high watermark that it
+    knows, and a leader names an in-sync replica of that rack, if there is one, instead of sending records.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
         """Read in this order until max_bytes is reached. 1 to 10000 entries, each partition once."""
@@ -244,12 +249,15 @@ class FetchRequest(_message.Message):
         max_wait_ms: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
         partitions: _abc.Iterable[Global___FetchPartition] | None = ...,
+        rack: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["correlation_id", b"correlation_id", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "correlation_id", b"correlation_id", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
+    _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
 
@@ -262,6 +270,7 @@ class FetchPartition(_message.Message):
     FETCH_OFFSET_FIELD_NUMBER: _builtins.int
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_FETCHED_EPOCH_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     fetch_offset: _builtins.int
@@ -270,6 +279,10 @@ class FetchPartition(_message.Message):
     """Most bytes for this partition; the first batch comes whatever its size."""
     leader_epoch: _builtins.int
     """The leader epoch the client believes in. Absent: not checked."""
+    last_fetched_epoch: _builtins.int
+    """Leader epoch of the last record the client has. Absent: it has none, or does not want to be told of a log that
+    diverged from what it read.
+    """
     def __init__(
         self,
         *,
@@ -278,16 +291,49 @@ class FetchPartition(_message.Message):
         fetch_offset: _builtins.int = ...,
         max_bytes: _builtins.int = ...,
         leader_epoch: _builtins.int | None = ...,
+        last_fetched_epoch: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "fetch_offset", b"fetch_offset", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "fetch_offset", b"fetch_offset", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
+    _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
     _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
     _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_fetched_epoch) -> _WhichOneofReturnType__last_fetched_epoch | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
 
 Global___FetchPartition: _TypeAlias = FetchPartition  # noqa: Y015
+
+@_typing.final
+class EpochEnd(_message.Message):
+    """Up to where a log agrees with what was claimed of it: the largest epoch known that is not above the one asked, and
+    where it ends.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    """-1: none is known."""
+    end_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_offset", b"end_offset", "epoch", b"epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EpochEnd: _TypeAlias = EpochEnd  # noqa: Y015
 
 @_typing.final
 class FetchResponse(_message.Message):
@@ -336,6 +382,8 @@ class FetchPartitionResult(_message.Message):
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
+    DIVERGING_FIELD_NUMBER: _builtins.int
+    PREFERRED_REPLICA_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     error: _errors_pb2.ErrorCode.ValueType
@@ -345,12 +393,18 @@ class FetchPartitionResult(_message.Message):
     last_stable_offset: _builtins.int
     """Transactions below this are decided; equal to the high watermark where none is open. -1 when not known."""
     log_start_offset: _builtins.int
+    preferred_replica: _builtins.int
+    """Read this partition from that broker; only in answers to requests with a rack. Absent: read here."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Whole record batches as stored, ascending and without overlap."""
 
     @_builtins.property
     def leader(self) -> Global___LeaderHint: ...
+    @_builtins.property
+    def diverging(self) -> Global___EpochEnd:
+        """What the client read last is not in this log: an unclean election lost it. No batches come."""
+
     def __init__(
         self,
         *,
@@ -363,21 +417,303 @@ class FetchPartitionResult(_message.Message):
         log_start_offset: _builtins.int = ...,
         batches: _abc.Iterable[_builtins.bytes] | None = ...,
         leader: Global___LeaderHint | None = ...,
+        diverging: Global___EpochEnd | None = ...,
+        preferred_replica: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "_message", b"_message", "leader", b"leader", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_leader", b"_leader", "_message", b"_message", "_preferred_replica", b"_preferred_replica", "diverging", b"diverging", "leader", b"leader", "message", b"message", "preferred_replica", b"preferred_replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "_message", b"_message", "batches", b"batches", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader", b"leader", "log_start_offset", b"log_start_offset", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_leader", b"_leader", "_message", b"_message", "_preferred_replica", b"_preferred_replica", "batches", b"batches", "diverging", b"diverging", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader", b"leader", "log_start_offset", b"log_start_offset", "message", b"message", "partition", b"partition", "preferred_replica", b"preferred_replica", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__diverging: _TypeAlias = _typing.Literal["diverging"]  # noqa: Y015
+    _WhichOneofArgType__diverging: _TypeAlias = _typing.Literal["_diverging", b"_diverging"]  # noqa: Y015
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    _WhichOneofReturnType__preferred_replica: _TypeAlias = _typing.Literal["preferred_replica"]  # noqa: Y015
+    _WhichOneofArgType__preferred_replica: _TypeAlias = _typing.Literal["_preferred_replica", b"_preferred_replica"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__diverging) -> _WhichOneofReturnType__diverging | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__preferred_replica) -> _WhichOneofReturnType__preferred_replica | None: ...
 
 Global___FetchPartitionResult: _TypeAlias = FetchPartitionResult  # noqa: Y015
+
+@_typing.final
+class ReplicateRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    POSITIONS_FIELD_NUMBER: _builtins.int
+    WITHDRAWN_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The follower, and its broker epoch; the same in all requests of a stream."""
+    broker_epoch: _builtins.int
+    received: _builtins.int
+    """Answers received so far on this stream: the leader keeps few on their way."""
+    @_builtins.property
+    def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowerPosition]:
+        """Entries that are new or have moved; 0 to 10000."""
+
+    @_builtins.property
+    def withdrawn(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowedPartition]:
+        """Not followed from here any more."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        positions: _abc.Iterable[Global___FollowerPosition] | None = ...,
+        withdrawn: _abc.Iterable[Global___FollowedPartition] | None = ...,
+        received: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "positions", b"positions", "received", b"received", "withdrawn", b"withdrawn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicateRequest: _TypeAlias = ReplicateRequest  # noqa: Y015
+
+@_typing.final
+class FollowedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowedPartition: _TypeAlias = FollowedPartition  # noqa: Y015
+
+@_typing.final
+class FollowerPosition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    LOG_END_FIELD_NUMBER: _builtins.int
+    WRITTEN_END_FIELD_NUMBER: _builtins.int
+    WANTS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    leader_epoch: _builtins.int
+    """The leader epoch in which the follower follows."""
+    last_epoch: _builtins.int
+    """Epoch of its last batch; -1: its log is empty."""
+    log_end: _builtins.int
+    """Its log end: where to read on."""
+    written_end: _builtins.int
+    """Down by its flush policy; what counts as held. At most log_end."""
+    wants: _builtins.bool
+    """True: batches from log_end on are wanted. False: the position only moved, what was asked stands."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
+        log_end: _builtins.int = ...,
+        written_end: _builtins.int = ...,
+        wants: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_epoch", b"last_epoch", "leader_epoch", b"leader_epoch", "log_end", b"log_end", "partition", b"partition", "topic_id", b"topic_id", "wants", b"wants", "written_end", b"written_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowerPosition: _TypeAlias = FollowerPosition  # noqa: Y015
+
+@_typing.final
+class ReplicateResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Counts the answers of a stream, from 1."""
+    error: _errors_pb2.ErrorCode.ValueType
+    """Why the stream ends. NONE: it does not."""
+    message: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicatedPartition]:
+        """Only partitions with something to tell."""
+
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        partitions: _abc.Iterable[Global___ReplicatedPartition] | None = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "error", b"error", "message", b"message", "number", b"number", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___ReplicateResponse: _TypeAlias = ReplicateResponse  # noqa: Y015
+
+@_typing.final
+class ReplicatedPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LOG_START_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
+    DIVERGING_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    leader_epoch: _builtins.int
+    """The leader epoch this is said in."""
+    error: _errors_pb2.ErrorCode.ValueType
+    """Not NONE: the entry is dropped; the follower asks again when it knows better. OFFSET_OUT_OF_RANGE: the follower's
+    log ends below log_start, it begins anew from there.
+    """
+    message: _builtins.str
+    high_watermark: _builtins.int
+    log_start: _builtins.int
+    @_builtins.property
+    def batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Whole batches as stored, ascending, beginning at the follower's log_end."""
+
+    @_builtins.property
+    def diverging(self) -> Global___EpochEnd:
+        """The logs part below log_end; the follower truncates and asks again. No batches come."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+        high_watermark: _builtins.int = ...,
+        log_start: _builtins.int = ...,
+        batches: _abc.Iterable[_builtins.bytes] | None = ...,
+        diverging: Global___EpochEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_message", b"_message", "diverging", b"diverging", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_message", b"_message", "batches", b"batches", "diverging", b"diverging", "error", b"error", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__diverging: _TypeAlias = _typing.Literal["diverging"]  # noqa: Y015
+    _WhichOneofArgType__diverging: _TypeAlias = _typing.Literal["_diverging", b"_diverging"]  # noqa: Y015
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__diverging) -> _WhichOneofReturnType__diverging | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___ReplicatedPartition: _TypeAlias = ReplicatedPartition  # noqa: Y015
+
+@_typing.final
+class LogEndsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowedPartition]:
+        """1 to 10000."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___FollowedPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEndsRequest: _TypeAlias = LogEndsRequest  # noqa: Y015
+
+@_typing.final
+class LogEndsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogEnd]:
+        """Those of the request that this broker holds, undamaged."""
+
+    def __init__(
+        self,
+        *,
+        logs: _abc.Iterable[Global___LogEnd] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logs", b"logs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEndsResponse: _TypeAlias = LogEndsResponse  # noqa: Y015
+
+@_typing.final
+class LogEnd(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    WRITTEN_END_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    last_epoch: _builtins.int
+    """Epoch of the last batch; -1: the log is empty."""
+    written_end: _builtins.int
+    """Down by the flush policy."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
+        written_end: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_epoch", b"last_epoch", "partition", b"partition", "topic_id", b"topic_id", "written_end", b"written_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogEnd: _TypeAlias = LogEnd  # noqa: Y015
 
 @_typing.final
 class ListOffsetsRequest(_message.Message):

@@ -70,6 +70,16 @@ class BrokerStub:
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeLogsRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeLogsResponse.FromString,
                 _registered_method=True)
+        self.Replicate = channel.stream_stream(
+                '/headrace.v1.Broker/Replicate',
+                request_serializer=headrace__proto_dot_v1_dot_broker__pb2.ReplicateRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.ReplicateResponse.FromString,
+                _registered_method=True)
+        self.LogEnds = channel.unary_unary(
+                '/headrace.v1.Broker/LogEnds',
+                request_serializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsResponse.FromString,
+                _registered_method=True)
         self.Identify = channel.unary_unary(
                 '/headrace.v1.Broker/Identify',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.SerializeToString,
@@ -132,6 +142,22 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Replicate(self, request_iterator, context):
+        """Copy partitions from their leader: one stream per pair of brokers, for all partitions that the one follows and
+        the other leads. A session: each entry of a request stands until the follower replaces or withdraws it, and is
+        answered when there is something to tell, so partitions at rest cost nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LogEnds(self, request, context):
+        """Where logs end, for the election after all replicas died.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Identify(self, request, context):
         """Which process is this? Asked by the controller before it fences a node whose stream broke.
         """
@@ -176,6 +202,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeLogs,
                     request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeLogsRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeLogsResponse.SerializeToString,
+            ),
+            'Replicate': grpc.stream_stream_rpc_method_handler(
+                    servicer.Replicate,
+                    request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.ReplicateRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_broker__pb2.ReplicateResponse.SerializeToString,
+            ),
+            'LogEnds': grpc.unary_unary_rpc_method_handler(
+                    servicer.LogEnds,
+                    request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsResponse.SerializeToString,
             ),
             'Identify': grpc.unary_unary_rpc_method_handler(
                     servicer.Identify,
@@ -373,6 +409,60 @@ class Broker:
             '/headrace.v1.Broker/DescribeLogs',
             headrace__proto_dot_v1_dot_broker__pb2.DescribeLogsRequest.SerializeToString,
             headrace__proto_dot_v1_dot_broker__pb2.DescribeLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Replicate(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/headrace.v1.Broker/Replicate',
+            headrace__proto_dot_v1_dot_broker__pb2.ReplicateRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_broker__pb2.ReplicateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LogEnds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Broker/LogEnds',
+            headrace__proto_dot_v1_dot_broker__pb2.LogEndsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_broker__pb2.LogEndsResponse.FromString,
             options,
             channel_credentials,
             insecure,

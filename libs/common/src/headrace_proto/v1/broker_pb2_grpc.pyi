@@ -50,6 +50,13 @@ class BrokerStub:
     """Move the start of partitions up; records below are gone for readers at once."""
     DescribeLogs: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogsRequest, _broker_pb2.DescribeLogsResponse]
     """Sizes, segments and states of the logs on this broker, strays included."""
+    Replicate: _grpc.StreamStreamMultiCallable[_broker_pb2.ReplicateRequest, _broker_pb2.ReplicateResponse]
+    """Copy partitions from their leader: one stream per pair of brokers, for all partitions that the one follows and
+    the other leads. A session: each entry of a request stands until the follower replaces or withdraws it, and is
+    answered when there is something to tell, so partitions at rest cost nothing.
+    """
+    LogEnds: _grpc.UnaryUnaryMultiCallable[_broker_pb2.LogEndsRequest, _broker_pb2.LogEndsResponse]
+    """Where logs end, for the election after all replicas died."""
     Identify: _grpc.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -75,6 +82,13 @@ class BrokerAsyncStub(BrokerStub):
     """Move the start of partitions up; records below are gone for readers at once."""
     DescribeLogs: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeLogsRequest, _broker_pb2.DescribeLogsResponse]  # type: ignore[assignment]
     """Sizes, segments and states of the logs on this broker, strays included."""
+    Replicate: _aio.StreamStreamMultiCallable[_broker_pb2.ReplicateRequest, _broker_pb2.ReplicateResponse]  # type: ignore[assignment]
+    """Copy partitions from their leader: one stream per pair of brokers, for all partitions that the one follows and
+    the other leads. A session: each entry of a request stands until the follower replaces or withdraws it, and is
+    answered when there is something to tell, so partitions at rest cost nothing.
+    """
+    LogEnds: _aio.UnaryUnaryMultiCallable[_broker_pb2.LogEndsRequest, _broker_pb2.LogEndsResponse]  # type: ignore[assignment]
+    """Where logs end, for the election after all replicas died."""
     Identify: _aio.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]  # type: ignore[assignment]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -139,6 +153,25 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DescribeLogsResponse, _abc.Awaitable[_broker_pb2.DescribeLogsResponse]]:
         """Sizes, segments and states of the logs on this broker, strays included."""
+
+    @_abc_1.abstractmethod
+    def Replicate(
+        self,
+        request_iterator: _MaybeAsyncIterator[_broker_pb2.ReplicateRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_broker_pb2.ReplicateResponse], _abc.AsyncIterator[_broker_pb2.ReplicateResponse]]:
+        """Copy partitions from their leader: one stream per pair of brokers, for all partitions that the one follows and
+        the other leads. A session: each entry of a request stands until the follower replaces or withdraws it, and is
+        answered when there is something to tell, so partitions at rest cost nothing.
+        """
+
+    @_abc_1.abstractmethod
+    def LogEnds(
+        self,
+        request: _broker_pb2.LogEndsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.LogEndsResponse, _abc.Awaitable[_broker_pb2.LogEndsResponse]]:
+        """Where logs end, for the election after all replicas died."""
 
     @_abc_1.abstractmethod
     def Identify(

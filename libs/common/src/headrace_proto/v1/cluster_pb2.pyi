@@ -87,6 +87,7 @@ class Node(_message.Message):
     FENCED_FIELD_NUMBER: _builtins.int
     IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
     role: Global___NodeRole.ValueType
     id: _builtins.int
     """Unique within its role; 0 to 2147483647."""
@@ -101,6 +102,8 @@ class Node(_message.Message):
     in_controlled_shutdown: _builtins.bool
     version: _builtins.str
     """The product's version, for people: "0.1.0"."""
+    drained: _builtins.bool
+    """True: an operator keeps leaders away from this broker; it follows, and leads only where nobody else can."""
     @_builtins.property
     def grpc(self) -> Global___Endpoint:
         """gRPC. Absent: never (a node without it is refused)."""
@@ -127,10 +130,11 @@ class Node(_message.Message):
         fenced: _builtins.bool = ...,
         in_controlled_shutdown: _builtins.bool = ...,
         version: _builtins.str = ...,
+        drained: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "grpc", b"grpc", "http", b"http", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "epoch", b"epoch", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__http: _TypeAlias = _typing.Literal["http"]  # noqa: Y015
     _WhichOneofArgType__http: _TypeAlias = _typing.Literal["_http", b"_http"]  # noqa: Y015
@@ -307,6 +311,36 @@ class TopicDeletion(_message.Message):
 Global___TopicDeletion: _TypeAlias = TopicDeletion  # noqa: Y015
 
 @_typing.final
+class ReplicaRemoval(_message.Message):
+    """An order to delete single logs: brokers that a reassignment took a replica from. Kept until each has confirmed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers that have not yet confirmed. A broker that got the replica back meanwhile is taken off."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        pending: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "pending", b"pending", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaRemoval: _TypeAlias = ReplicaRemoval  # noqa: Y015
+
+@_typing.final
 class MetadataUpdate(_message.Message):
     """A snapshot of the whole image, or a step from one revision to the next."""
 
@@ -347,6 +381,8 @@ class MetadataUpdate(_message.Message):
     CLUSTER_CONFIGS_FIELD_NUMBER: _builtins.int
     BROKER_CONFIGS_FIELD_NUMBER: _builtins.int
     ACTIVE_CONTROLLER_FIELD_NUMBER: _builtins.int
+    REMOVALS_FIELD_NUMBER: _builtins.int
+    FINISHED_REMOVALS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.bytes
     """16 bytes; changes when the metadata was restored from a backup."""
     previous_revision: _builtins.int
@@ -366,7 +402,7 @@ class MetadataUpdate(_message.Message):
     def deletions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopicDeletion]: ...
     @_builtins.property
     def removed_nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeKey]:
-        """What is gone. Never a reason to delete a log: only a TopicDeletion is."""
+        """What is gone. Never a reason to delete a log: only a TopicDeletion or a ReplicaRemoval is."""
 
     @_builtins.property
     def removed_topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
@@ -384,6 +420,12 @@ class MetadataUpdate(_message.Message):
     def active_controller(self) -> Global___ActiveController:
         """Node id and address of the active controller. Absent: unchanged, or nobody is."""
 
+    @_builtins.property
+    def removals(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaRemoval]:
+        """New or changed, whole."""
+
+    @_builtins.property
+    def finished_removals(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionRef]: ...
     def __init__(
         self,
         *,
@@ -401,10 +443,12 @@ class MetadataUpdate(_message.Message):
         cluster_configs: Global___ConfigSet | None = ...,
         broker_configs: _abc.Mapping[_builtins.int, Global___ConfigSet] | None = ...,
         active_controller: Global___ActiveController | None = ...,
+        removals: _abc.Iterable[Global___ReplicaRemoval] | None = ...,
+        finished_removals: _abc.Iterable[Global___PartitionRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "cluster_configs", b"cluster_configs", "previous_revision", b"previous_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "finished_deletions", b"finished_deletions", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015
@@ -420,6 +464,28 @@ class MetadataUpdate(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_revision) -> _WhichOneofReturnType__previous_revision | None: ...
 
 Global___MetadataUpdate: _TypeAlias = MetadataUpdate  # noqa: Y015
+
+@_typing.final
+class PartitionRef(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartitionRef: _TypeAlias = PartitionRef  # noqa: Y015
 
 @_typing.final
 class NodeKey(_message.Message):

@@ -84,6 +84,31 @@ APPEND: AlterConfigOp.ValueType  # 2
 SUBTRACT: AlterConfigOp.ValueType  # 3
 Global___AlterConfigOp: _TypeAlias = AlterConfigOp  # noqa: Y015
 
+class _ElectionType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ElectionTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ElectionType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ELECTION_TYPE_UNSPECIFIED: _ElectionType.ValueType  # 0
+    PREFERRED: _ElectionType.ValueType  # 1
+    """The first replica of the assignment leads, where it is in sync."""
+    UNCLEAN: _ElectionType.ValueType  # 2
+    """Where nobody leads: any living replica leads, the longest log first. Committed records may be lost."""
+    WITHOUT_MISSING: _ElectionType.ValueType  # 3
+    """Where nobody leads: the longest log of the last known eligible replicas that live; those away are given up."""
+
+class ElectionType(_ElectionType, metaclass=_ElectionTypeEnumTypeWrapper): ...
+
+ELECTION_TYPE_UNSPECIFIED: ElectionType.ValueType  # 0
+PREFERRED: ElectionType.ValueType  # 1
+"""The first replica of the assignment leads, where it is in sync."""
+UNCLEAN: ElectionType.ValueType  # 2
+"""Where nobody leads: any living replica leads, the longest log first. Committed records may be lost."""
+WITHOUT_MISSING: ElectionType.ValueType  # 3
+"""Where nobody leads: the longest log of the last known eligible replicas that live; those away are given up."""
+Global___ElectionType: _TypeAlias = ElectionType  # noqa: Y015
+
 @_typing.final
 class RegisterNodeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -106,7 +131,7 @@ class RegisterNodeRequest(_message.Message):
         """epoch, fenced and in_controlled_shutdown are ignored."""
 
     @_builtins.property
-    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionRef]:
+    def damaged(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.PartitionRef]:
         """Logs that lost acknowledged records; the node must not lead them."""
 
     def __init__(
@@ -115,7 +140,7 @@ class RegisterNodeRequest(_message.Message):
         node: _cluster_pb2.Node | None = ...,
         cluster_id: _builtins.str | None = ...,
         previous_epoch: _builtins.int | None = ...,
-        damaged: _abc.Iterable[Global___PartitionRef] | None = ...,
+        damaged: _abc.Iterable[_cluster_pb2.PartitionRef] | None = ...,
         max_leader_epoch: _builtins.int = ...,
         max_producer_id: _builtins.int = ...,
     ) -> None: ...
@@ -133,28 +158,6 @@ class RegisterNodeRequest(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_epoch) -> _WhichOneofReturnType__previous_epoch | None: ...
 
 Global___RegisterNodeRequest: _TypeAlias = RegisterNodeRequest  # noqa: Y015
-
-@_typing.final
-class PartitionRef(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TOPIC_ID_FIELD_NUMBER: _builtins.int
-    PARTITION_FIELD_NUMBER: _builtins.int
-    topic_id: _builtins.bytes
-    partition: _builtins.int
-    def __init__(
-        self,
-        *,
-        topic_id: _builtins.bytes = ...,
-        partition: _builtins.int = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___PartitionRef: _TypeAlias = PartitionRef  # noqa: Y015
 
 @_typing.final
 class RegisterNodeResponse(_message.Message):
@@ -338,6 +341,11 @@ class DescribeClusterResponse(_message.Message):
     OFFLINE_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     UNDER_REPLICATED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     METADATA_STORE_REACHABLE_FIELD_NUMBER: _builtins.int
+    UNDER_MIN_ISR_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    NOT_PREFERRED_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    REASSIGNING_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    TROUBLED_FIELD_NUMBER: _builtins.int
+    RECOVERING_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     revision: _builtins.int
     topic_count: _builtins.int
@@ -347,10 +355,22 @@ class DescribeClusterResponse(_message.Message):
     under_replicated_partition_count: _builtins.int
     metadata_store_reachable: _builtins.bool
     """True: this controller reaches the metadata store."""
+    under_min_isr_partition_count: _builtins.int
+    """Partitions whose ISR is below min.insync.replicas: acks=all is refused there."""
+    not_preferred_partition_count: _builtins.int
+    """Partitions whose leader is not their preferred one."""
+    reassigning_partition_count: _builtins.int
+    """Partitions whose replicas are being changed."""
+    recovering_partition_count: _builtins.int
+    """Partitions led from replicas that may have lost committed records, since an operator allowed it."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]: ...
     @_builtins.property
     def active_controller(self) -> _cluster_pb2.ActiveController: ...
+    @_builtins.property
+    def troubled(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
+        """Up to 100 partitions that nobody leads or whose ISR is below the minimum, worst first."""
+
     def __init__(
         self,
         *,
@@ -363,10 +383,15 @@ class DescribeClusterResponse(_message.Message):
         offline_partition_count: _builtins.int = ...,
         under_replicated_partition_count: _builtins.int = ...,
         metadata_store_reachable: _builtins.bool = ...,
+        under_min_isr_partition_count: _builtins.int = ...,
+        not_preferred_partition_count: _builtins.int = ...,
+        reassigning_partition_count: _builtins.int = ...,
+        troubled: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+        recovering_partition_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "revision", b"revision", "topic_count", b"topic_count", "under_replicated_partition_count", b"under_replicated_partition_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015
@@ -1039,20 +1064,26 @@ class ConfirmDeletionsRequest(_message.Message):
     BROKER_ID_FIELD_NUMBER: _builtins.int
     BROKER_EPOCH_FIELD_NUMBER: _builtins.int
     TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     broker_epoch: _builtins.int
     @_builtins.property
     def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.PartitionRef]:
+        """Of ReplicaRemovals."""
+
     def __init__(
         self,
         *,
         broker_id: _builtins.int = ...,
         broker_epoch: _builtins.int = ...,
         topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+        partitions: _abc.Iterable[_cluster_pb2.PartitionRef] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "topic_ids", b"topic_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "partitions", b"partitions", "topic_ids", b"topic_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1072,3 +1103,413 @@ class ConfirmDeletionsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfirmDeletionsResponse: _TypeAlias = ConfirmDeletionsResponse  # noqa: Y015
+
+@_typing.final
+class AlterPartitionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    """The leader that asks, and its epoch. A stale one: STALE_BROKER_EPOCH for the whole call."""
+    broker_epoch: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlterPartition]:
+        """1 to 1000, each partition once."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int = ...,
+        partitions: _abc.Iterable[Global___AlterPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterPartitionsRequest: _TypeAlias = AlterPartitionsRequest  # noqa: Y015
+
+@_typing.final
+class AlterPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
+    ISR_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    leader_epoch: _builtins.int
+    """What the leader acts on. Older than the controller's: FENCED_LEADER_EPOCH or INVALID_UPDATE_VERSION; newer:
+    NOT_CONTROLLER.
+    """
+    partition_epoch: _builtins.int
+    @_builtins.property
+    def isr(self) -> _containers.RepeatedCompositeFieldContainer[Global___IsrMember]:
+        """The new ISR, whole; the leader is in it."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        leader_epoch: _builtins.int = ...,
+        partition_epoch: _builtins.int = ...,
+        isr: _abc.Iterable[Global___IsrMember] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterPartition: _TypeAlias = AlterPartition  # noqa: Y015
+
+@_typing.final
+class IsrMember(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BROKER_EPOCH_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    broker_epoch: _builtins.int
+    """The broker epoch that the member fetched with. Absent: it is in the ISR already."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        broker_epoch: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_epoch", b"_broker_epoch", "broker_epoch", b"broker_epoch"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_epoch", b"_broker_epoch", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__broker_epoch: _TypeAlias = _typing.Literal["broker_epoch"]  # noqa: Y015
+    _WhichOneofArgType__broker_epoch: _TypeAlias = _typing.Literal["_broker_epoch", b"_broker_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_epoch) -> _WhichOneofReturnType__broker_epoch | None: ...
+
+Global___IsrMember: _TypeAlias = IsrMember  # noqa: Y015
+
+@_typing.final
+class AlterPartitionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___AlterPartitionResult]:
+        """One per entry of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___AlterPartitionResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterPartitionsResponse: _TypeAlias = AlterPartitionsResponse  # noqa: Y015
+
+@_typing.final
+class AlterPartitionResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    error: _errors_pb2.ErrorCode.ValueType
+    """NONE: done, or it was so already. INELIGIBLE_REPLICA: a member may not join now; the proposal can be withdrawn.
+    NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, UNKNOWN_TOPIC_OR_PARTITION: newer metadata
+    is on its way to the sender, which waits for it.
+    """
+    message: _builtins.str
+    @_builtins.property
+    def current(self) -> _cluster_pb2.Partition:
+        """As it is now. Absent on errors."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+        current: _cluster_pb2.Partition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_message", b"_message", "current", b"current", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_message", b"_message", "current", b"current", "error", b"error", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__current: _TypeAlias = _typing.Literal["current"]  # noqa: Y015
+    _WhichOneofArgType__current: _TypeAlias = _typing.Literal["_current", b"_current"]  # noqa: Y015
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current) -> _WhichOneofReturnType__current | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___AlterPartitionResult: _TypeAlias = AlterPartitionResult  # noqa: Y015
+
+@_typing.final
+class ElectLeadersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    type: Global___ElectionType.ValueType
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.PartitionRef]:
+        """Partitions concerned; 0 to 10000. Empty: all (PREFERRED only)."""
+
+    def __init__(
+        self,
+        *,
+        type: Global___ElectionType.ValueType = ...,
+        partitions: _abc.Iterable[_cluster_pb2.PartitionRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectLeadersRequest: _TypeAlias = ElectLeadersRequest  # noqa: Y015
+
+@_typing.final
+class ElectLeadersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOutcome]:
+        """Partitions named in the request, or changed by it."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ElectLeadersResponse: _TypeAlias = ElectLeadersResponse  # noqa: Y015
+
+@_typing.final
+class PartitionOutcome(_message.Message):
+    """What became of one partition of a command."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CURRENT_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    error: _errors_pb2.ErrorCode.ValueType
+    message: _builtins.str
+    @_builtins.property
+    def current(self) -> _cluster_pb2.Partition:
+        """As it is now, or would be."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+        current: _cluster_pb2.Partition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_message", b"_message", "current", b"current", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_current", b"_current", "_message", b"_message", "current", b"current", "error", b"error", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__current: _TypeAlias = _typing.Literal["current"]  # noqa: Y015
+    _WhichOneofArgType__current: _TypeAlias = _typing.Literal["_current", b"_current"]  # noqa: Y015
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__current) -> _WhichOneofReturnType__current | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___PartitionOutcome: _TypeAlias = PartitionOutcome  # noqa: Y015
+
+@_typing.final
+class Reassignment(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Node ids, preferred leader first. Empty: cancel what is under way, back to the replicas before it."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "replicas", b"replicas", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reassignment: _TypeAlias = Reassignment  # noqa: Y015
+
+@_typing.final
+class AlterReassignmentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASSIGNMENTS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    @_builtins.property
+    def reassignments(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reassignment]:
+        """1 to 10000, each partition once; each is accepted or refused by itself."""
+
+    def __init__(
+        self,
+        *,
+        reassignments: _abc.Iterable[Global___Reassignment] | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reassignments", b"reassignments", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterReassignmentsRequest: _TypeAlias = AlterReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class AlterReassignmentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionOutcome]:
+        """One per entry of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionOutcome] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlterReassignmentsResponse: _TypeAlias = AlterReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class ListReassignmentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.PartitionRef]:
+        """Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.PartitionRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReassignmentsRequest: _TypeAlias = ListReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class ListReassignmentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Partition]:
+        """With adding and removing."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListReassignmentsResponse: _TypeAlias = ListReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class DrainBrokerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    drained: _builtins.bool
+    """False: leaders may come back."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        drained: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "drained", b"drained"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainBrokerRequest: _TypeAlias = DrainBrokerRequest  # noqa: Y015
+
+@_typing.final
+class DrainBrokerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STILL_LEADING_FIELD_NUMBER: _builtins.int
+    still_leading: _builtins.int
+    """Partitions that the broker still leads, because nobody else can."""
+    def __init__(
+        self,
+        *,
+        still_leading: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["still_leading", b"still_leading"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainBrokerResponse: _TypeAlias = DrainBrokerResponse  # noqa: Y015

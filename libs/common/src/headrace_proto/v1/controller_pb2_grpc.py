@@ -107,6 +107,31 @@ class ControllerStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.ConfirmDeletionsRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ConfirmDeletionsResponse.FromString,
                 _registered_method=True)
+        self.AlterPartitions = channel.unary_unary(
+                '/headrace.v1.Controller/AlterPartitions',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AlterPartitionsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AlterPartitionsResponse.FromString,
+                _registered_method=True)
+        self.ElectLeaders = channel.unary_unary(
+                '/headrace.v1.Controller/ElectLeaders',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersResponse.FromString,
+                _registered_method=True)
+        self.AlterReassignments = channel.unary_unary(
+                '/headrace.v1.Controller/AlterReassignments',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.ListReassignments = channel.unary_unary(
+                '/headrace.v1.Controller/ListReassignments',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.DrainBroker = channel.unary_unary(
+                '/headrace.v1.Controller/DrainBroker',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer:
@@ -201,7 +226,42 @@ class ControllerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ConfirmDeletions(self, request, context):
-        """A broker has deleted its logs of these topics, or never had any.
+        """A broker has deleted its logs of these topics and partitions, or never had any.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterPartitions(self, request, context):
+        """A leader asks to change the ISR of partitions that it leads; each is accepted or refused by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ElectLeaders(self, request, context):
+        """Move leadership by command: back to preferred leaders, or to replicas that are not known to be complete.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AlterReassignments(self, request, context):
+        """Give partitions other replicas, or cancel that. New replicas copy while the old ones serve.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListReassignments(self, request, context):
+        """Partitions whose replicas are being changed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainBroker(self, request, context):
+        """Keep leaders away from a broker, or let them come back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -279,6 +339,31 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.ConfirmDeletions,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ConfirmDeletionsRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.ConfirmDeletionsResponse.SerializeToString,
+            ),
+            'AlterPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterPartitions,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AlterPartitionsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.AlterPartitionsResponse.SerializeToString,
+            ),
+            'ElectLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.ElectLeaders,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersResponse.SerializeToString,
+            ),
+            'AlterReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.AlterReassignments,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsResponse.SerializeToString,
+            ),
+            'ListReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListReassignments,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsResponse.SerializeToString,
+            ),
+            'DrainBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainBroker,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -661,6 +746,141 @@ class Controller:
             '/headrace.v1.Controller/ConfirmDeletions',
             headrace__proto_dot_v1_dot_controller__pb2.ConfirmDeletionsRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.ConfirmDeletionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/AlterPartitions',
+            headrace__proto_dot_v1_dot_controller__pb2.AlterPartitionsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.AlterPartitionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ElectLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/ElectLeaders',
+            headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.ElectLeadersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AlterReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/AlterReassignments',
+            headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.AlterReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/ListReassignments',
+            headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.ListReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/DrainBroker',
+            headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,7 +58,17 @@ class ControllerStub:
     AllocateProducerIds: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]
     """A block of producer ids that nobody else ever gets."""
     ConfirmDeletions: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ConfirmDeletionsRequest, _controller_pb2.ConfirmDeletionsResponse]
-    """A broker has deleted its logs of these topics, or never had any."""
+    """A broker has deleted its logs of these topics and partitions, or never had any."""
+    AlterPartitions: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AlterPartitionsRequest, _controller_pb2.AlterPartitionsResponse]
+    """A leader asks to change the ISR of partitions that it leads; each is accepted or refused by itself."""
+    ElectLeaders: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ElectLeadersRequest, _controller_pb2.ElectLeadersResponse]
+    """Move leadership by command: back to preferred leaders, or to replicas that are not known to be complete."""
+    AlterReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]
+    """Give partitions other replicas, or cancel that. New replicas copy while the old ones serve."""
+    ListReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]
+    """Partitions whose replicas are being changed."""
+    DrainBroker: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]
+    """Keep leaders away from a broker, or let them come back."""
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -89,7 +99,17 @@ class ControllerAsyncStub(ControllerStub):
     AllocateProducerIds: _aio.UnaryUnaryMultiCallable[_controller_pb2.AllocateProducerIdsRequest, _controller_pb2.AllocateProducerIdsResponse]  # type: ignore[assignment]
     """A block of producer ids that nobody else ever gets."""
     ConfirmDeletions: _aio.UnaryUnaryMultiCallable[_controller_pb2.ConfirmDeletionsRequest, _controller_pb2.ConfirmDeletionsResponse]  # type: ignore[assignment]
-    """A broker has deleted its logs of these topics, or never had any."""
+    """A broker has deleted its logs of these topics and partitions, or never had any."""
+    AlterPartitions: _aio.UnaryUnaryMultiCallable[_controller_pb2.AlterPartitionsRequest, _controller_pb2.AlterPartitionsResponse]  # type: ignore[assignment]
+    """A leader asks to change the ISR of partitions that it leads; each is accepted or refused by itself."""
+    ElectLeaders: _aio.UnaryUnaryMultiCallable[_controller_pb2.ElectLeadersRequest, _controller_pb2.ElectLeadersResponse]  # type: ignore[assignment]
+    """Move leadership by command: back to preferred leaders, or to replicas that are not known to be complete."""
+    AlterReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]  # type: ignore[assignment]
+    """Give partitions other replicas, or cancel that. New replicas copy while the old ones serve."""
+    ListReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
+    """Partitions whose replicas are being changed."""
+    DrainBroker: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]  # type: ignore[assignment]
+    """Keep leaders away from a broker, or let them come back."""
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -201,6 +221,46 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.ConfirmDeletionsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.ConfirmDeletionsResponse, _abc.Awaitable[_controller_pb2.ConfirmDeletionsResponse]]:
-        """A broker has deleted its logs of these topics, or never had any."""
+        """A broker has deleted its logs of these topics and partitions, or never had any."""
+
+    @_abc_1.abstractmethod
+    def AlterPartitions(
+        self,
+        request: _controller_pb2.AlterPartitionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.AlterPartitionsResponse, _abc.Awaitable[_controller_pb2.AlterPartitionsResponse]]:
+        """A leader asks to change the ISR of partitions that it leads; each is accepted or refused by itself."""
+
+    @_abc_1.abstractmethod
+    def ElectLeaders(
+        self,
+        request: _controller_pb2.ElectLeadersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ElectLeadersResponse, _abc.Awaitable[_controller_pb2.ElectLeadersResponse]]:
+        """Move leadership by command: back to preferred leaders, or to replicas that are not known to be complete."""
+
+    @_abc_1.abstractmethod
+    def AlterReassignments(
+        self,
+        request: _controller_pb2.AlterReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.AlterReassignmentsResponse, _abc.Awaitable[_controller_pb2.AlterReassignmentsResponse]]:
+        """Give partitions other replicas, or cancel that. New replicas copy while the old ones serve."""
+
+    @_abc_1.abstractmethod
+    def ListReassignments(
+        self,
+        request: _controller_pb2.ListReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListReassignmentsResponse, _abc.Awaitable[_controller_pb2.ListReassignmentsResponse]]:
+        """Partitions whose replicas are being changed."""
+
+    @_abc_1.abstractmethod
+    def DrainBroker(
+        self,
+        request: _controller_pb2.DrainBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.DrainBrokerResponse, _abc.Awaitable[_controller_pb2.DrainBrokerResponse]]:
+        """Keep leaders away from a broker, or let them come back."""
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

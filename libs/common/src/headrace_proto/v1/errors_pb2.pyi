@@ -40,6 +40,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     INVALID_TOPIC_EXCEPTION: _ErrorCode.ValueType  # 17
     RECORD_LIST_TOO_LARGE: _ErrorCode.ValueType  # 18
     NOT_ENOUGH_REPLICAS: _ErrorCode.ValueType  # 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND: _ErrorCode.ValueType  # 20
     INVALID_REQUIRED_ACKS: _ErrorCode.ValueType  # 21
     INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
     UNSUPPORTED_VERSION: _ErrorCode.ValueType  # 35
@@ -60,6 +61,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     UNSUPPORTED_COMPRESSION_TYPE: _ErrorCode.ValueType  # 76
     STALE_BROKER_EPOCH: _ErrorCode.ValueType  # 77
     OFFSET_NOT_AVAILABLE: _ErrorCode.ValueType  # 78
+    PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
+    ELECTION_NOT_NEEDED: _ErrorCode.ValueType  # 84
+    NO_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 85
     INVALID_RECORD: _ErrorCode.ValueType  # 87
     RESOURCE_NOT_FOUND: _ErrorCode.ValueType  # 91
     INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
@@ -68,6 +73,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     BROKER_ID_NOT_REGISTERED: _ErrorCode.ValueType  # 102
     INCONSISTENT_TOPIC_ID: _ErrorCode.ValueType  # 103
     INCONSISTENT_CLUSTER_ID: _ErrorCode.ValueType  # 104
+    INELIGIBLE_REPLICA: _ErrorCode.ValueType  # 107
     DISK_FULL: _ErrorCode.ValueType  # 1000
     """The broker's disk is below its reserve; appends resume when there is space."""
     REPLICA_DAMAGED: _ErrorCode.ValueType  # 1001
@@ -99,6 +105,7 @@ NETWORK_EXCEPTION: ErrorCode.ValueType  # 13
 INVALID_TOPIC_EXCEPTION: ErrorCode.ValueType  # 17
 RECORD_LIST_TOO_LARGE: ErrorCode.ValueType  # 18
 NOT_ENOUGH_REPLICAS: ErrorCode.ValueType  # 19
+NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.ValueType  # 20
 INVALID_REQUIRED_ACKS: ErrorCode.ValueType  # 21
 INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
 UNSUPPORTED_VERSION: ErrorCode.ValueType  # 35
@@ -119,6 +126,10 @@ UNKNOWN_LEADER_EPOCH: ErrorCode.ValueType  # 75
 UNSUPPORTED_COMPRESSION_TYPE: ErrorCode.ValueType  # 76
 STALE_BROKER_EPOCH: ErrorCode.ValueType  # 77
 OFFSET_NOT_AVAILABLE: ErrorCode.ValueType  # 78
+PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
+ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83
+ELECTION_NOT_NEEDED: ErrorCode.ValueType  # 84
+NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
 INVALID_RECORD: ErrorCode.ValueType  # 87
 RESOURCE_NOT_FOUND: ErrorCode.ValueType  # 91
 INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95
@@ -127,6 +138,7 @@ DUPLICATE_BROKER_REGISTRATION: ErrorCode.ValueType  # 101
 BROKER_ID_NOT_REGISTERED: ErrorCode.ValueType  # 102
 INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103
 INCONSISTENT_CLUSTER_ID: ErrorCode.ValueType  # 104
+INELIGIBLE_REPLICA: ErrorCode.ValueType  # 107
 DISK_FULL: ErrorCode.ValueType  # 1000
 """The broker's disk is below its reserve; appends resume when there is space."""
 REPLICA_DAMAGED: ErrorCode.ValueType  # 1001
