@@ -7,7 +7,9 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
+from headrace_proto.v1 import cluster_pb2 as _cluster_pb2
 from headrace_proto.v1 import errors_pb2 as _errors_pb2
 import builtins as _builtins
 import sys
@@ -19,6 +21,31 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ClusterState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClusterStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClusterState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLUSTER_STATE_UNSPECIFIED: _ClusterState.ValueType  # 0
+    HEALTHY: _ClusterState.ValueType  # 1
+    """All that is registered works, and every partition has all its replicas in sync."""
+    DEGRADED: _ClusterState.ValueType  # 2
+    """Everything is served, with less to spare than there should be, or metadata cannot be changed."""
+    UNAVAILABLE: _ClusterState.ValueType  # 3
+    """Some partitions are not served, or refuse acks=all."""
+
+class ClusterState(_ClusterState, metaclass=_ClusterStateEnumTypeWrapper): ...
+
+CLUSTER_STATE_UNSPECIFIED: ClusterState.ValueType  # 0
+HEALTHY: ClusterState.ValueType  # 1
+"""All that is registered works, and every partition has all its replicas in sync."""
+DEGRADED: ClusterState.ValueType  # 2
+"""Everything is served, with less to spare than there should be, or metadata cannot be changed."""
+UNAVAILABLE: ClusterState.ValueType  # 3
+"""Some partitions are not served, or refuse acks=all."""
+Global___ClusterState: _TypeAlias = ClusterState  # noqa: Y015
 
 @_typing.final
 class DescribeClusterLogsRequest(_message.Message):
@@ -94,3 +121,521 @@ class BrokerLogs(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___BrokerLogs: _TypeAlias = BrokerLogs  # noqa: Y015
+
+@_typing.final
+class DescribeStatusRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeStatusRequest: _TypeAlias = DescribeStatusRequest  # noqa: Y015
+
+@_typing.final
+class DescribeStatusResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
+    CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    CONTROLLER_ID_FIELD_NUMBER: _builtins.int
+    METADATA_STORE_REACHABLE_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OFFLINE_FIELD_NUMBER: _builtins.int
+    UNDER_MIN_ISR_FIELD_NUMBER: _builtins.int
+    UNDER_REPLICATED_FIELD_NUMBER: _builtins.int
+    REASSIGNING_FIELD_NUMBER: _builtins.int
+    RECOVERING_FIELD_NUMBER: _builtins.int
+    NOT_PREFERRED_FIELD_NUMBER: _builtins.int
+    TROUBLED_FIELD_NUMBER: _builtins.int
+    state: Global___ClusterState.ValueType
+    verdict: _builtins.str
+    """One line: how it is, why, whether something is lost, and what to do."""
+    cluster_id: _builtins.str
+    controller_id: _builtins.int
+    """The active controller; absent: nobody is."""
+    metadata_store_reachable: _builtins.bool
+    topics: _builtins.int
+    partitions: _builtins.int
+    offline: _builtins.int
+    """Partitions that nobody leads."""
+    under_min_isr: _builtins.int
+    """Partitions whose ISR is below min.insync.replicas: acks=all is refused there."""
+    under_replicated: _builtins.int
+    """Partitions with replicas out of sync, those that are being added aside."""
+    reassigning: _builtins.int
+    recovering: _builtins.int
+    """Partitions led from replicas that may have lost committed records."""
+    not_preferred: _builtins.int
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]: ...
+    @_builtins.property
+    def troubled(self) -> _containers.RepeatedCompositeFieldContainer[Global___TroubledPartition]:
+        """Up to 100, worst first."""
+
+    def __init__(
+        self,
+        *,
+        state: Global___ClusterState.ValueType = ...,
+        verdict: _builtins.str = ...,
+        cluster_id: _builtins.str = ...,
+        controller_id: _builtins.int | None = ...,
+        metadata_store_reachable: _builtins.bool = ...,
+        brokers: _abc.Iterable[Global___BrokerStatus] | None = ...,
+        topics: _builtins.int = ...,
+        partitions: _builtins.int = ...,
+        offline: _builtins.int = ...,
+        under_min_isr: _builtins.int = ...,
+        under_replicated: _builtins.int = ...,
+        reassigning: _builtins.int = ...,
+        recovering: _builtins.int = ...,
+        not_preferred: _builtins.int = ...,
+        troubled: _abc.Iterable[Global___TroubledPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "controller_id", b"controller_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "reassigning", b"reassigning", "recovering", b"recovering", "state", b"state", "topics", b"topics", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "verdict", b"verdict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__controller_id: _TypeAlias = _typing.Literal["controller_id"]  # noqa: Y015
+    _WhichOneofArgType__controller_id: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__controller_id) -> _WhichOneofReturnType__controller_id | None: ...
+
+Global___DescribeStatusResponse: _TypeAlias = DescribeStatusResponse  # noqa: Y015
+
+@_typing.final
+class BrokerStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    RACK_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
+    IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
+    LEADERS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    AWAY_SINCE_MS_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    rack: _builtins.str
+    fenced: _builtins.bool
+    in_controlled_shutdown: _builtins.bool
+    drained: _builtins.bool
+    leaders: _builtins.int
+    replicas: _builtins.int
+    in_sync: _builtins.int
+    away_since_ms: _builtins.int
+    """Wall clock, ms since the epoch, since when it is away, as this admin process saw it. Absent: it is not away, or
+    was away before anybody looked.
+    """
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        rack: _builtins.str | None = ...,
+        fenced: _builtins.bool = ...,
+        in_controlled_shutdown: _builtins.bool = ...,
+        drained: _builtins.bool = ...,
+        leaders: _builtins.int = ...,
+        replicas: _builtins.int = ...,
+        in_sync: _builtins.int = ...,
+        away_since_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "rack", b"rack"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__away_since_ms: _TypeAlias = _typing.Literal["away_since_ms"]  # noqa: Y015
+    _WhichOneofArgType__away_since_ms: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms"]  # noqa: Y015
+    _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
+    _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__away_since_ms) -> _WhichOneofReturnType__away_since_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
+
+Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
+
+@_typing.final
+class TroubledPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    MIN_ISR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    min_isr: _builtins.int
+    """The min.insync.replicas in force."""
+    @_builtins.property
+    def partition(self) -> _cluster_pb2.Partition: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _cluster_pb2.Partition | None = ...,
+        min_isr: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_isr", b"min_isr", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TroubledPartition: _TypeAlias = TroubledPartition  # noqa: Y015
+
+@_typing.final
+class DescribeReassignmentsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    MEASURE_MS_FIELD_NUMBER: _builtins.int
+    measure_ms: _builtins.int
+    """Look twice this many ms apart, to tell rates; 0 to 10000. 0: look once."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.PartitionRef]:
+        """Empty: all that are under way."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[_cluster_pb2.PartitionRef] | None = ...,
+        measure_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["measure_ms", b"measure_ms", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeReassignmentsRequest: _TypeAlias = DescribeReassignmentsRequest  # noqa: Y015
+
+@_typing.final
+class DescribeReassignmentsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    THROTTLE_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    throttle_bytes_per_s: _builtins.int
+    """The cluster-wide throttle in bytes per second. Absent: none."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReassignmentProgress]: ...
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___ReassignmentProgress] | None = ...,
+        throttle_bytes_per_s: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s", "throttle_bytes_per_s", b"throttle_bytes_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s", "partitions", b"partitions", "throttle_bytes_per_s", b"throttle_bytes_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__throttle_bytes_per_s: _TypeAlias = _typing.Literal["throttle_bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__throttle_bytes_per_s: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__throttle_bytes_per_s) -> _WhichOneofReturnType__throttle_bytes_per_s | None: ...
+
+Global___DescribeReassignmentsResponse: _TypeAlias = DescribeReassignmentsResponse  # noqa: Y015
+
+@_typing.final
+class ReassignmentProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LEADER_BYTES_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    leader_bytes: _builtins.int
+    """Bytes of the leader's log. Absent: it could not be asked."""
+    @_builtins.property
+    def partition(self) -> _cluster_pb2.Partition: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaProgress]:
+        """One per replica that is being added."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _cluster_pb2.Partition | None = ...,
+        leader_bytes: _builtins.int | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaProgress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes", "leader_bytes", b"leader_bytes", "partition", b"partition"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes", "leader_bytes", b"leader_bytes", "partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__leader_bytes: _TypeAlias = _typing.Literal["leader_bytes"]  # noqa: Y015
+    _WhichOneofArgType__leader_bytes: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_bytes) -> _WhichOneofReturnType__leader_bytes | None: ...
+
+Global___ReassignmentProgress: _TypeAlias = ReassignmentProgress  # noqa: Y015
+
+@_typing.final
+class ReplicaProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    PERCENT_FIELD_NUMBER: _builtins.int
+    IN_SYNC_FIELD_NUMBER: _builtins.int
+    BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    bytes: _builtins.int
+    """Bytes of its log. Absent: it could not be asked."""
+    percent: _builtins.int
+    """0 to 100, rounded down; 100: it is in sync."""
+    in_sync: _builtins.bool
+    bytes_per_s: _builtins.int
+    """Absent: not measured."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        bytes: _builtins.int | None = ...,
+        percent: _builtins.int = ...,
+        in_sync: _builtins.bool = ...,
+        bytes_per_s: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_bytes_per_s", b"_bytes_per_s", "bytes", b"bytes", "bytes_per_s", b"bytes_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_bytes", b"_bytes", "_bytes_per_s", b"_bytes_per_s", "broker_id", b"broker_id", "bytes", b"bytes", "bytes_per_s", b"bytes_per_s", "in_sync", b"in_sync", "percent", b"percent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__bytes: _TypeAlias = _typing.Literal["bytes"]  # noqa: Y015
+    _WhichOneofArgType__bytes: _TypeAlias = _typing.Literal["_bytes", b"_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__bytes_per_s: _TypeAlias = _typing.Literal["bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__bytes_per_s: _TypeAlias = _typing.Literal["_bytes_per_s", b"_bytes_per_s"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes) -> _WhichOneofReturnType__bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__bytes_per_s) -> _WhichOneofReturnType__bytes_per_s | None: ...
+
+Global___ReplicaProgress: _TypeAlias = ReplicaProgress  # noqa: Y015
+
+@_typing.final
+class RebalanceClusterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    THROTTLE_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    validate_only: _builtins.bool
+    """Plan only."""
+    throttle_bytes_per_s: _builtins.int
+    """Set the cluster's throttle before it starts, in bytes per second. Absent: leave it as it is."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all topics."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        validate_only: _builtins.bool = ...,
+        throttle_bytes_per_s: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s", "throttle_bytes_per_s", b"throttle_bytes_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s", "throttle_bytes_per_s", b"throttle_bytes_per_s", "topics", b"topics", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__throttle_bytes_per_s: _TypeAlias = _typing.Literal["throttle_bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__throttle_bytes_per_s: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__throttle_bytes_per_s) -> _WhichOneofReturnType__throttle_bytes_per_s | None: ...
+
+Global___RebalanceClusterRequest: _TypeAlias = RebalanceClusterRequest  # noqa: Y015
+
+@_typing.final
+class RebalanceClusterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    BYTES_TO_COPY_FIELD_NUMBER: _builtins.int
+    bytes_to_copy: _builtins.int
+    """What the new replicas will copy, as far as sizes are known."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedMove]: ...
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerLoad]: ...
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___PlannedMove] | None = ...,
+        brokers: _abc.Iterable[Global___BrokerLoad] | None = ...,
+        bytes_to_copy: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "bytes_to_copy", b"bytes_to_copy", "moves", b"moves"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RebalanceClusterResponse: _TypeAlias = RebalanceClusterResponse  # noqa: Y015
+
+@_typing.final
+class PlannedMove(_message.Message):
+    """A partition that gets other replicas, or the same in another order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    REPLICAS_BEFORE_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    size_bytes: _builtins.int
+    """Bytes of the leader's log. Absent: not known."""
+    error: _errors_pb2.ErrorCode.ValueType
+    """What became of it, when it was started."""
+    message: _builtins.str
+    @_builtins.property
+    def replicas_before(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        replicas_before: _abc.Iterable[_builtins.int] | None = ...,
+        replicas: _abc.Iterable[_builtins.int] | None = ...,
+        size_bytes: _builtins.int | None = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_size_bytes", b"_size_bytes", "message", b"message", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_size_bytes", b"_size_bytes", "error", b"error", "message", b"message", "partition", b"partition", "replicas", b"replicas", "replicas_before", b"replicas_before", "size_bytes", b"size_bytes", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___PlannedMove: _TypeAlias = PlannedMove  # noqa: Y015
+
+@_typing.final
+class BrokerLoad(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    REPLICAS_BEFORE_FIELD_NUMBER: _builtins.int
+    REPLICAS_AFTER_FIELD_NUMBER: _builtins.int
+    LEADERS_BEFORE_FIELD_NUMBER: _builtins.int
+    LEADERS_AFTER_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    replicas_before: _builtins.int
+    replicas_after: _builtins.int
+    leaders_before: _builtins.int
+    """Preferred leaders."""
+    leaders_after: _builtins.int
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        replicas_before: _builtins.int = ...,
+        replicas_after: _builtins.int = ...,
+        leaders_before: _builtins.int = ...,
+        leaders_after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "leaders_after", b"leaders_after", "leaders_before", b"leaders_before", "replicas_after", b"replicas_after", "replicas_before", b"replicas_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BrokerLoad: _TypeAlias = BrokerLoad  # noqa: Y015
+
+@_typing.final
+class DecommissionBrokerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    THROTTLE_BYTES_PER_S_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    validate_only: _builtins.bool
+    """Plan only; also tells how far a decommission under way has come."""
+    throttle_bytes_per_s: _builtins.int
+    """As in RebalanceClusterRequest."""
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+        throttle_bytes_per_s: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s", "throttle_bytes_per_s", b"throttle_bytes_per_s"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s", "broker_id", b"broker_id", "throttle_bytes_per_s", b"throttle_bytes_per_s", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__throttle_bytes_per_s: _TypeAlias = _typing.Literal["throttle_bytes_per_s"]  # noqa: Y015
+    _WhichOneofArgType__throttle_bytes_per_s: _TypeAlias = _typing.Literal["_throttle_bytes_per_s", b"_throttle_bytes_per_s"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__throttle_bytes_per_s) -> _WhichOneofReturnType__throttle_bytes_per_s | None: ...
+
+Global___DecommissionBrokerRequest: _TypeAlias = DecommissionBrokerRequest  # noqa: Y015
+
+@_typing.final
+class DecommissionBrokerResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVES_FIELD_NUMBER: _builtins.int
+    BROKERS_FIELD_NUMBER: _builtins.int
+    BYTES_TO_COPY_FIELD_NUMBER: _builtins.int
+    DRAINED_FIELD_NUMBER: _builtins.int
+    REPLICAS_LEFT_FIELD_NUMBER: _builtins.int
+    LEADERS_LEFT_FIELD_NUMBER: _builtins.int
+    MOVING_FIELD_NUMBER: _builtins.int
+    NEXT_STEP_FIELD_NUMBER: _builtins.int
+    bytes_to_copy: _builtins.int
+    drained: _builtins.bool
+    replicas_left: _builtins.int
+    """Replicas that the broker still holds, those on their way out included."""
+    leaders_left: _builtins.int
+    """Partitions that it still leads."""
+    moving: _builtins.int
+    """Of its partitions, those that are on their way."""
+    next_step: _builtins.str
+    """What to do next, in a sentence."""
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedMove]:
+        """Partitions that are still to be moved: started by this call unless it only planned."""
+
+    @_builtins.property
+    def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerLoad]: ...
+    def __init__(
+        self,
+        *,
+        moves: _abc.Iterable[Global___PlannedMove] | None = ...,
+        brokers: _abc.Iterable[Global___BrokerLoad] | None = ...,
+        bytes_to_copy: _builtins.int = ...,
+        drained: _builtins.bool = ...,
+        replicas_left: _builtins.int = ...,
+        leaders_left: _builtins.int = ...,
+        moving: _builtins.int = ...,
+        next_step: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brokers", b"brokers", "bytes_to_copy", b"bytes_to_copy", "drained", b"drained", "leaders_left", b"leaders_left", "moves", b"moves", "moving", b"moving", "next_step", b"next_step", "replicas_left", b"replicas_left"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DecommissionBrokerResponse: _TypeAlias = DecommissionBrokerResponse  # noqa: Y015

@@ -113,6 +113,26 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
                 _registered_method=True)
+        self.DescribeStatus = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeStatus',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusResponse.FromString,
+                _registered_method=True)
+        self.DescribeReassignments = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeReassignments',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsResponse.FromString,
+                _registered_method=True)
+        self.RebalanceCluster = channel.unary_unary(
+                '/headrace.v1.Admin/RebalanceCluster',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.RebalanceClusterRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.RebalanceClusterResponse.FromString,
+                _registered_method=True)
+        self.DecommissionBroker = channel.unary_unary(
+                '/headrace.v1.Admin/DecommissionBroker',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -212,6 +232,34 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeStatus(self, request, context):
+        """How the cluster is, with a verdict in one line that says what to do.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeReassignments(self, request, context):
+        """Reassignments under way, and how far each new replica has come.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RebalanceCluster(self, request, context):
+        """Spread replicas and preferred leaders evenly over brokers and racks, with few moves; plan it, or start it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecommissionBroker(self, request, context):
+        """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -289,6 +337,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DrainBroker,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.SerializeToString,
+            ),
+            'DescribeStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeStatus,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusResponse.SerializeToString,
+            ),
+            'DescribeReassignments': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeReassignments,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsResponse.SerializeToString,
+            ),
+            'RebalanceCluster': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebalanceCluster,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.RebalanceClusterRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.RebalanceClusterResponse.SerializeToString,
+            ),
+            'DecommissionBroker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DecommissionBroker,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -698,6 +766,114 @@ class Admin:
             '/headrace.v1.Admin/DrainBroker',
             headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeStatus',
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeReassignments(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeReassignments',
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeReassignmentsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebalanceCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/RebalanceCluster',
+            headrace__proto_dot_v1_dot_admin__pb2.RebalanceClusterRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.RebalanceClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecommissionBroker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DecommissionBroker',
+            headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -54,6 +54,14 @@ class AdminStub:
     AlterReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]
     ListReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]
     DrainBroker: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]
+    DescribeStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]
+    """How the cluster is, with a verdict in one line that says what to do."""
+    DescribeReassignments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeReassignmentsRequest, _admin_pb2.DescribeReassignmentsResponse]
+    """Reassignments under way, and how far each new replica has come."""
+    RebalanceCluster: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RebalanceClusterRequest, _admin_pb2.RebalanceClusterResponse]
+    """Spread replicas and preferred leaders evenly over brokers and racks, with few moves; plan it, or start it."""
+    DecommissionBroker: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DecommissionBrokerRequest, _admin_pb2.DecommissionBrokerResponse]
+    """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -79,6 +87,14 @@ class AdminAsyncStub(AdminStub):
     AlterReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]  # type: ignore[assignment]
     ListReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
     DrainBroker: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]  # type: ignore[assignment]
+    DescribeStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]  # type: ignore[assignment]
+    """How the cluster is, with a verdict in one line that says what to do."""
+    DescribeReassignments: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeReassignmentsRequest, _admin_pb2.DescribeReassignmentsResponse]  # type: ignore[assignment]
+    """Reassignments under way, and how far each new replica has come."""
+    RebalanceCluster: _aio.UnaryUnaryMultiCallable[_admin_pb2.RebalanceClusterRequest, _admin_pb2.RebalanceClusterResponse]  # type: ignore[assignment]
+    """Spread replicas and preferred leaders evenly over brokers and racks, with few moves; plan it, or start it."""
+    DecommissionBroker: _aio.UnaryUnaryMultiCallable[_admin_pb2.DecommissionBrokerRequest, _admin_pb2.DecommissionBrokerResponse]  # type: ignore[assignment]
+    """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration for clients: the same operations as REST. The service keeps nothing; it forwards to the active
@@ -191,5 +207,37 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.DrainBrokerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.DrainBrokerResponse, _abc.Awaitable[_controller_pb2.DrainBrokerResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeStatus(
+        self,
+        request: _admin_pb2.DescribeStatusRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeStatusResponse, _abc.Awaitable[_admin_pb2.DescribeStatusResponse]]:
+        """How the cluster is, with a verdict in one line that says what to do."""
+
+    @_abc_1.abstractmethod
+    def DescribeReassignments(
+        self,
+        request: _admin_pb2.DescribeReassignmentsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeReassignmentsResponse, _abc.Awaitable[_admin_pb2.DescribeReassignmentsResponse]]:
+        """Reassignments under way, and how far each new replica has come."""
+
+    @_abc_1.abstractmethod
+    def RebalanceCluster(
+        self,
+        request: _admin_pb2.RebalanceClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.RebalanceClusterResponse, _abc.Awaitable[_admin_pb2.RebalanceClusterResponse]]:
+        """Spread replicas and preferred leaders evenly over brokers and racks, with few moves; plan it, or start it."""
+
+    @_abc_1.abstractmethod
+    def DecommissionBroker(
+        self,
+        request: _admin_pb2.DecommissionBrokerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DecommissionBrokerResponse, _abc.Awaitable[_admin_pb2.DecommissionBrokerResponse]]:
+        """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
