@@ -13,7 +13,6 @@ from headrace_broker.core.partition_events import (
     CheckpointAsked,
     Deposed,
     Effect,
-    Elected,
     ForgetBelow,
     GroupWritten,
     Reconfigured,
@@ -36,6 +35,7 @@ from headrace_broker.core.rows import (
     StateRow,
 )
 from headrace_broker.core.segments import Segments
+from headrace_broker.testing.assignments import elected
 from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
@@ -50,7 +50,7 @@ CONFIG = TopicConfig.effective({}, {})
 def fresh(config: TopicConfig = CONFIG, *, epoch: int | None = 5) -> Partition:
     partition, _ = Partition.create(ID, LOG, config, NOW_MS)
     if epoch is not None:
-        partition.handle(Elected(epoch))
+        partition.handle(elected(epoch))
     return partition
 
 
@@ -74,9 +74,9 @@ def test_a_new_log_exists_by_its_state_and_its_first_segment() -> None:
 
 def test_a_leader_assigns_its_epoch_at_once_without_records() -> None:
     partition = fresh(epoch=None)
-    assert partition.handle(Elected(5)) == [PutEpoch(LOG, EpochRow(5, Offset(0)))]
-    assert partition.handle(Elected(5)) == []
-    assert partition.handle(Elected(4)) == [], "an older word changes nothing"
+    assert partition.handle(elected(5)) == [PutEpoch(LOG, EpochRow(5, Offset(0)))]
+    assert partition.handle(elected(5)) == []
+    assert partition.handle(elected(4)) == [], "an older word changes nothing"
     assert partition.leader_epoch == 5
 
 
@@ -127,13 +127,13 @@ def test_those_who_wait_hear_that_the_leader_changed() -> None:
     assert partition.handle(Deposed(reason)) == [Refuse("one", reason), Refuse("all", reason)]
     assert partition.handle(GroupWritten(Offset(2))) == [], "who leads no longer commits nothing"
     assert partition.written_end == 2
-    assert partition.handle(Elected(7)) == [PutEpoch(LOG, EpochRow(7, Offset(2))), ShowUpTo(Offset(2), Offset(0))]
+    assert partition.handle(elected(7)) == [PutEpoch(LOG, EpochRow(7, Offset(2))), ShowUpTo(Offset(2), Offset(0))]
 
 
 def test_a_new_epoch_of_the_same_leader_leaves_no_one_waiting() -> None:
     partition = fresh()
     partition.handle(arrived(batch_of(1), "a"))
-    effects = partition.handle(Elected(6))
+    effects = partition.handle(elected(6))
     assert isinstance(effects[0], Refuse)
     assert effects[1] == PutEpoch(LOG, EpochRow(6, Offset(1)))
 
@@ -281,12 +281,12 @@ def test_a_recovered_log_is_committed_once_it_is_led() -> None:
     partition = Partition.recovered(state, LOG, CONFIG, segments, Offset(9), [EpochRow(1, Offset(0))], Producers())
     assert (partition.log_start, partition.high_watermark, partition.log_end) == (2, 4, 9)
     assert partition.leader_epoch is None
-    assert partition.handle(Elected(2)) == [PutEpoch(LOG, EpochRow(2, Offset(9))), ShowUpTo(Offset(9), Offset(4))]
+    assert partition.handle(elected(2)) == [PutEpoch(LOG, EpochRow(2, Offset(9))), ShowUpTo(Offset(9), Offset(4))]
 
 
 def test_a_leader_epoch_below_the_logs_own_is_not_taken() -> None:
     state = StateRow(ID, Offset(0), Offset(0))
     segments = Segments.fresh(Offset(0), NOW_MS)
     partition = Partition.recovered(state, LOG, CONFIG, segments, Offset(0), [EpochRow(7, Offset(0))], Producers())
-    assert partition.handle(Elected(6)) == []
+    assert partition.handle(elected(6)) == []
     assert partition.leader_epoch is None

@@ -21,7 +21,6 @@ from headrace_broker.core.partition_events import (
     CheckpointAsked,
     Deposed,
     Effect,
-    Elected,
     Event,
     GroupWritten,
     Refuse,
@@ -30,6 +29,7 @@ from headrace_broker.core.partition_events import (
 )
 from headrace_broker.core.rows import PutBatch
 from headrace_broker.engine.follow import restored
+from headrace_broker.testing.assignments import elected
 from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
@@ -59,7 +59,7 @@ class PartitionMachine(RuleBasedStateMachine):
     def create(self) -> None:
         self.core, writes = Partition.create(ID, self.store.new_log_id(), CONFIG, self.now)
         self.store.write(writes)
-        self.handle(Elected(0))
+        self.handle(elected(0))
 
     def handle(self, event: Event) -> list[Effect]:
         effects = self.core.handle(event)
@@ -152,7 +152,7 @@ class PartitionMachine(RuleBasedStateMachine):
     @rule(up=st.integers(0, 2))
     def elected(self, up: int) -> None:
         self.epoch += up
-        self.handle(Elected(self.epoch))
+        self.handle(elected(self.epoch))
         assert self.core.leader_epoch == self.epoch
         assert self.core.epochs.latest == self.epoch
 

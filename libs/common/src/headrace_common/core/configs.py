@@ -205,7 +205,8 @@ class TopicConfig:
     timestamp_after_max_ms: int
     timestamp_before_max_ms: int
     log_append_time: bool
-    min_insync_replicas: int
+    min_insync_replicas: int | None
+    """None: by the number of replicas, see ``min_isr_in_force``."""
     retention_bytes: int
     """-1: no bound."""
     retention_ms: int
@@ -230,9 +231,21 @@ class TopicConfig:
             timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
             timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
-            min_insync_replicas=int(value("min.insync.replicas")),
+            min_insync_replicas=int(own["min.insync.replicas"]) if "min.insync.replicas" in own else None,
             retention_bytes=int(value("retention.bytes")),
             retention_ms=int(value("retention.ms")),
             segment_bytes=int(value("segment.bytes")),
             segment_ms=int(value("segment.ms")),
         )
+
+
+def min_isr_in_force(own: int | None, replicas: int, *, adding: int = 0, removing: int = 0) -> int:
+    """
+    How many replicas must be in sync: what the topic says (``own``), else 2 of three or more, else 1.
+
+    Never more than there are; while replicas are exchanged (``adding`` and ``removing`` of ``replicas``), as many as
+    there were before or will be after, whichever is less.
+    """
+    settled = max(1, replicas - max(adding, removing))
+    wanted = own if own is not None else 2 if settled >= 3 else 1
+    return min(wanted, settled)

@@ -44,6 +44,12 @@ class Epochs:
         self._starts.append(start)
         return EpochRow(epoch, start)
 
+    def truncate(self, end: Offset) -> None:
+        """Forget epochs that begin at ``end`` or later."""
+        while self._starts and self._starts[-1] >= end:
+            self._starts.pop()
+            self._epochs.pop()
+
     def epoch_at(self, offset: Offset) -> int:
         """The epoch in which the record at ``offset`` was or would be written; -1: not known."""
         at = bisect_right(self._starts, offset)

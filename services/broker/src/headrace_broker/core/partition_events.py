@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace_broker.core.leadership import Assignment, Proposal
+from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import LogWrite
+from headrace_broker.core.segments import Segments
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import HeadraceError
-from headrace_common.core.ids import Offset
+from headrace_common.core.ids import NodeId, Offset
 
 # --- events ---------------------------------------------------------------------------------------------------
 
@@ -35,20 +38,113 @@ class GroupWritten:
     """Everything below ``end`` is down by the flush policy."""
 
     end: Offset
+    now_ms: float = 0.0
+    """Monotonic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Elected:
-    """The image says that this broker leads from ``epoch`` on."""
+    """The image says that this broker leads; ``now_ms`` is monotonic."""
 
+    assignment: Assignment
+    now_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """The image has a newer state of the partition, in the leader epoch in which this broker leads already."""
+
+    assignment: Assignment
+    now_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The image says that ``leader`` leads in ``epoch`` and this broker follows; ``reason`` goes to those who wait."""
+
+    leader: NodeId
     epoch: int
+    reason: HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """This broker leads no longer; ``reason`` goes to those who wait."""
+    """This broker neither leads nor follows; ``reason`` goes to those who wait."""
 
     reason: HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerFetched:
+    """A follower, whose log agrees with this one, says how far it is. ``now_ms`` is monotonic."""
+
+    broker: NodeId
+    broker_epoch: int
+    log_end: Offset
+    written_end: Offset
+    may_join: bool
+    """The image shows it unfenced, here to stay, under this broker epoch."""
+    now_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class FollowersChecked:
+    """Time to look for followers that are more than ``lag_ms_max`` behind."""
+
+    now_ms: float
+    lag_ms_max: float
+
+
+@dataclass(frozen=True, slots=True)
+class PeersChanged:
+    """Brokers that may be in sync now, by the image, with their epochs."""
+
+    epochs: dict[NodeId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalRefused:
+    """The controller has not accepted this and never will (INELIGIBLE_REPLICA)."""
+
+    proposal: Proposal
+    now_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesCopied:
+    """The leader of ``leader_epoch`` sent these, from this log's end on; checked but for where they belong."""
+
+    leader_epoch: int
+    batches: tuple[tuple[BatchHeader, bytes], ...]
+    high_watermark: Offset
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What depends on the end of a log, as it is for an earlier end."""
+
+    producers: Producers
+    segments: Segments
+    snapshot_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The logs part at ``end``: what this one has from there on goes. Evidence of it was lowered before."""
+
+    leader_epoch: int
+    end: Offset
+    rebuilt: Rebuilt
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """This log has nothing that the leader's continues: it begins anew at ``start``. As ``Truncated``."""
+
+    leader_epoch: int
+    start: Offset
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +175,25 @@ class CheckpointAsked:
     """Write what a restart would otherwise have to find out."""
 
 
-Event = BatchArrived | GroupWritten | Elected | Deposed | TrimAsked | RetentionChecked | Reconfigured | CheckpointAsked
+Event = (
+    BatchArrived
+    | GroupWritten
+    | Elected
+    | Reassigned
+    | Followed
+    | Deposed
+    | FollowerFetched
+    | FollowersChecked
+    | PeersChanged
+    | ProposalRefused
+    | BatchesCopied
+    | Truncated
+    | Emptied
+    | TrimAsked
+    | RetentionChecked
+    | Reconfigured
+    | CheckpointAsked
+)
 
 
 # --- effects --------------------------------------------------------------------------------------------------
@@ -117,4 +231,11 @@ class ForgetBelow:
     log_start: Offset
 
 
-Effect = LogWrite | Answer | Refuse | ShowUpTo | ForgetBelow
+@dataclass(frozen=True, slots=True)
+class ProposeIsr:
+    """Ask the controller for this ISR until it has answered or the image has moved on."""
+
+    proposal: Proposal
+
+
+Effect = LogWrite | Answer | Refuse | ShowUpTo | ForgetBelow | ProposeIsr

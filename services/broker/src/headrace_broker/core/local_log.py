@@ -1,0 +1,191 @@
+"""
+One log on this disk, whoever leads it: what appending, rolling, trimming and truncating write.
+
+The partition machine is built on it. Nothing here knows of clients, leaders or followers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_broker.core.epochs import Epochs
+from headrace_broker.core.partition_events import ForgetBelow, Rebuilt
+from headrace_broker.core.producers import Producers
+from headrace_broker.core.rows import (
+    DropPrefix,
+    DropSuffix,
+    EpochRow,
+    IndexRow,
+    LogId,
+    LogWrite,
+    ProducerRow,
+    PutBatch,
+    PutEpoch,
+    PutProducers,
+    PutSegment,
+    PutState,
+    SegmentRow,
+    StateRow,
+)
+from headrace_broker.core.segments import Segments
+from headrace_common.core.batch import BatchHeader
+from headrace_common.core.configs import TopicConfig
+from headrace_common.core.ids import Offset, PartitionId
+
+SNAPSHOT_EVERY_BYTES: Final = 64 << 20
+"""Bytes between two producer snapshots, so that a restart replays no more than that."""
+
+
+@dataclass(slots=True)
+class LocalLog:
+    """
+    The state of one log.
+
+    ``log_end`` is appended, ``written_end`` is down by the flush policy, ``high_watermark`` is known to be committed:
+    ``log_start <= high_watermark <= written_end <= log_end``.
+    """
+
+    id: PartitionId
+    log: LogId
+    config: TopicConfig
+    segments: Segments
+    log_start: Offset
+    log_end: Offset
+    written_end: Offset
+    high_watermark: Offset
+    epochs: Epochs
+    producers: Producers
+    snapshot_bytes: int = 0
+    """Appended since the last producer snapshot."""
+    first_batch: Offset = Offset(0)
+    """Base of the first batch that exists; at or below the log start."""
+    fencing_token: int = -1
+    cleaned_to: Offset = Offset(0)
+    truncations: int = 0
+    """How often the end was cut: what was written before says nothing about the end after."""
+    checkpoint: Offset = Offset(-1)
+    """The high watermark as it was last stored."""
+
+    def appended(self, header: BatchHeader, batch: bytes, base: Offset, epoch: int, now_ms: int) -> list[LogWrite]:
+        """
+        Take a batch in at the log end; the writes that do it, rolling included.
+
+        ``header`` has the times and the producer as they are in ``batch``; ``epoch`` is the leader's that stamped it.
+        """
+        end = Offset(base + header.last_offset_delta + 1)
+        size = len(batch)
+        writes = self._roll_before(size, end, now_ms)
+        segment = self.segments.appended(base, size, header.base_timestamp, header.max_timestamp)
+        row = IndexRow(
+            base,
+            header.last_offset_delta,
+            size,
+            header.record_count,
+            header.attributes,
+            epoch,
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+            segment.base_offset,
+            segment.size,
+            segment.min_timestamp,
+            segment.max_timestamp,
+        )
+        writes.append(PutBatch(self.log, row, batch))
+        self.log_end = end
+        self.snapshot_bytes += size
+        if header.producer_id >= 0:
+            self.producers.appended(
+                header.producer_id,
+                header.producer_epoch,
+                header.base_sequence,
+                header.record_count,
+                base,
+                header.max_timestamp,
+                now_ms,
+            )
+        return writes
+
+    def begin_epoch(self, epoch: int) -> list[LogWrite]:
+        """From the log end on ``epoch`` is written."""
+        row: EpochRow | None = self.epochs.assign(epoch, self.log_end)
+        return [] if row is None else [PutEpoch(self.log, row)]
+
+    def state(self) -> PutState:
+        """The log's state row as it is now."""
+        self.checkpoint = self.high_watermark
+        row = StateRow(self.id, self.log_start, self.high_watermark, self.fencing_token, self.cleaned_to)
+        return PutState(self.log, row)
+
+    def snapshot(self) -> list[PutProducers]:
+        """All producers, if anything was appended since the last time."""
+        if self.snapshot_bytes == 0:
+            return []
+        self.snapshot_bytes = 0
+        rows: tuple[ProducerRow, ...] = self.producers.snapshot()
+        return [PutProducers(self.log, self.log_end, rows)]
+
+    def roll(self, now_ms: int) -> list[LogWrite]:
+        """Seal the active segment and begin the next."""
+        sealed, opened = self.segments.roll(self.log_end, now_ms)
+        return [PutSegment(self.log, sealed), PutSegment(self.log, opened), *self.snapshot(), self.state()]
+
+    def start_at(self, offset: Offset, boundary: Offset) -> list[LogWrite | ForgetBelow]:
+        """Records below ``offset`` are gone; ``boundary`` is the base of the batch that holds it."""
+        assert boundary <= offset, "the log start is in the batch at the boundary"
+        self.log_start = offset
+        effects: list[LogWrite | ForgetBelow] = [self.state()]
+        if boundary > self.first_batch:
+            self.first_batch = boundary
+            self.segments.drop_below(boundary)
+            effects += self.snapshot()  # what producers sent before it stays known after a restart
+            effects.append(DropPrefix(self.log, boundary))
+        effects.append(ForgetBelow(offset))
+        return effects
+
+    def truncation_point(self, epoch: int, end: Offset) -> Offset | None:
+        """
+        Where this log parts from one that holds ``epoch`` up to ``end`` and nothing newer of it (KIP-279).
+
+        None: they have nothing in common, so all of it goes.
+        """
+        own_epoch, own_end = self.epochs.end_offset_for(epoch, self.log_end)
+        point = min(own_end, self.log_end) if own_epoch != epoch else min(end, own_end, self.log_end)
+        return None if own_epoch < 0 or point <= self.log_start else point
+
+    def cut(self, end: Offset, rebuilt: Rebuilt) -> list[LogWrite]:
+        """Forget everything from ``end`` on, a batch boundary; what depends on it is as ``rebuilt`` says."""
+        assert self.log_start <= end <= self.log_end, f"{self.log_start} <= {end} <= {self.log_end}"
+        self.truncations += 1
+        self.log_end = end
+        self.written_end = min(self.written_end, end)
+        self.high_watermark = min(self.high_watermark, end)
+        self.epochs.truncate(end)
+        self.producers, self.segments = rebuilt.producers, rebuilt.segments
+        self.snapshot_bytes = rebuilt.snapshot_bytes
+        active = self.segments.active
+        fresh = [PutSegment(self.log, active)] if active.base_offset >= end else []
+        return [DropSuffix(self.log, end), *fresh, self.state()]
+
+    def emptied(self, start: Offset, now_ms: int) -> list[LogWrite]:
+        """Forget everything and begin anew at ``start``."""
+        self.truncations += 1
+        self.log_start = self.log_end = self.written_end = self.high_watermark = self.first_batch = start
+        self.epochs = Epochs()
+        self.producers = Producers()
+        self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter_ms)
+        self.snapshot_bytes = 0
+        return [DropSuffix(self.log, Offset(0)), PutSegment(self.log, self.segments.active), self.state()]
+
+    def _roll_before(self, size: int, end: Offset, now_ms: int) -> list[LogWrite]:
+        config = self.config
+        if self.segments.must_roll(size, end, now_ms, segment_bytes=config.segment_bytes, segment_ms=config.segment_ms):
+            return self.roll(now_ms)
+        return list(self.snapshot()) if self.snapshot_bytes >= SNAPSHOT_EVERY_BYTES else []
+
+
+def segment_rows(log: LocalLog) -> Sequence[SegmentRow]:
+    """All segments, ascending, the active one last, as they are now."""
+    return [*log.segments.sealed, log.segments.active]
