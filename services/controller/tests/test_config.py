@@ -18,7 +18,7 @@ def test_defaults() -> None:
     config = load()
     assert config.server.listen == Endpoint("127.0.0.1", 9390)
     assert config.etcd == (Endpoint("127.0.0.1", 2379),)
-    assert (config.prefix, config.lease_ttl_s, config.replication_factor_max) == ("/headrace/headrace/", 3, 1)
+    assert (config.prefix, config.lease_ttl_s) == ("/headrace/headrace/", 3)
     assert (config.liveness.heartbeat_interval_ms, config.liveness.session_timeout_ms) == (2_000, 9_000)
 
 
@@ -37,7 +37,6 @@ def test_options_win_over_the_environment() -> None:
         (("--cluster", "a/b"), "without '/'"),
         (("--lease-ttl-s", "1"), "lease_ttl_s takes 2 to 60"),
         (("--etcd-timeout-ms", "1"), "etcd_timeout_ms takes 100"),
-        (("--replication-factor-max", "0"), "replication_factor_max takes 1 to 32"),
         (("--watcher-queue-max", "0"), "watcher_queue_max"),
         (("--session-timeout-ms", "100"), "at least twice"),
     ],

@@ -23,7 +23,6 @@ from headrace_common.core.errors import (
     UnknownTopicOrPartition,
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
-from headrace_controller.config import ControllerConfig
 from headrace_controller.core import records
 from headrace_controller.core.settings import Alteration, BrokerResource, Entry, Op, Source, TopicResource
 from headrace_controller.core.topics import Wanted
@@ -75,15 +74,34 @@ class TestCreate:
             BrokerResource(None), [Alteration("num.partitions", Op.SET, "4")], validate_only=False
         )
         described = await engine.create_topic(Wanted("t"), validate_only=False, timeout_ms=1_000)
-        assert len(described.partitions) == 4
+        assert (len(described.partitions), described.notes) == (4, ())
+        assert all(len(p.replicas) == 3 for p in described.partitions)
+
+    async def test_fewer_replicas_than_the_default_are_noted(self, world: Cell) -> None:
+        engine = await ready(world, 2)
+        described = await engine.create_topic(Wanted("t"), validate_only=False, timeout_ms=1_000)
+        assert [len(p.replicas) for p in described.partitions] == [2]
         assert described.notes == (
-            "created with 1 of 3 replicas (default.replication.factor): this version keeps no more",
+            "created with 2 of 3 replicas (default.replication.factor): there are no more brokers",
         )
+
+    async def test_replicas_may_wait_for_a_registered_broker_that_is_away(self, world: Cell) -> None:
+        engine = await ready(world)
+        term = engine.candidate.term
+        assert term is not None
+        await term.nodes.fence(broker(2).key, "test", epoch=engine.image.nodes[broker(2).key].epoch)
+        described = await engine.create_topic(Wanted("t", 6, 3), validate_only=False, timeout_ms=1_000)
+        assert all(p.replicas[2] == 2 and set(p.isr) == {1, 3} for p in described.partitions)
+        assert {p.leader for p in described.partitions} == {1, 3}
 
     @pytest.mark.parametrize(
         ("wanted", "error", "text"),
         [
-            (Wanted("t", 1, 3), InvalidReplicationFactor, "replication factor 3 was asked; this version keeps one"),
+            (
+                Wanted("t", 1, 4),
+                InvalidReplicationFactor,
+                "4 was asked and 3 brokers are registered",
+            ),
             (Wanted("t", 1, 0), InvalidReplicationFactor, "1 to 32"),
             (Wanted("t", 1, 33), InvalidReplicationFactor, "1 to 32"),
             (Wanted("t", 0, 1), InvalidPartitions, "1 to 100000"),
@@ -96,7 +114,6 @@ class TestCreate:
             (Wanted("__mine", 1, 1), InvalidTopic, "internal"),
             (Wanted("t", 1, 1, {"retention.ms": "soon"}), InvalidConfig, "number"),
             (Wanted("t", 1, 1, {"nonsense": "1"}), InvalidConfig, "not a topic setting"),
-            (Wanted("t", assignments=((NodeId(1), NodeId(2)),)), InvalidReplicationFactor, "keeps one replica"),
             (Wanted("t", assignments=((NodeId(9),),)), InvalidReplicaAssignment, "not registered"),
             (Wanted("t", assignments=((NodeId(1), NodeId(1)),)), InvalidReplicaAssignment, "twice"),
             (Wanted("t", assignments=((NodeId(1),), ())), InvalidReplicaAssignment, "same number"),
@@ -134,8 +151,8 @@ class TestCreate:
         with pytest.raises(InvalidReplicaAssignment, match="not alive"):
             await make(engine, replace(placed, name="u"))
 
-    async def test_more_replicas_where_the_gate_is_open(self) -> None:
-        async with cell(ControllerConfig(replication_factor_max=3)) as world:
+    async def test_more_replicas_follow_the_brokers(self) -> None:
+        async with cell() as world:
             engine = await ready(world)
             described = await engine.create_topic(Wanted("t", 9, 3), validate_only=False, timeout_ms=1_000)
             assert all(len(p.replicas) == 3 for p in described.partitions)

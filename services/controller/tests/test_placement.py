@@ -43,10 +43,17 @@ def test_a_topic_that_grows_goes_on_where_it_stopped() -> None:
     assert place(of, range(8), 3, start=7, shift=2) + place(of, range(8, 20), 3, start=7, shift=2) == whole
 
 
-@pytest.mark.parametrize("count", [0, 2])
-def test_too_few_brokers_are_told_with_their_number(count: int) -> None:
-    with pytest.raises(InvalidReplicationFactor, match=f"{count} brokers are alive"):
+@pytest.mark.parametrize(("count", "text"), [(0, "0 brokers are alive"), (2, "2 brokers are registered")])
+def test_too_few_brokers_are_told_with_their_number(count: int, text: str) -> None:
+    with pytest.raises(InvalidReplicationFactor, match=text):
         place(brokers(*[None] * count), range(1), 3, start=0, shift=0)
+
+
+def test_brokers_in_reserve_take_what_is_left_and_never_lead() -> None:
+    of = brokers("a", "b", "c", "d")
+    for replicas in place(of[:2], range(8), 3, start=0, shift=0, reserve=of[2:]):
+        assert (sorted(replicas[:2]), replicas[2:]) == ([0, 1], (2,))
+    assert place(of[:3], range(3), 3, start=0, shift=0, reserve=of[3:]) == place(of[:3], range(3), 3, start=0, shift=0)
 
 
 racked = st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=12).map(lambda r: brokers(*r))

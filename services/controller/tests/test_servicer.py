@@ -97,7 +97,7 @@ async def test_each_topic_of_a_request_succeeds_or_fails_by_itself(client: Clien
         ErrorCode.NONE,
     ]
     assert answer.topics[0].topic.topic.configs == {"retention.ms": "5"}
-    assert "use 1" in answer.topics[2].message
+    assert "ask for at most 1" in answer.topics[2].message
     assert answer.topics[3].topic.notes
     listed = await client.call("ListTopics", pb.ListTopicsRequest(limit=1))
     assert ([t.name for t in listed.topics], listed.more, listed.total) == (["default"], True, 2)

@@ -46,8 +46,6 @@ class ControllerConfig:
     """Failure domain of this process."""
     lease_ttl_s: int = 3
     """How long a silent active controller stays elected, in seconds; 2 to 60."""
-    replication_factor_max: int = 1
-    """Most replicas a topic may be created with: 1 until partitions are replicated; at most 32."""
     watcher_queue_max: int = 256
     """Steps that wait for one slow watcher; with more it gets a snapshot instead."""
     server: ServerConfig = inline(_server)
@@ -73,10 +71,6 @@ class ControllerConfig:
             ),
             (100 <= self.etcd_timeout_ms <= 60_000, f"etcd_timeout_ms takes 100 to 60000, not {self.etcd_timeout_ms}"),
             (2 <= self.lease_ttl_s <= 60, f"lease_ttl_s takes 2 to 60, not {self.lease_ttl_s}"),
-            (
-                1 <= self.replication_factor_max <= 32,
-                f"replication_factor_max takes 1 to 32, not {self.replication_factor_max}",
-            ),
             (self.watcher_queue_max >= 1, f"watcher_queue_max takes 1 or more, not {self.watcher_queue_max}"),
             (
                 times.heartbeat_interval_ms >= 50,

@@ -5,19 +5,23 @@ Who leads a partition, and which replicas may (KIP-966). Called by the active co
 triggered, so that it can be repeated at any time, by any controller, after any crash. What is known to hold all
 committed records is the ISR; when it falls below min ISR, those who leave it become eligible leader replicas (ELR);
 those who leave the ELR because they stopped uncleanly stay on as last known ELR, and lead again only when all of
-them are back and their logs were compared.
+them are back and their logs were compared (balanced recovery). A drained broker leads only where nobody else can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_common.core.image import Partition
 
 LogEnd = tuple[int, int]
-"""Last leader epoch and log end offset: what logs are compared by."""
+"""Last leader epoch and log end offset, both verified and on disk: what logs are compared by."""
+
+LogEnds = Mapping[NodeId, LogEnd | None]
+"""What replicas answered about their logs; None: it holds none that is whole. Who is not in it has not answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,19 @@ class Brokers:
     unfenced: frozenset[NodeId]
     leaving: frozenset[NodeId] = frozenset()
     """In controlled shutdown; unfenced too, until they are gone."""
+    drained: frozenset[NodeId] = frozenset()
+    """Kept from leading by an operator, while anybody else can."""
+    epochs: Mapping[NodeId, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Epochs of the present registrations, of fenced brokers too."""
 
     def may_lead(self, broker: NodeId) -> bool:
         """Alive, and here to stay."""
         return broker in self.unfenced and broker not in self.leaving
+
+    def first_of(self, members: Iterable[NodeId]) -> NodeId:
+        """Who leads of ``members`` that may: the first that is not drained, else the first; ``NO_NODE``: none may."""
+        able = [m for m in members if self.may_lead(m)]
+        return next((m for m in able if m not in self.drained), able[0] if able else NO_NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +58,32 @@ class Rules:
     epochs are above it."""
 
 
-def settled(
-    partition: Partition, brokers: Brokers, rules: Rules, log_ends: Mapping[NodeId, LogEnd] | None = None
-) -> Partition:
+def settled(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogEnds | None = None) -> Partition:
     """
     The partition as it should be; the same object when nothing is to change.
 
     Args:
-        log_ends: verified ends of the logs of last known ELR members, where they were asked for.
+        log_ends: what last known ELR members answered, where they were asked (``to_ask``).
     """
     if _stands(partition, brokers, rules):
         return partition
     state = without_departed(partition, brokers, rules)
-    leader = state.leader if state.leader in state.isr and brokers.may_lead(state.leader) else NO_NODE
-    if leader == NO_NODE:
-        leader = next((r for r in state.replicas if r in state.isr and brokers.may_lead(r)), NO_NODE)
+    leader = _leader_in_sync(state, brokers)
     if leader == NO_NODE and not state.isr:
         state, leader = _from_outside(state, brokers, rules, log_ends)
     return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
+
+
+def to_ask(partition: Partition, brokers: Brokers) -> tuple[NodeId, ...]:
+    """
+    Whose logs have to be compared before anybody leads; empty: nobody's, or not all are back yet.
+
+    A single member is asked as well: a broker that came back on a wiped disk has no log to lead with.
+    """
+    known = partition.last_known_elr
+    if partition.isr or partition.elr or not all(brokers.may_lead(r) for r in known):
+        return ()
+    return known
 
 
 def without_departed(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
@@ -127,7 +148,7 @@ def check(partition: Partition) -> None:
 
 
 def _stands(partition: Partition, brokers: Brokers, rules: Rules) -> bool:
-    if not brokers.may_lead(partition.leader) or partition.leader not in partition.isr:
+    if _leader_in_sync(partition, brokers) != partition.leader or partition.leader == NO_NODE:
         return False
     if any(not brokers.may_lead(r) for r in partition.isr):
         return False
@@ -135,34 +156,50 @@ def _stands(partition: Partition, brokers: Brokers, rules: Rules) -> bool:
     return not (full and (partition.elr or partition.last_known_elr))
 
 
+def _leader_in_sync(partition: Partition, brokers: Brokers) -> NodeId:
+    """Who of the ISR leads: who does now, while it may and nobody drained it; else the first in assignment order."""
+    now = partition.leader
+    stays = now in partition.isr and brokers.may_lead(now)
+    if stays and now not in brokers.drained:
+        return now
+    best = brokers.first_of(r for r in partition.replicas if r in partition.isr)
+    return now if stays and best in brokers.drained else best
+
+
 def _from_outside(
-    state: Partition, brokers: Brokers, rules: Rules, log_ends: Mapping[NodeId, LogEnd] | None
+    state: Partition, brokers: Brokers, rules: Rules, log_ends: LogEnds | None
 ) -> tuple[Partition, NodeId]:
-    eligible = [r for r in state.replicas if r in state.elr and brokers.may_lead(r)]
-    if eligible:
-        return with_isr(state, eligible[:1], state.elr, rules), eligible[0]
-    if state.elr:
-        return state, NO_NODE
-    known = state.last_known_elr
-    if known and all(brokers.may_lead(r) for r in known):
-        best = _longest(state, log_ends)
+    eligible = brokers.first_of(r for r in state.replicas if r in state.elr)
+    if eligible != NO_NODE:
+        return with_isr(state, (eligible,), state.elr, rules), eligible
+    if not state.elr and (known := to_ask(state, brokers)):
+        if log_ends is None and len(known) == 1:
+            return replace(with_isr(state, known, (), rules), last_known_elr=()), known[0]
+        if log_ends is None:
+            return state, NO_NODE
+        best = NO_NODE if any(r not in log_ends for r in known) else longest(state, known, log_ends)
         if best != NO_NODE:
             return replace(with_isr(state, (best,), (), rules), last_known_elr=()), best
     if rules.unclean:
-        anyone = next((r for r in state.replicas if brokers.may_lead(r)), NO_NODE)
-        if anyone != NO_NODE:
-            emptied = replace(state, elr=(), last_known_elr=(), recovering=True)
-            return with_isr(emptied, (anyone,), (), rules), anyone
+        living = [r for r in state.replicas if brokers.may_lead(r)]
+        hoped = [r for r in living if r in state.last_known_elr]
+        anyone = longest(state, living, log_ends or {}) if log_ends else NO_NODE
+        chosen = anyone if anyone != NO_NODE else brokers.first_of(hoped or living)
+        if chosen != NO_NODE:
+            return given_up(state, chosen, rules), chosen
     return state, NO_NODE
 
 
-def _longest(state: Partition, log_ends: Mapping[NodeId, LogEnd] | None) -> NodeId:
-    known = state.last_known_elr
-    if len(known) == 1:
-        return known[0]
-    if log_ends is None or any(r not in log_ends for r in known):
-        return NO_NODE
-    return max(known, key=lambda r: (log_ends[r], -state.replicas.index(r)))
+def given_up(partition: Partition, leader: NodeId, rules: Rules) -> Partition:
+    """``leader`` alone is the ISR and whatever others may hold beyond it is lost; epochs are not touched."""
+    emptied = replace(partition, isr=(), elr=(), last_known_elr=(), recovering=True)
+    return replace(with_isr(emptied, (leader,), (), rules), leader=leader)
+
+
+def longest(partition: Partition, members: Iterable[NodeId], log_ends: LogEnds) -> NodeId:
+    """Whose log is the longest of those that have one: by epoch, then end, then order; ``NO_NODE``: nobody's."""
+    ends = {r: end for r in members if (end := log_ends.get(r)) is not None}
+    return max(ends, key=lambda r: (ends[r], -partition.replicas.index(r)), default=NO_NODE)
 
 
 def _min_isr(partition: Partition, rules: Rules) -> int:

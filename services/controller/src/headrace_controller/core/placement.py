@@ -36,7 +36,13 @@ def ring(brokers: Sequence[Candidate]) -> list[Candidate]:
 
 
 def place(
-    brokers: Sequence[Candidate], partitions: range, replicas: int, *, start: int, shift: int
+    brokers: Sequence[Candidate],
+    partitions: range,
+    replicas: int,
+    *,
+    start: int,
+    shift: int,
+    reserve: Sequence[Candidate] = (),
 ) -> list[tuple[NodeId, ...]]:
     """
     The replicas of each partition, preferred leader first.
@@ -45,19 +51,27 @@ def place(
         partitions: the numbers to place; a topic that grows goes on where it stopped.
         start: index in the ring of the first leader; any number from 0.
         shift: how far on in the ring the first followers stand; any number from 0.
+        reserve: brokers that only take the replicas for which ``brokers`` are too few, best first: registered ones
+            that are away just now. They never come first.
 
     Raises:
-        InvalidReplicationFactor: there are fewer brokers than replicas.
+        InvalidReplicationFactor: there are fewer brokers than replicas, or none for the first.
     """
-    if not 1 <= replicas <= len(brokers):
+    if not brokers:
+        raise InvalidReplicationFactor("0 brokers are alive; start one, a partition needs a leader")
+    if not 1 <= replicas <= len(brokers) + len(reserve):
+        most = len(brokers) + len(reserve)
         raise InvalidReplicationFactor(
-            f"replication factor {replicas} was asked and {len(brokers)} brokers are alive; "
-            f"start more brokers or ask for at most {len(brokers)}"
+            f"replication factor {replicas} was asked and {most} brokers are registered; "
+            f"start more brokers or ask for at most {most}"
         )
+    spare = tuple(b.id for b in reserve[: max(0, replicas - len(brokers))])
+    replicas = min(replicas, len(brokers))
     order = ring(brokers)
     racks = len({broker.rack or "" for broker in brokers})
     return [
-        _one(order, racks, replicas, first=(start + n) % len(order), shift=shift + n // len(order)) for n in partitions
+        _one(order, racks, replicas, first=(start + n) % len(order), shift=shift + n // len(order)) + spare
+        for n in partitions
     ]
 
 

@@ -185,6 +185,7 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "fenced": node.fenced,
         "in_controlled_shutdown": node.in_controlled_shutdown,
         "version": node.version,
+        "drained": node.drained,
     }
 
 
@@ -217,6 +218,7 @@ def _node(rest: str, fields: dict[str, Any]) -> Node:
         fenced=fields["fenced"],
         in_controlled_shutdown=fields["in_controlled_shutdown"],
         version=fields["version"],
+        drained=fields.get("drained", False),  # what a version before drains wrote has none
     )
 
 

@@ -23,7 +23,7 @@ from headrace_common.core.configs import (
 from headrace_common.core.errors import InvalidConfig, NotFound, Rejected, UnknownTopicOrPartition
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import ClusterImage, Topic
-from headrace_controller.core.topics import min_insync
+from headrace_controller.core.topics import min_isr_of
 
 
 class Source(Enum):
@@ -164,8 +164,8 @@ def _topic_entry(setting: Setting, topic: Topic, image: ClusterImage) -> Entry:
     if inherited is not None and inherited in image.cluster_configs:
         return Entry(setting, image.cluster_configs[inherited], Source.CLUSTER)
     if setting.name == "min.insync.replicas":
-        partitions = image.partitions_of(topic)
-        return Entry(setting, str(min_insync(topic, len(partitions[0].replicas) if partitions else 1)), Source.DEFAULT)
+        in_force = min((min_isr_of(topic, p) for p in image.partitions_of(topic)), default=1)
+        return Entry(setting, str(in_force), Source.DEFAULT)
     return Entry(setting, setting.default, Source.DEFAULT)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_common.core.configs import BROKER_SETTINGS, check_topic_configs
+from headrace_common.core.configs import BROKER_SETTINGS, check_topic_configs, min_isr_in_force
 from headrace_common.core.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -56,14 +56,6 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What this version and this cluster allow."""
-
-    replication_factor_max: int
-    """1 until partitions are replicated."""
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be written."""
 
@@ -78,7 +70,7 @@ class Plan:
         return Topic(self.name, topic_id, len(self.assignments), dict(self.configs))
 
 
-def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, limits: Limits, taken: Iterable[str] = ()) -> Plan:
+def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, taken: Iterable[str] = ()) -> Plan:
     """
     Check everything about a new topic and place it.
 
@@ -94,21 +86,19 @@ def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, limits: Limi
     if wanted.assignments:
         if wanted.partition_count != UNSET or wanted.replication_factor != UNSET:
             raise Rejected("give either the placement or the numbers: with assignments both numbers are -1")
-        check_assignments(wanted.assignments, image, limits)
+        check_assignments(wanted.assignments, image)
         _check_count(len(wanted.assignments))
         return Plan(wanted.name, configs, tuple(wanted.assignments), ())
     count = wanted.partition_count
     if count == UNSET:
         count = int(_cluster_setting(image, "num.partitions"))
     _check_count(count)
-    replicas, notes = _replication_factor(wanted.replication_factor, image, limits)
-    placed = place(candidates(image), range(count), replicas, start=chance.start, shift=chance.shift)
+    replicas, notes = _replication_factor(wanted.replication_factor, image)
+    placed = _placed(image, range(count), replicas, chance)
     return Plan(wanted.name, configs, tuple(placed), notes)
 
 
-def plan_growth(
-    topic: Topic, count: int, assignments: Assignments, image: ClusterImage, chance: Chance, limits: Limits
-) -> Assignments:
+def plan_growth(topic: Topic, count: int, assignments: Assignments, image: ClusterImage, chance: Chance) -> Assignments:
     """
     The replicas of each new partition.
 
@@ -127,10 +117,10 @@ def plan_growth(
     if assignments:
         if len(assignments) != len(new):
             raise InvalidReplicaAssignment(f"{len(new)} partitions are new; give {len(new)} assignments")
-        check_assignments(assignments, image, limits)
+        check_assignments(assignments, image)
         return tuple(assignments)
     first = image.partitions[PartitionId(topic.topic_id, 0)]
-    return place(candidates(image), new, len(first.replicas), start=chance.start, shift=chance.shift)
+    return _placed(image, new, len(first.replicas) - len(first.removing), chance)
 
 
 def first_partition(id: PartitionId, replicas: tuple[NodeId, ...], unfenced: frozenset[NodeId]) -> Partition:
@@ -163,13 +153,13 @@ def check_new_name(name: str, existing: Iterable[str]) -> None:
             )
 
 
-def check_assignments(assignments: Assignments, image: ClusterImage, limits: Limits) -> None:
+def check_assignments(assignments: Assignments, image: ClusterImage) -> None:
     """
     Whether a placement by hand can be used.
 
     Raises:
         InvalidReplicaAssignment: unknown or repeated brokers, uneven lengths, no live replica.
-        InvalidReplicationFactor: more replicas than this version keeps.
+        InvalidReplicationFactor: more replicas than a partition can have.
     """
     brokers = {node.key.id: node for node in image.brokers()}
     width = len(assignments[0])
@@ -189,23 +179,19 @@ def check_assignments(assignments: Assignments, image: ClusterImage, limits: Lim
             raise InvalidReplicaAssignment(
                 f"entry {number} names only brokers that are not alive: {list(replicas)}; start one or name others"
             )
-    _check_gate(width, limits)
+    if width > REPLICAS_MAX:
+        raise InvalidReplicationFactor(f"a partition has 1 to {REPLICAS_MAX} replicas, not {width}")
 
 
-def candidates(image: ClusterImage) -> list[Candidate]:
-    """The brokers that can take replicas now."""
-    return [Candidate(n.key.id, n.rack) for n in image.brokers() if _alive(n)]
-
-
-def min_insync(topic: Topic | None, replicas: int) -> int:
-    """Effective ``min.insync.replicas``: as set for the topic, else 2 with three replicas or more, else 1."""
+def min_isr_of(topic: Topic | None, partition: Partition) -> int:
+    """``min.insync.replicas`` in force for a partition, as brokers reckon it too."""
     own = None if topic is None else topic.configs.get("min.insync.replicas")
-    return int(own) if own is not None else default_min_insync(replicas)
-
-
-def default_min_insync(replicas: int) -> int:
-    """What holds for a topic that does not say."""
-    return 2 if replicas >= 3 else 1
+    return min_isr_in_force(
+        None if own is None else int(own),
+        len(partition.replicas),
+        adding=len(partition.adding),
+        removing=len(partition.removing),
+    )
 
 
 def _alive(node: Node) -> bool:
@@ -217,27 +203,28 @@ def _check_count(count: int) -> None:
         raise InvalidPartitions(f"a topic has 1 to {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}")
 
 
-def _check_gate(replicas: int, limits: Limits) -> None:
-    if replicas > limits.replication_factor_max:
-        most = limits.replication_factor_max
-        raise InvalidReplicationFactor(
-            f"replication factor {replicas} was asked; this version keeps "
-            f"{'one replica' if most == 1 else f'at most {most} replicas'} of a partition, use {most}"
-        )
-
-
-def _replication_factor(asked: int, image: ClusterImage, limits: Limits) -> tuple[int, tuple[str, ...]]:
+def _replication_factor(asked: int, image: ClusterImage) -> tuple[int, tuple[str, ...]]:
     if asked != UNSET:
         if not 1 <= asked <= REPLICAS_MAX:
             raise InvalidReplicationFactor(f"a partition has 1 to {REPLICAS_MAX} replicas, not {asked}")
-        _check_gate(asked, limits)
         return asked, ()
     default = int(_cluster_setting(image, "default.replication.factor"))
-    possible = min(default, limits.replication_factor_max, max(1, len(image.brokers())))
+    registered = len(image.brokers())
+    possible = min(default, max(1, registered))
     if possible == default:
         return default, ()
-    why = "this version keeps no more" if possible == limits.replication_factor_max else "there are no more brokers"
-    return possible, (f"created with {possible} of {default} replicas (default.replication.factor): {why}",)
+    note = f"created with {possible} of {default} replicas (default.replication.factor): there are no more brokers"
+    return possible, (note,)
+
+
+def _placed(image: ClusterImage, partitions: range, replicas: int, chance: Chance) -> list[tuple[NodeId, ...]]:
+    """On brokers that live and are not drained; on others only where those are not enough."""
+    nodes = image.brokers()
+    alive = [n for n in nodes if _alive(n)]
+    best = [n for n in alive if not n.drained] or alive
+    rest = sorted((n for n in nodes if n not in best), key=lambda n: (not _alive(n), n.key.id))
+    first, others = ([Candidate(n.key.id, n.rack) for n in part] for part in (best, rest))
+    return place(first, partitions, replicas, start=chance.start, shift=chance.shift, reserve=others)
 
 
 def _cluster_setting(image: ClusterImage, name: str) -> str:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from headrace_common.core.errors import MetadataUnavailable, NotController, Rejected
+from headrace_common.core.errors import HeadraceError, MetadataUnavailable, NotController, Rejected
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, TopicId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, ImageDelta, NodeKey, Role, Topic
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, ImageDelta, NodeKey, Partition, Role, Topic
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core.isr_changes import Proposal
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.settings import Alteration, Entry, Resource, described
@@ -154,6 +155,14 @@ class ControllerEngine:
         term = self._active()
         term.nodes.check_epoch(NodeKey(Role.BROKER, broker), epoch)
         await term.topics.confirm(broker, topic_ids)
+
+    async def alter_partitions(
+        self, broker: NodeId, epoch: int, proposals: Sequence[Proposal]
+    ) -> list[Partition | HeadraceError]:
+        """See ``IsrChanges.alter``; the broker's epoch must be current."""
+        term = self._active()
+        term.nodes.check_epoch(NodeKey(Role.BROKER, broker), epoch)
+        return await term.isr_changes.alter(broker, proposals)
 
     async def allocate_producer_ids(self, broker: NodeId, epoch: int) -> range:
         """See ``ProducerIds.allocate``; the broker's epoch must be current."""

@@ -30,7 +30,7 @@ from headrace_controller.core import election, records
 from headrace_controller.core.sessions import Heartbeat, Sessions, may_be_unfenced
 from headrace_controller.core.store import Delete, Operation, Put, Unchanged
 from headrace_controller.engine.follower import Follower
-from headrace_controller.engine.settling import Settling, brokers_of, rules_of, without
+from headrace_controller.engine.settling import Settling, without
 from headrace_controller.engine.waiting import event_within
 from headrace_controller.engine.writer import Decision, Writer
 from headrace_controller.ports import NodeProbe, ProbeResult
@@ -232,10 +232,10 @@ class Nodes:
             )
 
     async def _unsettle(self, broker: NodeId, damaged: frozenset[PartitionId], *, clean: bool) -> None:
-        brokers = without(brokers_of(self._follower.mirror.image), broker)
+        brokers = without(self._settling.brokers(), broker)
 
         def step(partition: Partition) -> Partition:
-            rules = rules_of(self._follower.mirror, partition)
+            rules = self._settling.rules_of(partition)
             new = election.settled(partition, brokers, rules)
             hurt = partition.id in damaged
             if hurt or not clean:

@@ -9,19 +9,19 @@ crash cut short is simply finished by the next active controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.ids import NodeId, TopicId
-from headrace_common.core.image import ClusterImage, Partition, Role
+from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, records
 from headrace_controller.core.election import Brokers, Rules
-from headrace_controller.core.mirror import Mirror
 from headrace_controller.core.store import Put, Unchanged
-from headrace_controller.core.topics import min_insync
+from headrace_controller.core.topics import min_isr_of
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.writer import CHUNK, Decision, Writer
 from headrace_controller.ports import StoreOutcomeUnknown
@@ -52,6 +52,7 @@ class Settling:
         """Set while nothing is known that would have to change."""
         self.moves = 0
         """Partitions whose leader this term has changed."""
+        self._brokers: tuple[Mapping[NodeKey, Node], Brokers] | None = None
 
     def nodes_changed(self) -> None:
         """Look at everything again."""
@@ -81,7 +82,7 @@ class Settling:
             self._all, self._topics = False, set()
             try:
                 async with self.turn:
-                    await self.bring(self._concerned(everything, topics), self._should_be())
+                    await self.bring(self._concerned(everything, topics), self.should_be)
                 failures = 0
             except (MetadataUnavailable, StoreOutcomeUnknown) as error:
                 failures += 1
@@ -149,36 +150,37 @@ class Settling:
             return list(image.partitions.values())
         return [p for i in topics if i in image.topics for p in image.partitions_of(image.topics[i])]
 
-    def _should_be(self) -> Step:
-        nodes = self._follower.mirror.image.nodes
-        brokers = brokers_of(self._follower.mirror.image)
+    def should_be(self, partition: Partition) -> Partition:
+        """What a partition should be with the brokers and settings as they are; a ``Step``."""
+        return election.settled(partition, self.brokers(), self.rules_of(partition))
 
-        def step(partition: Partition) -> Partition:
-            nonlocal nodes, brokers
-            image = self._follower.mirror.image
-            if image.nodes is not nodes:
-                nodes, brokers = image.nodes, brokers_of(image)
-            return election.settled(partition, brokers, rules_of(self._follower.mirror, partition))
+    def brokers(self) -> Brokers:
+        """The brokers as the image has them now."""
+        image = self._follower.mirror.image
+        if self._brokers is None or self._brokers[0] is not image.nodes:
+            self._brokers = (image.nodes, brokers_of(image))
+        return self._brokers[1]
 
-        return step
+    def rules_of(self, partition: Partition) -> Rules:
+        """What holds for elections of the partition: its topic's settings, and what a restore forgot."""
+        mirror = self._follower.mirror
+        topic = mirror.image.topics.get(partition.id.topic_id)
+        unclean = topic is not None and topic.configs.get("unclean.leader.election.enable") == "true"
+        return Rules(min_isr_of(topic, partition), unclean, mirror.number(records.LEADER_EPOCH_KEY, -1))
 
 
 def brokers_of(image: ClusterImage) -> Brokers:
     """The brokers as the image has them."""
-    alive = [n for n in image.nodes.values() if n.key.role is Role.BROKER and not n.fenced]
+    registered = image.brokers()
+    alive = [n for n in registered if not n.fenced]
     return Brokers(
         unfenced=frozenset(n.key.id for n in alive),
         leaving=frozenset(n.key.id for n in alive if n.in_controlled_shutdown),
+        drained=frozenset(n.key.id for n in registered if n.drained),
+        epochs={n.key.id: n.epoch for n in registered},
     )
 
 
 def without(brokers: Brokers, broker: NodeId) -> Brokers:
     """The same with one broker fenced."""
-    return Brokers(brokers.unfenced - {broker}, brokers.leaving - {broker})
-
-
-def rules_of(mirror: Mirror, partition: Partition) -> Rules:
-    """What holds for elections of the partition: its topic's settings, and what a restore forgot."""
-    topic = mirror.image.topics.get(partition.id.topic_id)
-    unclean = topic is not None and topic.configs.get("unclean.leader.election.enable") == "true"
-    return Rules(min_insync(topic, len(partition.replicas)), unclean, mirror.number(records.LEADER_EPOCH_KEY, -1))
+    return replace(brokers, unfenced=brokers.unfenced - {broker}, leaving=brokers.leaving - {broker})

@@ -20,9 +20,9 @@ from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.sessions import Sessions
-from headrace_controller.core.topics import Limits
 from headrace_controller.engine.deaths import Deaths, Streams
 from headrace_controller.engine.follower import Follower
+from headrace_controller.engine.isr_changes import IsrChanges
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
 from headrace_controller.engine.settings import Settings
@@ -73,8 +73,8 @@ class Term:
         sessions = Sessions(config.liveness.session_timeout_ms)
         self.settling = Settling(self.writer, follower, clock)
         self.nodes = Nodes(self.writer, follower, self.settling, sessions, probe, clock)
-        limits = Limits(config.replication_factor_max)
-        self.topics = Topics(self.writer, follower, self.settling, tasks, limits)
+        self.isr_changes = IsrChanges(follower, self.settling)
+        self.topics = Topics(self.writer, follower, self.settling, tasks)
         self.settings = Settings(self.writer, follower, self.settling)
         self.producer_ids = ProducerIds(self.writer, follower)
         self.deaths = Deaths(

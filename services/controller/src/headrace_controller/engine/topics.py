@@ -33,7 +33,6 @@ from headrace_controller.core.store import CreatedAt, Delete, DeleteUnder, Opera
 from headrace_controller.core.topics import (
     Assignments,
     Chance,
-    Limits,
     Plan,
     Wanted,
     first_partition,
@@ -41,7 +40,7 @@ from headrace_controller.core.topics import (
     plan_topic,
 )
 from headrace_controller.engine.follower import Follower
-from headrace_controller.engine.settling import PIPELINED, Settling, brokers_of
+from headrace_controller.engine.settling import PIPELINED, Settling
 from headrace_controller.engine.writer import CHUNK, Decision, Writer
 from headrace_controller.ports import StoreOutcomeUnknown
 
@@ -68,14 +67,11 @@ def chance() -> Chance:
 class Topics:
     """All changes of topics in one term."""
 
-    def __init__(
-        self, writer: Writer, follower: Follower, settling: Settling, tasks: TaskRunner, limits: Limits
-    ) -> None:
+    def __init__(self, writer: Writer, follower: Follower, settling: Settling, tasks: TaskRunner) -> None:
         self._writer = writer
         self._follower = follower
         self._settling = settling
         self._tasks = tasks
-        self._limits = limits
         self._busy: set[str] = set()
         self._growing: set[TopicId] = set()
         self._pipeline = asyncio.Semaphore(PIPELINED)
@@ -88,7 +84,7 @@ class Topics:
             RequestTimedOut: it is not finished; look for the topic later.
             HeadraceError: as ``plan_topic`` and ``Writer.decide``; the topic does not exist.
         """
-        plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._limits, self._busy)
+        plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._busy)
         if validate_only:
             return self._described(plan, TopicId(bytes(16)))
         self._busy.add(plan.name)
@@ -113,7 +109,7 @@ class Topics:
             HeadraceError: as ``plan_growth`` and ``Writer.decide``.
         """
         topic = self._topic(name)
-        new = plan_growth(topic, count, assignments, self._follower.mirror.image, chance(), self._limits)
+        new = plan_growth(topic, count, assignments, self._follower.mirror.image, chance())
         grown = replace(topic, partition_count=count)
         partitions = self._partitions(topic.topic_id, topic.partition_count, new)
         if not validate_only:
@@ -245,7 +241,7 @@ class Topics:
         return Described(plan.topic(topic_id), self._partitions(topic_id, 0, plan.assignments), plan.notes)
 
     def _partitions(self, topic_id: TopicId, first: int, assignments: Assignments) -> list[Partition]:
-        unfenced = brokers_of(self._follower.mirror.image).unfenced
+        unfenced = self._settling.brokers().unfenced
         numbered = enumerate(assignments, first)
         return [first_partition(PartitionId(topic_id, n), replicas, unfenced) for n, replicas in numbered]
 

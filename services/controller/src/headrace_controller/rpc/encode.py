@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headrace_common.core.errors import HeadraceError, Rejected
-from headrace_common.core.ids import NodeId
-from headrace_common.rpc.convert import partition_to_proto, topic_to_proto
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import Partition
+from headrace_common.rpc.convert import partition_id_from_proto, partition_to_proto, topic_to_proto
+from headrace_controller.core.isr_changes import Proposal
 from headrace_controller.core.settings import (
     Alteration,
     Entry,
@@ -106,6 +108,29 @@ def config_result(message: pb.ConfigResource, result: Sequence[Entry] | Headrace
         for e in result
     ]
     return pb.ConfigResult(resource=message, entries=entries)
+
+
+def proposal(message: pb.AlterPartition) -> Proposal:
+    """
+    A new ISR that a leader asks for.
+
+    Raises:
+        Rejected: a malformed topic id, or a member named twice.
+    """
+    id = partition_id_from_proto(message)
+    isr = {NodeId(m.broker_id): m.broker_epoch if m.HasField("broker_epoch") else None for m in message.isr}
+    if len(isr) != len(message.isr):
+        raise Rejected(f"the ISR proposed for {id} names a broker twice; name each once")
+    return Proposal(id, message.leader_epoch, message.partition_epoch, isr)
+
+
+def isr_result(id: PartitionId, result: Partition | HeadraceError) -> pb.AlterPartitionResult:
+    """One proposal's part of an answer."""
+    if isinstance(result, HeadraceError):
+        error, text = _code(result), str(result)
+        return pb.AlterPartitionResult(topic_id=id.topic_id, partition=id.partition, error=error, message=text)
+    now = partition_to_proto(result)
+    return pb.AlterPartitionResult(topic_id=id.topic_id, partition=id.partition, current=now)
 
 
 def _code(error: HeadraceError) -> errors_pb2.ErrorCode.ValueType:

@@ -39,6 +39,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _TOPICS_MAX: Final = 1_000
 _NAMES_MAX: Final = 10_000
+_ISR_CHANGES_MAX: Final = 1_000
 _TIMEOUT_MS_MAX: Final = 600_000
 _STEPS_KEPT: Final = 32
 
@@ -209,6 +210,15 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         topic_ids = [topic_id_from_proto(i) for i in request.topic_ids]
         await self._engine.confirm_deletions(NodeId(request.broker_id), request.broker_epoch, topic_ids)
         return pb.ConfirmDeletionsResponse()
+
+    async def AlterPartitions(self, request: pb.AlterPartitionsRequest, context: Context) -> pb.AlterPartitionsResponse:
+        """See controller.proto."""
+        _check_count(len(request.partitions), _ISR_CHANGES_MAX)
+        proposals = [encode.proposal(p) for p in request.partitions]
+        check_once([str(p.id) for p in proposals])
+        results = await self._engine.alter_partitions(NodeId(request.broker_id), request.broker_epoch, proposals)
+        named = zip(proposals, results, strict=True)
+        return pb.AlterPartitionsResponse(partitions=[encode.isr_result(p.id, r) for p, r in named])
 
     def _once(self, step: ImageDelta) -> cluster_pb2.MetadataUpdate:
         """Each step is encoded once, however many watch; the newest few are kept."""

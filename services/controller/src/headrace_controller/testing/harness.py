@@ -155,8 +155,8 @@ class Cell:
                 await self.beat(engine, broker(number), epoch)
             await self.pass_ms(1_000)
 
-    async def create(self, engine: ControllerEngine, name: str, count: int = 1) -> Described:
-        return await engine.create_topic(Wanted(name, count, 1), validate_only=False, timeout_ms=30_000)
+    async def create(self, engine: ControllerEngine, name: str, count: int = 1, replicas: int = 1) -> Described:
+        return await engine.create_topic(Wanted(name, count, replicas), validate_only=False, timeout_ms=30_000)
 
     def partition(self, engine: ControllerEngine, name: str, number: int = 0) -> Partition:
         topic = engine.image.topic(name)
