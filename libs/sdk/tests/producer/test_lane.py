@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace._core.batch import Batch, Identity, Piece
-from headrace._core.effects import Divided, RefreshMetadata, Settle
+from headrace._core.effects import Divided, DoubtLeader, Settle
 from headrace._core.lane import Lane, LaneRules
 from headrace.errors import (
     DeliveryTimedOut,
@@ -41,7 +41,9 @@ def piece(*values: bytes, size: int = 10) -> Piece:
     return Piece(list(values), None, 1_000, None, size * len(values))
 
 
-def drain(lane: Lane, now: float = 0, broker: int = LEADER, identity: Identity | None = ME) -> list[Batch]:
+def drain(
+    lane: Lane, now: float = 0, broker: int = LEADER, identity: Identity | None = ME, epoch: int = 0
+) -> list[Batch]:
     """All that leaves now."""
     sent = []
     while True:
@@ -49,7 +51,7 @@ def drain(lane: Lane, now: float = 0, broker: int = LEADER, identity: Identity |
             if identity is None or identity == lane.identity:
                 return sent
             lane.renew(identity)
-        batch, _ = lane.next(broker, now, identity)
+        batch, _ = lane.next((broker, epoch), now, identity)
         if batch is None:
             return sent
         sent.append(batch)
@@ -145,7 +147,7 @@ def test_a_lost_answer_stops_the_lane_until_all_came_back_and_then_all_repeat_in
     lane = filled(1, 1, 1)
     one, two, three = drain(lane)
     before = [one.encoded, two.encoded, three.encoded]
-    assert lane.lost(one, LOST, 0) == [RefreshMetadata(str(LOST))]
+    assert lane.lost(one, LOST, 0) == [DoubtLeader("t", 0, 0, str(LOST))]
     lane.join(piece(b"new", size=30), 0)
     assert drain(lane, now=500) == [], "two are still under way"
     lane.acked(two, 11, -1)
@@ -200,7 +202,7 @@ def test_whoever_is_not_the_leader_is_asked_no_more(code: ErrorCode) -> None:
     lane = filled(1)
     [one] = drain(lane)
     [effect] = lane.refused(one, code, "", 0)
-    assert isinstance(effect, RefreshMetadata)
+    assert isinstance(effect, DoubtLeader)
     assert drain(lane, now=100, broker=OTHER) == [one]
 
 
@@ -353,7 +355,7 @@ def test_an_idle_lane_takes_the_producers_identity_on() -> None:
 def test_records_that_cannot_be_written_fail_alone() -> None:
     lane = filled(1, 1)
     lane.waiting[0].pieces = [Piece([b"x"], None, 1_000, [[("\ud800", b"")]], 10)]
-    batch, effects = lane.next(LEADER, 0, ME)
+    batch, effects = lane.next((LEADER, 0), 0, ME)
     assert batch is not None
     assert [type(effect) for effect in effects] == [Settle]
     assert numbers([batch]) == [(0, 0, 1)]

@@ -85,7 +85,7 @@ class ProducerMachine(RuleBasedStateMachine):
 
     @rule()
     def drain(self) -> None:
-        self.carry_out(self.core.drain(self.now, lambda _, partition: self.leaders[partition]))
+        self.carry_out(self.core.drain(self.now, lambda _, partition: (self.leaders[partition], 0)))
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -338,9 +338,11 @@ def _renumber_what_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 def _send_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     go = Lane.next
 
-    def hasty(lane: Lane, broker: int, now_ms: float, current: Identity | None) -> tuple[Batch | None, list[Effect]]:
+    def hasty(
+        lane: Lane, leader: tuple[int, int], now_ms: float, current: Identity | None
+    ) -> tuple[Batch | None, list[Effect]]:
         lane.proven, lane.left_ms = True, now_ms
-        return go(lane, broker, now_ms, current)
+        return go(lane, leader, now_ms, current)
 
     monkeypatch.setattr(Lane, "next", hasty)
 

@@ -32,6 +32,17 @@ class RefreshMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class DoubtLeader:
+    """Who leads the partition since ``leader_epoch`` does not answer as a leader: find out who does, soon."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    """-1: nobody was known."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskIdentity:
     """Ask for a producer id: a new one, or the next epoch of ``previous``. Repeat until there is an answer."""
 
@@ -46,4 +57,4 @@ class SendBatches:
     batches: tuple[Batch, ...]
 
 
-Effect: TypeAlias = Settle | Divided | RefreshMetadata | AskIdentity | SendBatches
+Effect: TypeAlias = Settle | Divided | RefreshMetadata | DoubtLeader | AskIdentity | SendBatches

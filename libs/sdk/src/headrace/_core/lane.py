@@ -6,7 +6,8 @@ At most ``in_flight_max`` batches count from the first without an outcome: a bro
 
 * A batch that was ever sent is sent again only under the same sequence, until the leader says that it is not there:
   NOT_LEADER, a timeout and a disconnect leave its fate unknown.
-* After a failure nothing is sent until every batch under way was answered; then all are repeated in order.
+* After a failure nothing is sent until every batch under way was answered; then all are repeated in order, after a
+  pause that grows with each failure under one leader epoch. A newer epoch is tried at once.
 * A log takes any first sequence of a producer it does not know. So until one batch was acknowledged under an identity,
   and again after a long pause, one at a time is under way: else a second batch could overtake a first that got lost.
 * A batch that is given up leaves a gap. Later batches that were sent are repeated until they are either found written,
@@ -22,7 +23,7 @@ from typing import Final
 
 from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
 from headrace._core.chunk import BATCH_OVERHEAD
-from headrace._core.effects import Divided, Effect, RefreshMetadata, Settle
+from headrace._core.effects import Divided, DoubtLeader, Effect, RefreshMetadata, Settle
 from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTooLarge, UnknownOutcome, error_for
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
@@ -30,6 +31,9 @@ NEVER: Final = float("inf")
 
 PAUSE_MS: Final = 60_000
 """After a pause like this the leader may have forgotten the producer; brokers keep it far longer."""
+
+BEHIND_MS: Final = 20
+"""First pause for a broker that has not heard of its own election yet."""
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _MOVED: Final = frozenset(
@@ -55,8 +59,11 @@ _AGAIN: Final = frozenset(
         ErrorCode.OVERLOADED,
         ErrorCode.METADATA_UNAVAILABLE,
         ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     }
 )
+_CLEAR: Final = _AGAIN - {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+"""Those after which the batch is surely not there, as far as this attempt goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,11 @@ class Lane:
         self.sent: list[Batch] = []
         self.in_flight = 0
         self.broker = -1
-        """Where the batches under way are."""
+        """Where the batches under way are, or where the last one was."""
+        self.leader_epoch = -1
+        """The leader epoch under which they left."""
+        self.failures = 0
+        """Rounds in a row that failed under this leader epoch."""
         self.not_before_ms = -NEVER
         self.wakes_ms = NEVER
         """When the core looks at this lane again by itself."""
@@ -160,14 +171,21 @@ class Lane:
         for batch in self.sent:
             batch.restamp(identity, self._take_sequence(batch.count))
 
-    def next(self, broker: int, now_ms: float, current: Identity | None) -> tuple[Batch | None, list[Effect]]:
+    def pauses(self, now_ms: float, leader_epoch: int) -> bool:
+        """Whether the pause after a failure stands: a leader that is newer than what failed is asked at once."""
+        return now_ms < self.not_before_ms and leader_epoch <= self.leader_epoch
+
+    def next(
+        self, leader: tuple[int, int], now_ms: float, current: Identity | None
+    ) -> tuple[Batch | None, list[Effect]]:
         """
-        The batch to send to ``broker``, the leader, now; it counts as under way from here on.
+        The batch to send to the leader now; it counts as under way from here on.
 
         Args:
+            leader: its node id, and its leader epoch.
             current: the producer's identity; a lane without unsettled sequences takes it on.
         """
-        if now_ms < self.not_before_ms or (self.in_flight and broker != self.broker):
+        if self.pauses(now_ms, leader[1]) or (self.in_flight and leader != (self.broker, self.leader_epoch)):
             return None, []
         if self.retrying:
             if self.in_flight:
@@ -181,7 +199,7 @@ class Lane:
         window = [batch for batch in self.sent if not batch.absent][: self._rules.in_flight_max]
         for batch in window:
             if not (batch.in_flight or batch.written):
-                return self._leaves(batch, broker, now_ms), []
+                return self._leaves(batch, leader, now_ms), []
         if self.gap or not self.waiting or len(self.sent) >= room:
             return None, []
         if self._rules.idempotent:
@@ -189,9 +207,9 @@ class Lane:
                 self.identity, self.next_sequence, self.proven = current, 0, False
             if self.identity is None:
                 return None, []
-        return self._drain(broker, now_ms)
+        return self._drain(leader, now_ms)
 
-    def _drain(self, broker: int, now_ms: float) -> tuple[Batch | None, list[Effect]]:
+    def _drain(self, leader: tuple[int, int], now_ms: float) -> tuple[Batch | None, list[Effect]]:
         effects: list[Effect] = []
         while self.waiting:
             batch = self.waiting[0]
@@ -208,14 +226,16 @@ class Lane:
                 continue
             self._take_sequence(batch.count)
             self.sent.append(batch)
-            return self._leaves(batch, broker, now_ms), effects
+            return self._leaves(batch, leader, now_ms), effects
         return None, effects
 
-    def _leaves(self, batch: Batch, broker: int, now_ms: float) -> Batch:
+    def _leaves(self, batch: Batch, leader: tuple[int, int], now_ms: float) -> Batch:
         assert not batch.in_flight, "a batch is under way once"
         batch.in_flight = batch.sent = True
         self.in_flight += 1
-        self.broker = broker
+        if leader[1] > self.leader_epoch:
+            self.failures, self.not_before_ms = 0, -NEVER
+        self.broker, self.leader_epoch = leader
         self.left_ms = now_ms
         return batch
 
@@ -230,6 +250,7 @@ class Lane:
         """The leader has written the batch, now or before."""
         self._returned(batch)
         self.proven = True
+        self.failures = 0
         if batch.expired:
             self._leave(batch)
             return []
@@ -255,7 +276,7 @@ class Lane:
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.uncertain:
             return self._divide(batch)
         if error.code in _MOVED or error.code in _AGAIN:
-            return self._again(batch, error, now_ms, moved=error.code in _MOVED)
+            return self._again(batch, error, now_ms, moved=error.code in _MOVED, sure=error.code in _CLEAR)
         self._leave(batch)
         if batch.uncertain:
             error = UnknownOutcome(f"{error}; but an attempt before may have been written")
@@ -272,9 +293,13 @@ class Lane:
         batch.in_flight = False
         self.in_flight -= 1
 
-    def _again(self, batch: Batch, error: HeadraceError, now_ms: float, *, moved: bool) -> list[Effect]:
-        effects: list[Effect] = [RefreshMetadata(str(error))] if moved else []
-        batch.uncertain |= moved
+    def _again(
+        self, batch: Batch, error: HeadraceError, now_ms: float, *, moved: bool, sure: bool = False
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        if moved:
+            effects.append(DoubtLeader(self.topic, self.partition, self.leader_epoch, str(error)))
+        batch.uncertain |= not sure
         batch.last_error = error
         batch.attempts += 1
         if batch.expired:
@@ -283,8 +308,13 @@ class Lane:
         if batch.attempts > self._rules.retries:
             self._leave(batch)
             return effects + self._give_up(batch, error)
+        if not self.retrying:
+            self.failures += 1  # what else comes back belongs to the same round
         self.retrying = True
-        wait = min(self._rules.backoff_ms * 2.0 ** min(batch.attempts - 1, 16), self._rules.backoff_max_ms)
+        first_ms = self._rules.backoff_ms
+        if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            first_ms = min(first_ms, BEHIND_MS)
+        wait = min(first_ms * 2.0 ** min(self.failures - 1, 16), self._rules.backoff_max_ms)
         self.not_before_ms = max(self.not_before_ms, now_ms + wait)
         return effects
 

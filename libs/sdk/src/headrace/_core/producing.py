@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk, Route
-from headrace._core.effects import AskIdentity, Effect, RefreshMetadata, SendBatches
+from headrace._core.effects import AskIdentity, DoubtLeader, Effect, SendBatches
 from headrace._core.lane import NEVER, Lane, LaneRules
 from headrace._core.partitioner import BulkPartitioner, Sticky, split
 from headrace.errors import HeadraceError
 
-LeaderOf = Callable[[str, int], int]
-"""(topic, partition) -> node id; -1: nobody is known to lead."""
+LeaderOf = Callable[[str, int], tuple[int, int]]
+"""(topic, partition) -> node id and leader epoch; -1: nobody is known to lead."""
 
 ENTRIES_MAX: Final = 10_000
 """Most partitions in one request."""
@@ -127,15 +127,17 @@ class ProducerCore:
         self, lane: Lane, now_ms: float, leader_of: LeaderOf, chosen: dict[int, list[Batch]], effects: list[Effect]
     ) -> bool:
         """Whether the lane gave a batch, and so may have another."""
-        if now_ms < lane.not_before_ms:
+        leader = leader_of(lane.topic, lane.partition)
+        if lane.pauses(now_ms, leader[1]):
             self._wait(lane, lane.not_before_ms)
             return False
         if lane.wants_identity() and not self._identify(lane, effects):
             return False
-        leader = leader_of(lane.topic, lane.partition)
-        if leader < 0:
+        broker = leader[0]
+        if broker < 0:
             if not lane.idle:
-                effects.append(RefreshMetadata(f"nobody is known to lead {lane.topic}-{lane.partition}"))
+                reason = f"nobody is known to lead {lane.topic}-{lane.partition}"
+                effects.append(DoubtLeader(lane.topic, lane.partition, leader[1], reason))
                 self._wait(lane, now_ms + self._rules.backoff_ms)
             return False
         batch, more = lane.next(leader, now_ms, self.identity)
@@ -144,8 +146,13 @@ class ProducerCore:
             self._busy.pop(lane, None)
         if batch is None:
             return False
-        chosen.setdefault(leader, []).append(batch)
+        chosen.setdefault(broker, []).append(batch)
         return True
+
+    def leaders_changed(self) -> None:
+        """Look again at lanes that pause: their leader may be another now."""
+        for _, _, lane in self._later:
+            self._ready[lane] = None
 
     def _identify(self, lane: Lane, effects: list[Effect]) -> bool:
         """Whether the lane can go on: with the producer's identity, where that is another than its own."""

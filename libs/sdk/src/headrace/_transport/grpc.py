@@ -22,7 +22,7 @@ from headrace._runtime import Tasks
 from headrace.errors import ClientClosed
 from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.options import channel_options
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
@@ -41,7 +41,16 @@ ANSWER_ALLOWANCE_MS: Final = 2_000
 """Beyond a request's own time: the way there and back."""
 
 METADATA_ATTEMPT_MS: Final = 3_000
-"""How long one address may take to answer before the next is asked."""
+"""How long one address may take to answer."""
+
+HEDGE_MS: Final = 400
+"""When an address has not answered after this time the next is asked beside it: a broker that is stopped is silent."""
+
+AVOID_MS: Final = 5_000
+"""How long an address that failed or was silent is asked after all others."""
+
+RECONNECT_MS_MAX: Final = 250
+"""Longest pause between attempts to reach a broker again: it may lead soon after it came back."""
 
 CALL_TIMEOUT_MS: Final = 30_000
 PENDING_MAX: Final = 10_000
@@ -193,6 +202,17 @@ class GrpcFetchStream(_Stream[pb.FetchRequest, pb.FetchResponse]):
         self.end(NetworkFailed("given up by this client"))
 
 
+def _channel_options() -> list[tuple[str, int]]:
+    return list({**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}.items())
+
+
+async def _outcome(ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub) -> R | HeadraceError:
+    try:
+        return await ask(stub)
+    except grpc.RpcError as error:
+        return error_from_rpc(error)
+
+
 class GrpcTransport:
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
@@ -219,30 +239,60 @@ class GrpcTransport:
         self._produce: dict[NodeId, GrpcProduceStream] = {}
         self._fetch: dict[NodeId, GrpcFetchStream] = {}
         self._answered: str | None = None
+        self._avoided: dict[str, float] = {}
+        """Until when to ask others first, by address."""
         self._tasks = Tasks()
         self._closed = False
 
-    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+    async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
         """From any broker that answers; the brokers it names become known."""
         timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
-        answer = await self._first(lambda stub: stub.Metadata(request, timeout=timeout))
+        answer = await self._first(lambda stub: stub.Metadata(request, timeout=timeout), elsewhere=elsewhere)
         await self._learn(answer)
         return answer
 
-    async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]]) -> R:
-        """The first answer; the address that answered last is asked first."""
+    async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], *, elsewhere: bool = False) -> R:
+        """
+        The first answer. Addresses are asked one after the other, the next when one fails or is silent for
+        ``HEDGE_MS``; the one that answered last comes first, or with ``elsewhere`` last.
+        """
+        left = self._addresses(elsewhere)
         said: list[str] = []
-        addresses = [*([self._answered] if self._answered else []), *self._brokers.values(), *self._bootstrap]
-        for address in dict.fromkeys(addresses):
-            try:
-                answer = await ask(self._stub(address))
-            except grpc.RpcError as error:
-                said.append(f"{address}: {error_from_rpc(error)}")
-                continue
-            self._answered = address
-            return answer
-        self._answered = None
+        asked: dict[asyncio.Task[R | HeadraceError], str] = {}
+        try:
+            while left or asked:
+                if left:
+                    address = left.popleft()
+                    asked[self._tasks.start(_outcome(ask, self._stub(address)), f"ask {address}")] = address
+                wait_s = HEDGE_MS / 1_000 if left else None
+                done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    address, outcome = asked.pop(task), task.result()
+                    if not isinstance(outcome, HeadraceError):
+                        self._answered = address
+                        self._avoided.pop(address, None)
+                        return outcome
+                    said.append(f"{address}: {outcome}")
+                    self._avoid(address)
+        finally:
+            for task, address in asked.items():
+                self._avoid(address)
+                task.cancel()
         raise NetworkFailed("no broker answered; is the cluster up? " + "; ".join(said))
+
+    def _addresses(self, elsewhere: bool) -> deque[str]:
+        """All that are known, in the order in which to ask."""
+        known = dict.fromkeys([*self._brokers.values(), *self._bootstrap])
+        now = asyncio.get_running_loop().time()
+        self._avoided = {address: until for address, until in self._avoided.items() if until > now}
+        order = [address for address in known if address not in self._avoided]
+        if self._answered in order:
+            at = order.index(self._answered)
+            order = order[at + 1 :] + order[: at + 1] if elsewhere else order[at:] + order[:at]
+        return deque([*order, *(address for address in known if address in self._avoided)])
+
+    def _avoid(self, address: str) -> None:
+        self._avoided[address] = asyncio.get_running_loop().time() + AVOID_MS / 1_000
 
     async def _learn(self, answer: pb.MetadataResponse) -> None:
         admins: list[str] = []
@@ -329,7 +379,7 @@ class GrpcTransport:
         channel = self._channels.get(address)
         if channel is None:
             GrpcTransport._connected_in = os.getpid()
-            channel = self._channels[address] = open_channel(address)
+            channel = self._channels[address] = aio.insecure_channel(address, options=_channel_options())
         return channel
 
     def _stub(self, address: str) -> BrokerAsyncStub:

@@ -304,8 +304,8 @@ class MemoryTransport:
         self._fetch: dict[NodeId, MemoryFetchStream] = {}
         self._closed = False
 
-    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
-        """From any broker that is up."""
+    async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
+        """From any broker that is up; they all know the same."""
         await self._call("metadata", request)
         return self._cluster.metadata(request)
 

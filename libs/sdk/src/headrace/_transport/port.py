@@ -65,10 +65,11 @@ class FetchStream(Protocol):
 class Transport(Protocol):
     """Connections to all brokers of one cluster, shared by everything of one client."""
 
-    async def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
+    async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
         """
         From any broker that answers, trying known brokers and then the bootstrap servers, each once. Brokers that
-        the answer names become known to this transport: the other methods take their ids.
+        the answer names become known to this transport: the other methods take their ids. ``elsewhere`` begins with
+        another broker than the one that answered last: what that one knows may be old.
 
         Raises:
             NetworkFailed: none answered; the text names each address and what it said.

@@ -1,7 +1,8 @@
 """
 Decides what a client believes about the cluster, and when it asks again. Producers and consumers share the class.
 
-Metadata is asked for by one task at a time, whatever the number of reasons; repeated asking backs off. What was
+Metadata is asked for by one task at a time, whatever the number of reasons; repeated asking backs off. While a leader
+is in doubt it does not, for a time: every 100 ms another broker is asked, until one knows of a newer leader. What was
 learned is kept until something newer is known, so a cluster that cannot be reached does not make a client forget.
 """
 
@@ -21,6 +22,17 @@ from headrace_proto.v1 import broker_pb2 as pb
 
 UNKNOWN_TOPIC_GRACE_MS: Final = 3_000
 """How long a topic may be unknown before callers are told: one that was just created is not known everywhere."""
+
+URGENT_INTERVAL_MS: Final = 100
+"""While a leader is in doubt metadata is asked for this often…"""
+
+URGENT_MS: Final = 12_000
+"""…for this long after the doubt arose: longer than a session of a broker, after which it is deposed."""
+
+INTERVAL_MS_MIN: Final = 10
+
+DOUBT_MS: Final = 3_000
+"""A doubt that nobody repeats for so long is over; at least thrice the longest pause between repetitions."""
 
 
 class Leader(NamedTuple):
@@ -69,6 +81,14 @@ class ClusterClient:
         self._topics: dict[str, TopicView] = {}
         self._wanted: dict[str, HeadraceError | None] = {}
         self._hints: dict[TopicPartition, Leader] = {}
+        self._doubts: dict[TopicPartition, int] = {}
+        """Leader epochs that a newer one must follow."""
+        self._doubted_ms = -float("inf")
+        self._urgent_until_ms = -float("inf")
+        self._took_ms = 0.0
+        """How long the last answer took."""
+        self._hurry: asyncio.Future[None] | None = None
+        """What ends the pause before the next asking."""
         self._revision = -1
         self._cluster_id = ""
         self._asked_ms = -float("inf")
@@ -101,6 +121,39 @@ class ClusterClient:
         known = self.leader(tp)
         if known is not None and leader.epoch > known.epoch:
             self._hints[tp] = leader
+
+    @property
+    def doubting(self) -> bool:
+        """Whether some leader is in doubt."""
+        return bool(self._doubts)
+
+    def doubt(self, tp: TopicPartition, epoch: int, reason: str) -> None:
+        """
+        Whoever leads ``tp`` under ``epoch`` does not answer as a leader: ask until a newer one is known, or ``trust``.
+
+        Who is known to be newer is believed meanwhile. Repeat the doubt while it lasts.
+        """
+        now_ms = self._clock.monotonic_ms()
+        self._doubted_ms = now_ms
+        known = self.leader(tp)
+        if (known is None or known.epoch <= epoch or known.broker == NO_NODE) and self._doubts.get(tp, -2) < epoch:
+            self._doubts[tp] = epoch
+            self._urgent_until_ms = now_ms + URGENT_MS
+            if self._hurry is not None and not self._hurry.done():
+                self._hurry.set_result(None)
+        self.refresh(reason)
+
+    def trust(self, tp: TopicPartition) -> None:
+        """The leader answered as one."""
+        self._doubts.pop(tp, None)
+
+    def _resolve_doubts(self) -> None:
+        if self._clock.monotonic_ms() - self._doubted_ms > max(DOUBT_MS, 3 * self._settings.retry_backoff_max_ms):
+            self._doubts.clear()
+        for tp, epoch in list(self._doubts.items()):
+            leader = self.leader(tp)
+            if leader is None or (leader.epoch > epoch and leader.broker != NO_NODE):
+                del self._doubts[tp]
 
     async def topic(self, name: str, timeout_ms: float) -> TopicView:
         """
@@ -173,27 +226,45 @@ class ClusterClient:
 
     async def _refresh(self) -> None:
         while True:
-            await self._clock.sleep_ms(self._wait_ms())
+            await self._pause()
             self._again = False
             self._asked_ms = self._clock.monotonic_ms()
             names = set(self._wanted)
             try:
-                self._take(await self.transport.metadata(pb.MetadataRequest(topics=sorted(names))))
+                request = pb.MetadataRequest(topics=sorted(names))
+                self._take(await self.transport.metadata(request, elsewhere=self.doubting))
                 self._failure = None
             except HeadraceError as error:
                 self._failure = error
+            self._took_ms = self._clock.monotonic_ms() - self._asked_ms
+            self._resolve_doubts()
             done, self._round = self._round, asyncio.get_running_loop().create_future()
             if done is not None and not done.done():
                 done.set_result(None)
             if self._on_change is not None:
                 self._on_change()
-            if not self._again and names >= set(self._wanted):
+            if not self._again and names >= set(self._wanted) and not self._doubts:
                 return
+
+    async def _pause(self) -> None:
+        """Wait before the next asking; less when a doubt arises meanwhile."""
+        while (wait_ms := self._wait_ms()) > 0:
+            hurry = self._hurry = asyncio.get_running_loop().create_future()
+            pause = self._tasks.start(self._clock.sleep_ms(wait_ms), "metadata: pause")
+            await asyncio.wait({pause, hurry}, return_when=asyncio.FIRST_COMPLETED)
+            self._hurry = None
+            if pause.done():
+                return
+            pause.cancel()
 
     def _wait_ms(self) -> float:
         """Askings in a row are at least a backoff apart, which doubles; a pause as long as the longest resets it."""
         settings = self._settings
-        since = self._clock.monotonic_ms() - self._asked_ms
+        now_ms = self._clock.monotonic_ms()
+        since = now_ms - self._asked_ms
+        if self._doubts and now_ms < self._urgent_until_ms:
+            often = max(INTERVAL_MS_MIN, min(settings.retry_backoff_ms, URGENT_INTERVAL_MS))
+            return max(0.0, max(often, 2 * self._took_ms) - since)  # who answers slowly is not asked more often
         if since > settings.retry_backoff_max_ms:
             self._streak = 0
             return 0
@@ -210,6 +281,10 @@ class ClusterClient:
             if topic.error:
                 self._fail(topic.name, topic.error, topic.message)
                 continue
+            known = self._topics.get(topic.name)
+            if known is not None and known.topic_id != topic.topic_id:
+                for number in range(known.partitions):
+                    self._hints.pop(TopicPartition(topic.name, number), None)
             leaders = tuple(Leader(NodeId(p.leader), p.leader_epoch) for p in topic.partitions)
             self._topics[topic.name] = TopicView(topic.name, topic.topic_id, leaders, topic.max_message_bytes)
             self._wanted[topic.name] = None

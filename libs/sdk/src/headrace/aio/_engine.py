@@ -18,21 +18,21 @@ from typing import Any, Final
 
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
-from headrace._core.effects import AskIdentity, Divided, Effect, RefreshMetadata, SendBatches, Settle
+from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, RefreshMetadata, SendBatches, Settle
 from headrace._core.lane import NEVER, LaneRules
 from headrace._core.partitioner import FEW
-from headrace._core.producing import Answer, ProducerCore
+from headrace._core.producing import ProducerCore
 from headrace._intake import Intake
 from headrace._runtime import Clock, SystemClock, Tasks
 from headrace._transport.port import Transport
-from headrace.aio._client import ClusterClient, Leader, TopicView
+from headrace.aio._client import ClusterClient, TopicView
+from headrace.aio._requests import Requests
 from headrace.delivery import DeliveredBatch, batch_settled, changed, finish
-from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, NetworkFailed, WaitTimedOut
+from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, WaitTimedOut
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
 from headrace_common.core.batch import Codec
-from headrace_common.core.ids import NodeId
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
 
@@ -71,6 +71,7 @@ class ProducerEngine:
         self._tasks = Tasks(self._crashed)
         self.intake = Intake(settings, self._clock, on_open=self._opened, on_close=self._call)
         self.cluster = ClusterClient(transport, settings, clock=self._clock, on_change=self._metadata_changed)
+        self._requests = Requests(transport, self.cluster, self._core, settings, self._clock, self._note)
 
     def start(self) -> None:
         """Run on the current loop."""
@@ -127,7 +128,7 @@ class ProducerEngine:
             effects += handle(*args)
         while self.intake.closed:
             self._take(self.intake.closed.popleft())
-        effects += core.drain(self._clock.monotonic_ms(), self._leader_of)
+        effects += core.drain(self._clock.monotonic_ms(), self._requests.leader_of)
         self._carry_out(effects)
         self._set_timers()
 
@@ -148,10 +149,6 @@ class ProducerEngine:
         with self.intake.hold:
             self.intake.give_back(chunk.used_bytes)
 
-    def _leader_of(self, topic: str, partition: int) -> int:
-        leader = self.cluster.leader(TopicPartition(topic, partition))
-        return -1 if leader is None else leader.broker
-
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         given_back = 0
         settled: list[Batch] = []
@@ -161,7 +158,9 @@ class ProducerEngine:
                     given_back += size_bytes
                     settled.append(batch)
                 case SendBatches(broker, batches):
-                    self._send(broker, batches)
+                    self._requests.send(broker, batches)
+                case DoubtLeader(topic, partition, epoch, reason):
+                    self.cluster.doubt(TopicPartition(topic, partition), epoch, reason)
                 case RefreshMetadata(reason):
                     self.cluster.refresh(reason)
                 case Divided(batch):
@@ -191,47 +190,9 @@ class ProducerEngine:
 
     # --- requests ---------------------------------------------------------------------------------------------
 
-    def _send(self, broker: int, batches: tuple[Batch, ...]) -> None:
-        request = pb.ProduceRequest(acks=self._settings.acks_number, timeout_ms=self._settings.request_timeout_ms)
-        for batch in batches:
-            view = self.cluster.known(batch.topic)
-            assert view is not None, "its leader is known"
-            request.partitions.add(
-                topic_id=view.topic_id,
-                partition=batch.partition,
-                batch=batch.encoded,
-                leader_epoch=view.leaders[batch.partition].epoch,
-            )
-        answer = asyncio.ensure_future(self._transport.produce_stream(NodeId(broker)).send(request))
-        answer.add_done_callback(lambda done: self._note(self._answered, batches, done))
-
     def _note(self, handle: Callable[..., list[Effect]], *args: Any) -> None:
         self._noted.append((handle, args))
         self._wake_up.set()
-
-    def _answered(self, batches: tuple[Batch, ...], done: asyncio.Future[pb.ProduceResponse | None]) -> list[Effect]:
-        now_ms = self._clock.monotonic_ms()
-        if done.cancelled():
-            return self._core.lost(batches, NetworkFailed("the request was cancelled"), now_ms)
-        error = done.exception()
-        if isinstance(error, HeadraceError):
-            return self._core.lost(batches, error, now_ms)
-        if error is not None:
-            raise error
-        response = done.result()
-        if response is None:  # acks=0
-            return self._core.answered(batches, [Answer(0, "", -1, -1)] * len(batches), now_ms)
-        if len(response.partitions) != len(batches):
-            broken = Internal(f"the broker answered {len(response.partitions)} of {len(batches)} partitions")
-            return self._core.lost(batches, broken, now_ms)
-        answers = [Answer(p.error, p.message, p.base_offset, p.log_append_time_ms) for p in response.partitions]
-        for batch, result in zip(batches, response.partitions, strict=True):
-            if result.error and result.HasField("leader"):
-                self.cluster.hint(
-                    TopicPartition(batch.topic, batch.partition),
-                    Leader(NodeId(result.leader.id), result.leader.leader_epoch),
-                )
-        return self._core.answered(batches, answers, now_ms)
 
     async def _identify(self, previous: Identity | None) -> None:
         request = pb.InitProducerIdRequest()
@@ -287,7 +248,8 @@ class ProducerEngine:
                     intake.close(intake.opened[name])
                 elif all(chunk.topic != name for chunk in intake.closed):
                     del intake.topics[name]
-        self._wake_up.set()
+        self._core.leaders_changed()
+        self._note(self._requests.look_at_silence)
 
     # --- timers -----------------------------------------------------------------------------------------------
 
@@ -311,6 +273,7 @@ class ProducerEngine:
 
     def _expire(self) -> None:
         self._expiry = None
+        self._note(self._requests.look_at_silence)
         self._note(lambda: self._core.expire(self._clock.monotonic_ms()))
 
     async def _next_pump(self) -> None:
