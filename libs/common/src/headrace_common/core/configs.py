@@ -142,6 +142,13 @@ BROKER_SETTINGS: Final = _table(
     Setting(
         "default.replication.factor", Type.INT, "3", "Replicas of a topic created without a number.", low=1, high=32
     ),
+    Setting(
+        "follower.replication.throttled.rate",
+        Type.LONG,
+        "-1",
+        "Bytes a second that a broker copies for replicas which a reassignment adds; -1: no bound.",
+        low=-1,
+    ),
     Setting("log.retention.check.interval.ms", Type.LONG, "300000", "How often retention looks, in ms.", low=1),
     Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
     Setting("num.partitions", Type.INT, "1", "Partitions of a topic created without a number.", low=1, high=100_000),
