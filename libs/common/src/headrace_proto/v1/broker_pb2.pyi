@@ -271,6 +271,7 @@ class FetchPartition(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     LAST_FETCHED_EPOCH_FIELD_NUMBER: _builtins.int
+    FROM_LEADER_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     fetch_offset: _builtins.int
@@ -283,6 +284,10 @@ class FetchPartition(_message.Message):
     """Leader epoch of the last record the client has. Absent: it has none, or does not want to be told of a log that
     diverged from what it read.
     """
+    from_leader: _builtins.bool
+    """True: the leader sends records itself, whatever the rack. The client has come back from the replica that the
+    leader would name, because that one failed it.
+    """
     def __init__(
         self,
         *,
@@ -292,10 +297,11 @@ class FetchPartition(_message.Message):
         max_bytes: _builtins.int = ...,
         leader_epoch: _builtins.int | None = ...,
         last_fetched_epoch: _builtins.int | None = ...,
+        from_leader: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "fetch_offset", b"fetch_offset", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "fetch_offset", b"fetch_offset", "from_leader", b"from_leader", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
     _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
