@@ -43,6 +43,8 @@ class ConsumerSettings(ClientSettings):
     """Most bytes of one partition in one answer; a first batch that is larger comes all the same."""
     max_poll_records: int = setting(500, low=1, high=INT_MAX)
     """Most records that ``poll`` returns when it is not told another number."""
+    client_rack: str = ""
+    """Where this client is; followers of the same rack are read from where brokers have a rack. Empty: only leaders."""
     check_crcs: bool = True
     """Check the bytes of each batch against the checksum that its producer computed."""
     isolation_level: str = READ_UNCOMMITTED
@@ -80,4 +82,5 @@ class ConsumerSettings(ClientSettings):
             retry_backoff_ms=max(1, self.retry_backoff_ms),
             retry_backoff_max_ms=max(1, self.retry_backoff_max_ms),
             api_timeout_ms=self.default_api_timeout_ms,
+            follow_ms=self.metadata_max_age_ms,
         )

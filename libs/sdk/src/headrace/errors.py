@@ -22,12 +22,17 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     ├── NotFound                        the thing named does not exist
     │   └── UnknownTopicOrPartition     no such topic or partition
     ├── Conflict                        it exists already, or changed meanwhile
-    │   └── TopicAlreadyExists
+    │   ├── TopicAlreadyExists
+    │   ├── ElectionNotNeeded           the partition is led as it should be
+    │   └── NoReassignmentInProgress    there is nothing to cancel
     ├── Moved                           somebody else answers this now; clients follow by themselves
     │   └── NotLeader
     ├── Fenced                          an epoch is old
     │   └── InvalidProducerEpoch        another producer has taken over this id
     ├── Busy                            not now: wait, and retry the same request
+    │   ├── NotEnoughReplicas           fewer are in sync than min.insync.replicas; nothing was written
+    │   ├── PreferredLeaderNotAvailable the replica that should lead cannot now
+    │   ├── EligibleLeadersNotAvailable no replica may lead now
     │   ├── BufferExhausted             buffer_memory stayed full for max_block_ms; nothing was accepted
     │   ├── LeaderNotAvailable          nobody leads the partition now
     │   ├── DiskFull                    the broker is below its reserve
@@ -35,9 +40,11 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     ├── UnknownOutcome                  it may have happened; retry only what is idempotent
     │   ├── NetworkFailed               the connection broke before the answer came
     │   ├── RequestTimedOut             no answer came in time
+    │   ├── NotEnoughReplicasAfterAppend written, and not committed yet
     │   ├── DeliveryTimedOut            not acknowledged within delivery_timeout_ms
     │   └── WaitTimedOut                your own timeout of result(), flush() or close(); the work goes on
     ├── DataLost                        stored bytes are not what was written
+    │   └── LogTruncated                records that were read are not in the log any more
     └── Internal                        a bug in Headrace
 
 All are subclasses of ``HeadraceError``, so one clause catches them::
@@ -59,6 +66,8 @@ from headrace_common.core.errors import (
     CorruptBatch,
     DataLost,
     DiskFull,
+    ElectionNotNeeded,
+    EligibleLeadersNotAvailable,
     ErrorCode,
     Fenced,
     FencedLeaderEpoch,
@@ -77,13 +86,17 @@ from headrace_common.core.errors import (
     MetadataUnavailable,
     Moved,
     NetworkFailed,
+    NoReassignmentInProgress,
     NotController,
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotFound,
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutOfOrderSequence,
     Overloaded,
+    PreferredLeaderNotAvailable,
     RecordTooLarge,
     Rejected,
     ReplicaDamaged,
@@ -98,6 +111,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
     error_for,
 )
+from headrace_common.core.ids import TopicPartition
 
 __all__ = [
     "BufferExhausted",
@@ -108,6 +122,8 @@ __all__ = [
     "DataLost",
     "DeliveryTimedOut",
     "DiskFull",
+    "ElectionNotNeeded",
+    "EligibleLeadersNotAvailable",
     "ErrorCode",
     "Fenced",
     "FencedLeaderEpoch",
@@ -124,17 +140,22 @@ __all__ = [
     "InvalidTopic",
     "Kind",
     "LeaderNotAvailable",
+    "LogTruncated",
     "MetadataUnavailable",
     "Moved",
     "NetworkFailed",
     "NoPosition",
+    "NoReassignmentInProgress",
     "NotController",
+    "NotEnoughReplicas",
+    "NotEnoughReplicasAfterAppend",
     "NotFound",
     "NotLeader",
     "OffsetNotAvailable",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "Overloaded",
+    "PreferredLeaderNotAvailable",
     "RecordTooLarge",
     "Rejected",
     "ReplicaDamaged",
@@ -183,6 +204,26 @@ class NoPosition(Rejected):
     """A partition has no position and auto_offset_reset is 'none'; seek to where reading starts."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class LogTruncated(DataLost):
+    """Records that were read are not in the log any more; seek to where its content is still known, to go on there."""
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+    partition: TopicPartition | None = None
+    """Whose log it is."""
+    offset: int = -1
+    """Where to seek to: below it the log is as it was read."""
+
+    @classmethod
+    def at(cls, partition: TopicPartition, lost: int, offset: int) -> LogTruncated:
+        """The log is as it was read below ``offset``; the reader was at ``lost``."""
+        error = cls(
+            f"{partition}: records {offset} to {lost - 1} were read and are lost: a leader was elected that did not "
+            f"hold them. Seek to {offset} to go on with what is there now, or set auto_offset_reset"
+        )
+        error.partition, error.offset = partition, offset
+        return error
 
 
 class GroupsUnavailable(Rejected):

@@ -40,4 +40,21 @@ class TopicRecreated:
         return f"{self.tp}: the topic was deleted and created again; offset {self.lost} was the old one's"
 
 
-FetchEvent = PositionReset | TopicRecreated
+@dataclass(frozen=True, slots=True)
+class LogDiverged:
+    """Records that the application got are not in the log any more: a leader was elected that did not hold them."""
+
+    tp: TopicPartition
+    lost: int
+    """Where the application was."""
+    position: int
+    """Where it goes on: up to here the log is as it was read."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.tp}: records {self.position} to {self.lost - 1} were read and are lost, other records may have "
+            f"their offsets; going on at {self.position}"
+        )
+
+
+FetchEvent = PositionReset | TopicRecreated | LogDiverged

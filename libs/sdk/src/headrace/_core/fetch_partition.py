@@ -46,9 +46,15 @@ class PartitionFetch:
     topic_id: TopicId = NO_TOPIC_ID
     leader: NodeId = NO_NODE
     leader_epoch: int = -1
+    follower: NodeId = NO_NODE
+    """The replica near the client that the leader has named; ``fetch_sources`` decides."""
+    from_leader: bool = False
+    """The leader shall name none: it is read from itself."""
     epoch: int = 0
     position: int | None = None
     fetch_offset: int = -1
+    last_epoch: int = -1
+    """Leader epoch of the last batch before ``fetch_offset``; -1: not known, as after a seek."""
     paused: bool = False
     assigned: bool = True
     buffer: deque[Fetched] = field(default_factory=deque)
@@ -72,6 +78,11 @@ class PartitionFetch:
     def key(self) -> tuple[TopicId, int]:
         """How answers name it."""
         return self.topic_id, self.tp.partition
+
+    @property
+    def source(self) -> NodeId:
+        """Where it is read from."""
+        return self.leader if self.follower == NO_NODE else self.follower
 
     @property
     def may_ask(self) -> bool:
@@ -111,6 +122,7 @@ class PartitionFetch:
         self.buffer.clear()
         self.buffered_bytes = 0
         self.open = None
+        self.last_epoch = -1
         self.looking_up = self.drain_first = False
         self.failure = None
         self.lost_position = None

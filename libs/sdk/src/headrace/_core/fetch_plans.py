@@ -29,6 +29,8 @@ class FetchLimits:
     retry_backoff_max_ms: int = 1000
     api_timeout_ms: int = 60_000
     """A partition that cannot be read for so long is told to the application."""
+    follow_ms: int = 300_000
+    """How long a replica that the leader has named is read from before the leader is asked again."""
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class PlanEntry:
     partition: PartitionFetch
     epoch: int
     offset: int
+    last_epoch: int
 
 
 @dataclass(slots=True)
@@ -55,7 +58,7 @@ class FetchPlan:
 
 @dataclass(slots=True)
 class BrokerFetches:
-    """The partitions that one broker leads, as far as they may be fetched."""
+    """The partitions that are read from one broker, as far as they may be fetched."""
 
     broker: NodeId
     limits: FetchLimits
@@ -102,7 +105,7 @@ class BrokerFetches:
         max_bytes = max(1, self.limits.fetch_max_bytes - self.buffered_bytes)
         if self.dirty or self.plan is None:
             members = list(self.members)[:MEMBERS_MAX]
-            entries = {m.key: PlanEntry(m, m.epoch, m.fetch_offset) for m in members}
+            entries = {m.key: PlanEntry(m, m.epoch, m.fetch_offset, m.last_epoch) for m in members}
             self.plan = FetchPlan(self.broker, max_bytes, entries, list(entries.values()), rebuilt=True)
             self.dirty = False
         else:
@@ -115,7 +118,7 @@ class BrokerFetches:
     @staticmethod
     def _updated(plan: FetchPlan, member: PartitionFetch) -> PlanEntry:
         entry = plan.entries[member.key]
-        entry.epoch, entry.offset = member.epoch, member.fetch_offset
+        entry.epoch, entry.offset, entry.last_epoch = member.epoch, member.fetch_offset, member.last_epoch
         return entry
 
     def answered(self, served: list[PartitionFetch]) -> None:

@@ -8,6 +8,9 @@ and, in the sync consumer, by the application's thread. Times come in as monoton
 Rules:
 - A position moves when a batch, or a part of one, was handed out; past control batches and compacted offsets too.
 - A seek makes everything asked or fetched before it stale (``PartitionFetch.epoch``).
+- Near the client's rack a follower may be read from (``fetch_sources``); a leader's word counts, a follower's does not.
+- A position that the leader's log does not continue (``Answer.diverging``, KIP-320) is told, or goes back as far as the
+  log is the one that was read.
 - A paused partition keeps what was fetched, up to ``fetch_max_bytes`` over all paused ones.
 - Nothing is dropped silently: each automatic reset is an event that names the range, and what cannot be retried, or
   was retried for ``api_timeout_ms``, is a failure that the application gets.
@@ -20,11 +23,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headrace._core.fetch_errors import Remedy, remedy_for
-from headrace._core.fetch_events import FetchEvent, PositionReset, TopicRecreated
+from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
 from headrace._core.fetch_rooms import FetchRooms
+from headrace._core.fetch_sources import FetchSources
 from headrace._core.starts import End, Start
+from headrace.errors import LogTruncated
 from headrace_common.core.batch.header import read_header
 from headrace_common.core.errors import (
     CorruptBatch,
@@ -55,6 +60,10 @@ class Answer(NamedTuple):
     batches: Sequence[bytes]
     leader: tuple[NodeId, int] | None = None
     """Who leads instead, and its epoch, if the broker knows."""
+    diverging: tuple[int, int] | None = None
+    """What was read last is not in this log: the epoch up to which it is the same, and where that ends."""
+    preferred: NodeId = NO_NODE
+    """The replica to read from instead."""
 
 
 class FetchPositions:
@@ -65,6 +74,9 @@ class FetchPositions:
         self._reset = reset
         self.partitions: dict[TopicPartition, PartitionFetch] = {}
         self.rooms = FetchRooms(limits)
+        self._sources = FetchSources(limits, self.rooms)
+        self.doubts: dict[TopicPartition, int] = {}
+        """Leader epochs under which nobody answered as a leader; the shell empties it."""
         self.refresh_reason: str | None = None
         """Why metadata should be fetched again; the shell empties it."""
         self.care = False
@@ -92,6 +104,7 @@ class FetchPositions:
         self._dropped(partition)
         partition.lose_position(None)
         self._troubled.discard(partition)
+        self._sources.lead(partition)
         self._settle(partition)
 
     def placed(self, tp: TopicPartition, topic_id: TopicId, leader: NodeId, leader_epoch: int, now_ms: float) -> None:
@@ -102,17 +115,25 @@ class FetchPositions:
         elif leader_epoch < partition.leader_epoch:
             return
         same = (leader, leader_epoch) == (partition.leader, partition.leader_epoch)
-        partition.topic_id, partition.leader, partition.leader_epoch = topic_id, leader, leader_epoch
+        partition.topic_id = topic_id
+        if not same:
+            self._led_by(partition, leader, leader_epoch)
         if leader == NO_NODE:
             self._wrong(partition, LeaderNotAvailable(f"nobody leads {tp} now"), now_ms)
-        elif not same:
-            partition.retry_at_ms = 0.0
-            self.rooms.leader_changed(leader)
         self._settle(partition)
+
+    def _led_by(self, partition: PartitionFetch, leader: NodeId, leader_epoch: int) -> None:
+        """Another leader, or another epoch of it: it is asked at once."""
+        self._sources.lead(partition)
+        partition.leader, partition.leader_epoch = leader, leader_epoch
+        partition.retry_at_ms = 0.0
+        partition.looking_up = False  # who is asked may never answer; both answers are good
+        self.rooms.leader_changed(leader)
 
     def unplaced(self, tp: TopicPartition, error: HeadraceError, now_ms: float) -> None:
         """Metadata does not know ``tp``."""
         partition = self.partitions[tp]
+        self._sources.lead(partition)
         partition.leader = NO_NODE
         self._wrong(partition, error, now_ms)
         self._settle(partition)
@@ -227,6 +248,10 @@ class FetchPositions:
                 self._refused(plan, answer, now_ms)
                 news = news or partition.failure is not None
                 continue
+            if answer.diverging is not None or answer.preferred != NO_NODE:
+                self._turned_away(plan, answer, now_ms)
+                news = news or partition.failure is not None
+                continue
             partition.high_watermark, partition.log_start_offset = answer.high_watermark, answer.log_start_offset
             if answer.batches:
                 served.append(partition)
@@ -244,6 +269,8 @@ class FetchPositions:
         remedy = remedy_for(error.code)
         to_raise = remedy in (Remedy.RAISE, Remedy.RESET)
         for partition in list(fetches.members):
+            if self._follower_erred(partition, plan, error, now_ms):
+                continue
             if to_raise:
                 self._fail(partition, error)
             self._wrong(partition, error, now_ms, refresh=remedy is Remedy.REFRESH)
@@ -272,7 +299,7 @@ class FetchPositions:
                 break
             if header.next_offset <= expected:
                 continue
-            expected = header.next_offset
+            expected, partition.last_epoch = header.next_offset, header.leader_epoch
             partition.buffer.append(Fetched(batch, header))
             size += len(batch)
         partition.fetch_offset, partition.drain_first = expected, False
@@ -286,9 +313,11 @@ class FetchPositions:
 
     def _refused(self, plan: FetchPlan, answer: Answer, now_ms: float) -> None:
         partition = answer.entry.partition
-        if plan.broker != partition.leader:
+        if plan.broker != partition.source:
             return
         error = error_for(answer.error, f"{partition.tp}: {answer.message}" if answer.message else f"{partition.tp}")
+        if self._follower_erred(partition, plan, error, now_ms):
+            return
         match remedy_for(error.code):
             case Remedy.RESET:
                 self._out_of_range(partition, answer)
@@ -297,9 +326,46 @@ class FetchPositions:
             case remedy:
                 self._wrong(partition, error, now_ms, refresh=remedy is Remedy.REFRESH)
                 if answer.leader is not None and answer.leader[1] > partition.leader_epoch:
-                    partition.leader, partition.leader_epoch = answer.leader
-                    partition.retry_at_ms = 0.0
+                    self._led_by(partition, *answer.leader)
         self._settle(partition)
+
+    def _follower_erred(self, partition: PartitionFetch, plan: FetchPlan, error: HeadraceError, now_ms: float) -> bool:
+        """Whether it was a follower that could not be read from, so that the leader is asked now."""
+        if plan.broker == partition.leader or plan.broker != partition.follower:
+            return False
+        if not self._sources.erred(partition, error, now_ms):
+            return False
+        self.care = True
+        self._settle(partition)
+        return True
+
+    def _turned_away(self, plan: FetchPlan, answer: Answer, now_ms: float) -> None:
+        """No records: another replica is nearer, or what was read is not in this log."""
+        partition = answer.entry.partition
+        if plan.broker != partition.source:
+            return
+        if answer.diverging is None:
+            self._well(partition)
+            if plan.broker == partition.leader:
+                self._sources.follow(partition, answer.preferred, now_ms)
+                self.care = True
+        elif not self._follower_erred(partition, plan, LogTruncated(), now_ms):
+            self._diverged(partition, answer.diverging[1])
+        self._settle(partition)
+
+    def _diverged(self, partition: PartitionFetch, end_offset: int) -> None:
+        """The leader's log is the one that was read up to ``end_offset``."""
+        if partition.buffer or partition.open is not None:
+            partition.drain_first = True  # the application first gets what is here, then hears of it
+            return
+        lost, end_offset = partition.fetch_offset, max(0, end_offset)
+        if self._reset is None and end_offset < lost:
+            self._fail(partition, LogTruncated.at(partition.tp, lost, end_offset))
+            return
+        partition.move_to(min(lost, end_offset))
+        self.rooms.moved(partition)
+        if end_offset < lost:
+            self._tell(LogDiverged(partition.tp, lost, end_offset))
 
     def _out_of_range(self, partition: PartitionFetch, answer: Answer) -> None:
         if partition.buffer or partition.open is not None:
@@ -415,7 +481,9 @@ class FetchPositions:
 
     def tick(self, now_ms: float) -> float | None:
         """Let partitions be asked whose pause is over; return when to call again, or None."""
-        due: float | None = None
+        over, due = self._sources.tick(now_ms)
+        for partition in over:
+            self._settle(partition)
         for partition in list(self._troubled):
             trouble, retry_at_ms = partition.trouble, partition.retry_at_ms
             assert trouble is not None, "the troubled have a trouble"
@@ -439,6 +507,7 @@ class FetchPositions:
         self.care = True
         if refresh:
             self.refresh_reason = str(error)
+            self.doubts[partition.tp] = partition.leader_epoch
 
     def _well(self, partition: PartitionFetch) -> None:
         partition.went_well()

@@ -21,7 +21,7 @@ class PausedRoom:
 
 
 class FetchRooms:
-    """One room per broker for the partitions that it leads; one for all that are paused."""
+    """One room per broker for the partitions that are read from it; one for all that are paused."""
 
     def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
@@ -51,7 +51,7 @@ class FetchRooms:
         """Count the buffer where it now belongs."""
         now: BrokerFetches | PausedRoom | None = None
         if partition.assigned:
-            now = self._paused if partition.paused else self.brokers.get(partition.leader)
+            now = self._paused if partition.paused else self.brokers.get(partition.source)
         was = self._counted_in.get(partition)
         if was is now:
             return
@@ -63,12 +63,13 @@ class FetchRooms:
             self._counted_in[partition] = now
 
     def settle(self, partition: PartitionFetch) -> None:
-        """Put the partition among those its leader is asked for, or take it out."""
-        if partition.leader != NO_NODE and partition.leader not in self.brokers:
-            self.brokers[partition.leader] = BrokerFetches(partition.leader, self._limits)
+        """Put the partition among those its source is asked for, or take it out."""
+        source = partition.source
+        if source != NO_NODE and source not in self.brokers:
+            self.brokers[source] = BrokerFetches(source, self._limits)
         was = self._counted_in.get(partition)
         self.charge(partition)
-        now = self.brokers.get(partition.leader)
+        now = self.brokers.get(partition.source)
         if isinstance(was, BrokerFetches) and was is not now:
             was.remove(partition)
             self.wake(was)
@@ -82,18 +83,18 @@ class FetchRooms:
 
     def moved(self, partition: PartitionFetch) -> None:
         """Its fetch offset or its epoch is another one."""
-        fetches = self.brokers.get(partition.leader)
+        fetches = self.brokers.get(partition.source)
         if fetches is not None:
             fetches.moved.add(partition)
 
     def sought(self, partition: PartitionFetch) -> None:
         """What is on the wire for it is stale."""
-        fetches = self.brokers.get(partition.leader)
+        fetches = self.brokers.get(partition.source)
         if fetches is not None and partition in fetches.members:
             fetches.late = fetches.on_wire
 
     def leader_changed(self, leader: NodeId) -> None:
-        """The leader's epoch is part of the request: a new one means a new request."""
+        """Its epoch, and whether it may name a replica, are part of the request: that is made anew."""
         fetches = self.brokers.get(leader)
         if fetches is not None:
             fetches.dirty = True

@@ -6,10 +6,10 @@ The request is kept: only entries that moved are written again, and protobuf ser
 
 from __future__ import annotations
 
-from headrace._core.fetch_plans import FetchPlan, PlanEntry
+from headrace._core.fetch_plans import FetchPlan
 from headrace._core.fetch_positions import Answer
 from headrace.consumer_settings import ConsumerSettings
-from headrace_common.core.ids import NodeId, TopicId
+from headrace_common.core.ids import NO_NODE, NodeId, TopicId
 from headrace_proto.v1 import broker_pb2 as pb
 
 
@@ -27,13 +27,22 @@ class FetchWire:
             self._rebuild(plan)
         else:
             for entry in plan.changed:
-                self._sent[entry.partition.key].fetch_offset = entry.offset
+                sent = self._sent[entry.partition.key]
+                sent.fetch_offset = entry.offset
+                if entry.last_epoch >= 0:
+                    sent.last_fetched_epoch = entry.last_epoch
+                else:
+                    sent.ClearField("last_fetched_epoch")
         self._request.max_bytes = plan.max_bytes
         return self._request
 
     def _rebuild(self, plan: FetchPlan) -> None:
         settings = self._settings
-        request = pb.FetchRequest(min_bytes=settings.fetch_min_bytes, max_wait_ms=settings.fetch_max_wait_ms)
+        request = pb.FetchRequest(
+            min_bytes=settings.fetch_min_bytes,
+            max_wait_ms=settings.fetch_max_wait_ms,
+            rack=settings.client_rack or None,
+        )
         bytes_max = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
         self._sent = {}
         for key, entry in plan.entries.items():
@@ -42,7 +51,9 @@ class FetchWire:
                 partition=key[1],
                 fetch_offset=entry.offset,
                 max_bytes=bytes_max,
-                leader_epoch=_epoch(entry),
+                leader_epoch=_known(entry.partition.leader_epoch),
+                last_fetched_epoch=_known(entry.last_epoch),
+                from_leader=entry.partition.from_leader,
             )
         self._request = request
 
@@ -55,6 +66,7 @@ class FetchWire:
             if entry is None:
                 continue
             leader = (NodeId(result.leader.id), result.leader.leader_epoch) if result.HasField("leader") else None
+            end = result.diverging if result.HasField("diverging") else None
             answers.append(
                 Answer(
                     entry,
@@ -64,11 +76,12 @@ class FetchWire:
                     result.log_start_offset,
                     list(result.batches),
                     leader,
+                    None if end is None else (end.epoch, end.end_offset),
+                    NodeId(result.preferred_replica) if result.HasField("preferred_replica") else NO_NODE,
                 )
             )
         return answers
 
 
-def _epoch(entry: PlanEntry) -> int | None:
-    epoch = entry.partition.leader_epoch
+def _known(epoch: int) -> int | None:
     return epoch if epoch >= 0 else None

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from headrace._bulk_libraries import is_bulk, load_bulk_libraries
-from headrace._core.fetch_events import PositionReset
-from headrace._core.fetch_positions import Lookup
+from headrace._core.fetch_events import LogDiverged, PositionReset
+from headrace._core.fetch_plans import FetchPlan
+from headrace._core.fetch_positions import Answer, Lookup
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, parse_reset, timestamp_to_ask
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import FetchStream, Transport
-from headrace.aio._client import ClusterClient
+from headrace.aio._client import ClusterClient, Leader
 from headrace.aio._consumer_setup import ConsumerHealth
 from headrace.aio._fetch_wire import FetchWire
 from headrace.aio._hand_out import HandOut
@@ -27,9 +28,13 @@ from headrace.aio._offsets import OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, UnknownTopicOrPartition, WaitTimedOut, error_for
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
+from headrace_proto.v1 import broker_pb2 as pb
 
 LATE_MS: Final = 10
 """An answer that takes longer is one that waits for records; it is given up for a partition that came too late."""
+
+SILENCE_MS: Final = 500
+"""An answer that is this late makes the consumer ask who leads; again after as much."""
 
 _log = logging.getLogger("headrace.consumer")
 
@@ -167,7 +172,7 @@ class Reading:
                 continue
             fetcher.number += 1
             try:
-                response = await fetcher.stream.send(wire.request(plan))
+                response = await self._answer(broker, fetcher.stream.send(wire.request(plan)))
                 if response.error:
                     raise error_for(response.error, response.message)
             except HeadraceError as error:
@@ -179,6 +184,7 @@ class Reading:
                 news = True
             else:
                 answers = wire.answers(plan, response)
+                self._learn(plan, answers)
                 if not self._bulk_loaded and any(is_bulk(batch) for one in answers for batch in one.batches):
                     self._bulk_loaded = True
                     await asyncio.to_thread(load_bulk_libraries)
@@ -187,6 +193,33 @@ class Reading:
             self._act()
             if news:
                 self._signal()
+
+    def _learn(self, plan: FetchPlan, answers: Sequence[Answer]) -> None:
+        """What an answer says about leaders."""
+        refused = {answer.entry.partition for answer in answers if answer.error}
+        for answer in answers:
+            if answer.leader is not None:
+                self._cluster.hint(answer.entry.partition.tp, Leader(*answer.leader))
+        if self._cluster.doubting:
+            for entry in plan.entries.values():
+                if entry.partition not in refused and entry.partition.leader == plan.broker:
+                    self._cluster.trust(entry.partition.tp)
+
+    async def _answer(self, broker: NodeId, answer: Awaitable[pb.FetchResponse]) -> pb.FetchResponse:
+        """Wait, and ask who leads while it takes long: a broker that is stopped or cut off breaks no connection."""
+        loop = asyncio.get_running_loop()
+        late_s = (self.settings.fetch_max_wait_ms + SILENCE_MS) / 1000
+        timer = loop.call_later(late_s, lambda: ask())
+
+        def ask() -> None:
+            nonlocal timer
+            self._cluster.refresh(f"broker {broker} is silent")
+            timer = loop.call_later(SILENCE_MS / 1000, ask)
+
+        try:
+            return await answer
+        finally:
+            timer.cancel()
 
     async def _take_care(self) -> None:
         """Look up starts, wait for pauses, ask for metadata, log events."""
@@ -199,13 +232,16 @@ class Reading:
                 events, reason = list(core.events), core.refresh_reason
                 core.events.clear()
                 core.refresh_reason = None
+                doubts, core.doubts = core.doubts, {}
                 lookups = core.lookups()
                 self._cluster_is_fresh()
             for event in events:
-                self.resets += isinstance(event, PositionReset)
+                self.resets += isinstance(event, PositionReset | LogDiverged)
                 _log.warning("%s", event)
             if reason is not None:
                 self._cluster.refresh(reason)
+                for tp, epoch in doubts.items():
+                    self._cluster.doubt(tp, epoch, reason)
             for broker, wanted in lookups.items():
                 self._tasks.start(self._look_up(broker, wanted), f"consumer: look up starts at broker {broker}")
             self._act()
