@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
-from headrace_controller.core.election import Brokers, Rules, settled, with_cleared_elr, without_log
+from headrace_controller.core.election import Brokers, LogEnds, Rules, settled, to_ask, with_cleared_elr, without_log
 
 ID = PartitionId(TopicId(b"t" * 16), 0)
 
@@ -49,7 +49,10 @@ class TestOneReplica:
         down = without_log(settled(part((1,), (1,), 1), alive(), MIN1), NodeId(1), MIN1, damaged=False)
         assert (down.isr, down.elr, down.last_known_elr) == ((), (), ids(1))
         assert settled(down, alive(), MIN1) is down
-        up = settled(down, alive(1), MIN1)
+        assert settled(down, alive(1), MIN1) is down, "it is asked first whether it has its log"
+        assert to_ask(down, alive(1)) == ids(1)
+        assert settled(down, alive(1), MIN1, {NodeId(1): None}) is down
+        up = settled(down, alive(1), MIN1, {NodeId(1): (5, 0)})
         assert (up.leader, up.isr, up.last_known_elr, up.recovering) == (1, ids(1), (), False)
 
     def test_damaged_it_never_leads_again_by_itself(self) -> None:
@@ -97,7 +100,10 @@ class TestThreeReplicas:
         assert (state.elr, state.last_known_elr) == ((), ids(1, 2))
         assert settled(state, alive(1, 3), MIN2) is state
         assert settled(state, alive(1, 2, 3), MIN2) is state, "their logs were not compared"
-        ends = {NodeId(1): (4, 100), NodeId(2): (5, 90)}
+        assert to_ask(state, alive(1, 3)) == ()
+        assert to_ask(state, alive(1, 2, 3)) == ids(1, 2)
+        assert settled(state, alive(1, 2, 3), MIN2, {NodeId(1): (4, 100)}) is state, "one has not answered"
+        ends: LogEnds = {NodeId(1): (4, 100), NodeId(2): (5, 90)}
         up = settled(state, alive(1, 2, 3), MIN2, ends)
         assert (up.leader, up.isr, up.last_known_elr, up.recovering) == (2, ids(2), (), False)
 
@@ -105,7 +111,7 @@ class TestThreeReplicas:
         state = part((1, 2, 3), (), -1, lke=(1, 2))
         state = without_log(state, NodeId(2), MIN2, damaged=True)
         assert state.last_known_elr == ids(1)
-        assert settled(state, alive(1), MIN2).leader == 1
+        assert settled(state, alive(1), MIN2, {NodeId(1): (5, 7)}).leader == 1
 
     def test_unclean_election_only_when_allowed_and_marked(self) -> None:
         none = part((1, 2, 3), (), -1)
@@ -173,8 +179,6 @@ def test_settling_twice_changes_nothing_and_epochs_count_changes(
 def test_without_unclean_elections_only_proven_replicas_lead(old: Partition, brokers: Brokers, rules: Rules) -> None:
     new = settled(old, brokers, replace(rules, unclean=False))
     proven = {*old.isr, *old.elr}
-    if not proven and len(old.last_known_elr) == 1:
-        proven = set(old.last_known_elr)
     assert new.leader == NO_NODE or new.leader in proven
     assert not new.recovering
 

@@ -15,9 +15,11 @@ import pytest
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Partition
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core import records
+from headrace_controller.core.isr_changes import Proposal
+from headrace_controller.core.leadership import Election
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
@@ -54,7 +56,9 @@ class Storm:
         name = f"t{next(self._names)}"
         sizes = [1, 3, 99, 100, 101, 350]
         await self.anyone().create_topic(
-            Wanted(name, self.chance.choice(sizes), 1), validate_only=False, timeout_ms=200
+            Wanted(name, self.chance.choice(sizes), self.chance.choice([1, 1, 2, 3])),
+            validate_only=False,
+            timeout_ms=200,
         )
         self.created.add(name)
 
@@ -82,9 +86,7 @@ class Storm:
             self.starts[number] += 1
             self.world.probe.results[broker(number).key] = ProbeResult.REFUSED
         previous = self.members.get(number) if clean else None
-        joined = await self.anyone().register(
-            Joining(broker(number, start=self.starts[number]), previous_epoch=previous)
-        )
+        joined = await self.anyone().register(Joining(broker(number, start=self.starts[number]), "c1", previous))
         self.members[number] = joined.epoch
         self.epochs.append(joined.epoch)
         self.world.probe.results.pop(broker(number).key, None)
@@ -97,7 +99,33 @@ class Storm:
     async def confirm(self) -> None:
         engine = self.anyone()
         for number, epoch in list(self.members.items()):
-            await engine.confirm_deletions(NodeId(number), epoch, list(engine.image.deletions))
+            removals = [i for i in engine.image.removals if self.chance.random() < 0.5]
+            await engine.confirm_deletions(NodeId(number), epoch, list(engine.image.deletions), removals)
+
+    async def change_isr(self) -> None:
+        """Leaders ask for every replica, or for themselves alone; some know less than the controller."""
+        engine = self.anyone()
+        image = engine.image
+        led = [p for p in image.partitions.values() if p.leader in self.members]
+        for leader in sorted({p.leader for p in led}):
+            wide = self.chance.random() < 0.6
+            asked = [p for p in led if p.leader == leader][: self.chance.choice([1, 150])]
+            await engine.alter_partitions(
+                leader, self.members[leader], [_proposal(p, self.members, wide=wide) for p in asked]
+            )
+
+    async def reassign(self) -> None:
+        engine = self.anyone()
+        some = self.chance.sample(sorted(engine.image.partitions), k=min(60, len(engine.image.partitions)))
+        targets = [(1, 2, 3), (2, 3), (3,), (3, 1), ()]
+        wanted = {i: tuple(map(NodeId, self.chance.choice(targets))) for i in some}
+        await engine.alter_reassignments(wanted, validate_only=False)
+
+    async def elect(self) -> None:
+        await self.anyone().elect(Election.PREFERRED, ())
+
+    async def drain(self) -> None:
+        await self.anyone().drain(NodeId(self.chance.choice([1, 2, 3])), drained=self.chance.random() < 0.5)
 
     async def lose_answers(self) -> None:
         self.world.store.answers_lost = self.chance.randint(1, 3)
@@ -136,6 +164,7 @@ class Storm:
             async for step in engine.watch(None):
                 old, new = self.images[slot], self.images[slot].apply(step)
                 for id, partition in new.partitions.items():
+                    _check(partition)
                     before = old.partitions.get(id)
                     if before is not None and before != partition:
                         assert partition.partition_epoch > before.partition_epoch
@@ -150,6 +179,8 @@ class Storm:
         often: list[Callable[[], Awaitable[None]]] = [self.create, self.register, self.allocate, self.grow]
         often += [self.beat, self.beat, self.mend, self.mend]
         rare = [self.delete, self.confirm, self.lose_answers, self.cut, self.away, self.compact, self.depose, self.time]
+        often += [self.change_isr, self.change_isr, self.reassign]
+        rare += [self.elect, self.drain]
         actions = self.chance.choices(often * 3 + rare, k=self.chance.randint(1, 3))
         tasks = [asyncio.create_task(_tried(action)) for action in actions]
         for _ in range(self.chance.randint(0, 40)):
@@ -180,20 +211,46 @@ class Storm:
             self.epochs.append(joined.epoch)
         self.world.probe.results.clear()
         await self.world.beating(engine, self.members, 3_000)
+        await self.world.until(lambda: all(p.leader != NO_NODE for p in engine.image.partitions.values()))
+        await self.finish_moves(engine)
         await self.confirm_all(engine)
         await self.world.until(lambda: all(e.image.revision == engine.image.revision for e in engines))
         await self.world.until(lambda: all(i.revision == engine.image.revision for i in self.images))
         return engine
 
+    async def finish_moves(self, engine: ControllerEngine) -> None:
+        """Every replica catches up, every leader says so, and that ends all reassignments."""
+        for leader, epoch in self.members.items():
+            led = [p for p in engine.image.partitions.values() if p.leader == leader]
+            proposals = [_proposal(p, self.members, wide=True) for p in led]
+            answers = await engine.alter_partitions(NodeId(leader), epoch, proposals)
+            assert not [a for a in answers if isinstance(a, HeadraceError)]
+        await self.world.until(lambda: not engine.list_reassignments(()))
+
     async def confirm_all(self, engine: ControllerEngine) -> None:
         for number, epoch in self.members.items():
-            await engine.confirm_deletions(NodeId(number), epoch, list(engine.image.deletions))
+            image = engine.image
+            await engine.confirm_deletions(NodeId(number), epoch, list(image.deletions), list(image.removals))
 
     async def close(self) -> None:
         for task in self._watches:
             assert not task.done(), "a watcher found a broken promise" if not task.cancelled() else ""
             task.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
+
+
+def _proposal(partition: Partition, members: dict[int, int], *, wide: bool) -> Proposal:
+    joining = [r for r in partition.replicas if r in members] if wide else [partition.leader]
+    isr = {r: members[r] if r not in partition.isr else None for r in joining}
+    return Proposal(partition.id, partition.leader_epoch, partition.partition_epoch, isr)
+
+
+def _check(partition: Partition) -> None:
+    """What holds in every image that anybody sees."""
+    assert not set(partition.isr) & set(partition.elr)
+    assert partition.leader == NO_NODE or partition.leader in partition.isr
+    own = set(partition.replicas)
+    assert {*partition.isr, *partition.elr, *partition.last_known_elr, *partition.adding, *partition.removing} <= own
 
 
 def _sure(engine: ControllerEngine) -> bool:
@@ -231,6 +288,11 @@ async def test_after_any_storm_every_promise_holds(seed: int) -> None:
         assert len(set(ids)) == len(ids), "a producer id is given once"
         assert all(p.leader != NO_NODE for p in image.partitions.values()), "all brokers are back"
         assert not image.deletions
+        assert not image.removals
+        for partition in image.partitions.values():
+            assert set(partition.isr) == set(partition.replicas)
+            assert not partition.elr
+            assert not partition.recovering, "nobody allowed a loss"
         for other in (*(e.image for e in world.engines.values()), *storm.images):
             assert other.partitions == image.partitions
             assert other.topics == image.topics

@@ -16,6 +16,7 @@ from headrace_common.runtime.service import GrpcService, Ready, announce_ready, 
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_controller.adapters.etcd_store import EtcdStore
+from headrace_controller.adapters.grpc_log_ends import GrpcLogEnds
 from headrace_controller.adapters.grpc_peer import GrpcPeer
 from headrace_controller.adapters.grpc_probe import GrpcProbe
 from headrace_controller.adapters.otel_gauges import publish
@@ -46,6 +47,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             config=config,
             store=store,
             probe=GrpcProbe(),
+            log_ends=GrpcLogEnds(),
             clock=clock,
             endpoint=lambda: serving[0],
             new_cluster=_new_cluster,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import Enum
 from typing import Protocol
 
 from headrace_common.core.errors import ErrorCode, Internal, MetadataUnavailable, UnknownOutcome
-from headrace_common.core.ids import Endpoint
+from headrace_common.core.ids import Endpoint, PartitionId
 from headrace_common.core.image import Node, NodeKey
+from headrace_controller.core.election import LogEnd
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
 
 
@@ -135,6 +136,20 @@ class NodeProbe(Protocol):
 
     async def probe(self, node: Node) -> ProbeResult:
         """One look, at most one second. Never raises for what the node does."""
+        ...
+
+
+class LogEndsSource(Protocol):
+    """Asks brokers where their logs end."""
+
+    async def log_ends(self, node: Node, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, LogEnd]:
+        """
+        Last epoch and end, verified and on disk, of those of ``partitions`` (1 to 10,000) that the broker holds
+        undamaged; at most two seconds.
+
+        Raises:
+            HeadraceError: refused, not reachable, or another process answers there.
+        """
         ...
 
 

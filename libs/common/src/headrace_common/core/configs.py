@@ -149,6 +149,21 @@ BROKER_SETTINGS: Final = _table(
         "Bytes a second that a broker copies for replicas which a reassignment adds; -1: no bound.",
         low=-1,
     ),
+    Setting(
+        "leader.imbalance.check.interval.seconds",
+        Type.LONG,
+        "300",
+        "How often leaders go back to their preferred brokers, in seconds.",
+        low=1,
+    ),
+    Setting(
+        "leader.imbalance.per.broker.percentage",
+        Type.INT,
+        "10",
+        "Leaders go back when a broker misses more of its leaderships than this, in percent.",
+        low=0,
+        high=100,
+    ),
     Setting("log.retention.check.interval.ms", Type.LONG, "300000", "How often retention looks, in ms.", low=1),
     Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
     Setting("num.partitions", Type.INT, "1", "Partitions of a topic created without a number.", low=1, high=100_000),
@@ -158,6 +173,13 @@ BROKER_SETTINGS: Final = _table(
         "86400000",
         "Idle time after which a producer is forgotten, in ms.",
         low=1,
+    ),
+    Setting(
+        "replica.lag.time.max.ms",
+        Type.LONG,
+        "30000",
+        "How long a follower may be behind before it leaves the ISR, in ms.",
+        low=100,
     ),
 )
 

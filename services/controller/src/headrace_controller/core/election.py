@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_common.core.image import Partition
+from headrace_controller.core import reassign
 
 LogEnd = tuple[int, int]
 """Last leader epoch and log end offset, both verified and on disk: what logs are compared by."""
@@ -67,11 +68,19 @@ def settled(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogE
     """
     if _stands(partition, brokers, rules):
         return partition
-    state = without_departed(partition, brokers, rules)
+    state = reassign.finished(without_departed(partition, brokers, rules))
     leader = _leader_in_sync(state, brokers)
     if leader == NO_NODE and not state.isr:
         state, leader = _from_outside(state, brokers, rules, log_ends)
     return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
+
+
+def brought(old: Partition, wanted: Partition, brokers: Brokers, rules: Rules) -> Partition:
+    """``wanted``, a change of ``old`` without new epochs, settled and stamped as one step from ``old``."""
+    new = settled(wanted, brokers, rules)
+    return stamped(
+        old, replace(new, leader_epoch=old.leader_epoch, partition_epoch=old.partition_epoch), rules.epoch_floor
+    )
 
 
 def to_ask(partition: Partition, brokers: Brokers) -> tuple[NodeId, ...]:
@@ -129,10 +138,16 @@ def with_cleared_elr(partition: Partition) -> Partition:
 
 
 def stamped(old: Partition, new: Partition, epoch_floor: int = -1) -> Partition:
-    """``new`` with its epochs above ``old``'s where it differs; a new leader's epoch is above ``epoch_floor`` too."""
+    """
+    ``new`` with its epochs above ``old``'s where it differs.
+
+    The leader epoch grows with the leader, above ``epoch_floor`` too, and when a replica is taken away (see
+    ``reassign``).
+    """
     if new == old:
         return old
-    epoch = old.leader_epoch if new.leader == old.leader else max(old.leader_epoch, epoch_floor) + 1
+    same = new.leader == old.leader and not reassign.dropped(old, new)
+    epoch = old.leader_epoch if same else max(old.leader_epoch, epoch_floor) + 1
     result = replace(new, leader_epoch=epoch, partition_epoch=old.partition_epoch + 1)
     check(result)
     return result
@@ -142,7 +157,9 @@ def check(partition: Partition) -> None:
     """The invariants of one partition, whatever happens."""
     replicas = set(partition.replicas)
     assert len(replicas) == len(partition.replicas) > 0, "each replica once, and at least one"
-    assert set(partition.isr) <= replicas, "only replicas are in sync"
+    assert {*partition.isr, *partition.elr, *partition.last_known_elr} <= replicas, "only replicas are in sync"
+    assert {*partition.adding, *partition.removing} <= replicas, "who comes or goes is a replica meanwhile"
+    assert not set(partition.adding) & set(partition.removing), "nobody comes and goes"
     assert not set(partition.isr) & set(partition.elr), "in sync or eligible, not both"
     assert partition.leader == NO_NODE or partition.leader in partition.isr, "a leader is in sync"
 
@@ -150,7 +167,7 @@ def check(partition: Partition) -> None:
 def _stands(partition: Partition, brokers: Brokers, rules: Rules) -> bool:
     if _leader_in_sync(partition, brokers) != partition.leader or partition.leader == NO_NODE:
         return False
-    if any(not brokers.may_lead(r) for r in partition.isr):
+    if any(not brokers.may_lead(r) for r in partition.isr) or reassign.can_finish(partition):
         return False
     full = len(partition.isr) >= _min_isr(partition, rules)
     return not (full and (partition.elr or partition.last_known_elr))
@@ -173,8 +190,6 @@ def _from_outside(
     if eligible != NO_NODE:
         return with_isr(state, (eligible,), state.elr, rules), eligible
     if not state.elr and (known := to_ask(state, brokers)):
-        if log_ends is None and len(known) == 1:
-            return replace(with_isr(state, known, (), rules), last_known_elr=()), known[0]
         if log_ends is None:
             return state, NO_NODE
         best = NO_NODE if any(r not in log_ends for r in known) else longest(state, known, log_ends)

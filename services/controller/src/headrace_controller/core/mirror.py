@@ -24,6 +24,7 @@ from headrace_common.core.image import (
     Node,
     NodeKey,
     Partition,
+    ReplicaRemoval,
     Topic,
     TopicDeletion,
 )
@@ -45,6 +46,7 @@ class _Touched:
     topics: dict[str, Topic | None] = field(default_factory=dict)
     partitions: dict[PartitionId, Partition] = field(default_factory=dict)
     deletions: dict[TopicId, TopicDeletion | None] = field(default_factory=dict)
+    removals: dict[PartitionId, ReplicaRemoval | None] = field(default_factory=dict)
     cluster_configs: Configs | None = None
     broker_configs: dict[NodeId, Configs] = field(default_factory=dict)
     active: ActiveController | None = None
@@ -154,6 +156,8 @@ class Mirror:
                 touched.topics[record.name] = record
             case TopicDeletion():
                 touched.deletions[record.topic_id] = record
+            case ReplicaRemoval():
+                touched.removals[record.id] = record
             case Configs(None, _):
                 touched.cluster_configs = record
             case Configs(broker, _) if broker is not None:
@@ -181,6 +185,8 @@ class Mirror:
                 touched.topics[rest] = None
             case "deletions":
                 touched.deletions[TopicId(bytes.fromhex(rest))] = None
+            case "removals":
+                touched.removals[records.partition_id_of(rest)] = None
             case "configs":
                 configs = records.decode(key, b'{"v":1,"values":{}}')
                 assert isinstance(configs, Configs), "only known settings are kept"
@@ -233,6 +239,8 @@ class Mirror:
             removed_nodes=tuple(k for k, n in touched.nodes.items() if n is None),
             removed_topics=tuple(removed),
             finished_deletions=tuple(i for i, d in touched.deletions.items() if d is None),
+            removals=tuple(r for r in touched.removals.values() if r is not None),
+            finished_removals=tuple(i for i, r in touched.removals.items() if r is None),
             cluster_configs=None if configs is None else configs.values,
             broker_configs={b: c.values for b, c in touched.broker_configs.items()},
             active_controller=touched.active,
@@ -264,6 +272,8 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta | None:
         removed_nodes=tuple(k for k in old.nodes if k not in new.nodes),
         removed_topics=removed_topics,
         finished_deletions=tuple(i for i in old.deletions if i not in new.deletions),
+        removals=_changed(old.removals, new.removals),
+        finished_removals=tuple(i for i in old.removals if i not in new.removals),
         cluster_configs=None if new.cluster_configs == old.cluster_configs else new.cluster_configs,
         broker_configs={
             b: new.broker_configs.get(b, {}) for b in brokers if new.broker_configs.get(b) != old.broker_configs.get(b)

@@ -15,7 +15,16 @@ from typing import Any, Final, cast
 
 from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
-from headrace_common.core.image import ActiveController, Node, NodeKey, Partition, Role, Topic, TopicDeletion
+from headrace_common.core.image import (
+    ActiveController,
+    Node,
+    NodeKey,
+    Partition,
+    ReplicaRemoval,
+    Role,
+    Topic,
+    TopicDeletion,
+)
 
 FORMAT: Final = 1
 RECORD_VERSION: Final = 1
@@ -37,6 +46,7 @@ NODES_PREFIX: Final = "nodes/"
 TOPICS_PREFIX: Final = "topics/"
 PARTITIONS_PREFIX: Final = "partitions/"
 DELETIONS_PREFIX: Final = "deletions/"
+REMOVALS_PREFIX: Final = "removals/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Configs:
     values: Mapping[str, str]
 
 
-Record = Cluster | ActiveController | Node | Topic | Partition | TopicDeletion | Configs
+Record = Cluster | ActiveController | Node | Topic | Partition | TopicDeletion | ReplicaRemoval | Configs
 
 
 def node_key(key: NodeKey) -> str:
@@ -83,6 +93,16 @@ def deletion_key(topic_id: TopicId) -> str:
     return DELETIONS_PREFIX + topic_id.hex()
 
 
+def removals_prefix(topic_id: TopicId) -> str:
+    """What the keys of all orders to delete single logs of a topic start with."""
+    return f"{REMOVALS_PREFIX}{topic_id.hex()}/"
+
+
+def removal_key(partition: PartitionId) -> str:
+    """Where the order to delete logs of one partition is kept."""
+    return f"{REMOVALS_PREFIX}{partition.topic_id.hex()}/{partition.partition}"
+
+
 def configs_key(broker: NodeId | None) -> str:
     """Where dynamic settings are kept."""
     return CLUSTER_CONFIGS_KEY if broker is None else f"{BROKER_CONFIGS_PREFIX}{broker}"
@@ -104,6 +124,8 @@ def encode(record: Record) -> bytes:
             return _dump(_partition_fields(record))
         case TopicDeletion(_, name, pending):
             return _dump({"name": name, "pending": pending})
+        case ReplicaRemoval(_, pending):
+            return _dump({"pending": pending})
         case Configs(_, values):
             return _dump({"values": dict(sorted(values.items()))})
 
@@ -156,6 +178,8 @@ def decode(key: str, value: bytes) -> Record | None:
         case "deletions":
             fields = _load(key, value)
             return TopicDeletion(TopicId(bytes.fromhex(rest)), fields["name"], _ids(fields["pending"]))
+        case "removals":
+            return ReplicaRemoval(partition_id_of(rest), _ids(_load(key, value)["pending"]))
         case "configs":
             return _configs(rest, _load(key, value))
         case _:

@@ -11,12 +11,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, NotController, Rejected
-from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, TopicId
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, ImageDelta, NodeKey, Partition, Role, Topic
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core.health import Health, examined
 from headrace_controller.core.isr_changes import Proposal
+from headrace_controller.core.leadership import Election
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.settings import Alteration, Entry, Resource, described
@@ -26,9 +28,10 @@ from headrace_controller.engine.deaths import Streams
 from headrace_controller.engine.feed import Feed
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
+from headrace_controller.engine.reassignments import Targets, under_way
 from headrace_controller.engine.term import Outside, Term
 from headrace_controller.engine.topics import Described
-from headrace_controller.ports import MetadataStore, NodeProbe
+from headrace_controller.ports import LogEndsSource, MetadataStore, NodeProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,7 @@ class Status:
     """The cluster at a glance."""
 
     image: ClusterImage
-    offline: int
-    under_replicated: int
+    health: Health
     store_reachable: bool
 
 
@@ -59,6 +61,7 @@ class ControllerEngine:
         config: ControllerConfig,
         store: MetadataStore,
         probe: NodeProbe,
+        log_ends: LogEndsSource,
         clock: Clock,
         endpoint: Callable[[], Endpoint],
         new_cluster: Callable[[], Cluster],
@@ -67,7 +70,8 @@ class ControllerEngine:
         self._streams = Streams()
         self.feed = Feed(EMPTY_IMAGE, config.watcher_queue_max)
         self.follower = Follower(store, self.feed, clock)
-        self._outside = Outside(store, probe, clock)
+        self._outside = Outside(store, probe, log_ends, clock)
+        self._examined: tuple[ClusterImage, Health] | None = None
         self.candidate = Candidate(
             config=config,
             store=store,
@@ -150,11 +154,13 @@ class ControllerEngine:
         """See ``Topics.grow``."""
         return await self._active().topics.grow(name, count, assignments, validate_only=validate_only)
 
-    async def confirm_deletions(self, broker: NodeId, epoch: int, topic_ids: Sequence[TopicId]) -> None:
+    async def confirm_deletions(
+        self, broker: NodeId, epoch: int, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()
+    ) -> None:
         """See ``Topics.confirm``; the broker's epoch must be current."""
         term = self._active()
         term.nodes.check_epoch(NodeKey(Role.BROKER, broker), epoch)
-        await term.topics.confirm(broker, topic_ids)
+        await term.topics.confirm(broker, topic_ids, partitions)
 
     async def alter_partitions(
         self, broker: NodeId, epoch: int, proposals: Sequence[Proposal]
@@ -163,6 +169,24 @@ class ControllerEngine:
         term = self._active()
         term.nodes.check_epoch(NodeKey(Role.BROKER, broker), epoch)
         return await term.isr_changes.alter(broker, proposals)
+
+    async def elect(
+        self, kind: Election, ids: Sequence[PartitionId]
+    ) -> list[tuple[PartitionId, Partition | HeadraceError]]:
+        """See ``Elections.elect``."""
+        return await self._active().elections.elect(kind, ids)
+
+    async def alter_reassignments(self, targets: Targets, *, validate_only: bool) -> list[Partition | HeadraceError]:
+        """See ``Reassignments.alter``."""
+        return await self._active().reassignments.alter(targets, validate_only=validate_only)
+
+    async def drain(self, broker: NodeId, *, drained: bool) -> int:
+        """See ``Nodes.drain``."""
+        return await self._active().nodes.drain(broker, drained=drained)
+
+    def list_reassignments(self, ids: Sequence[PartitionId]) -> list[Partition]:
+        """See ``under_way``."""
+        return under_way(self.image, ids)
 
     async def allocate_producer_ids(self, broker: NodeId, epoch: int) -> range:
         """See ``ProducerIds.allocate``; the broker's epoch must be current."""
@@ -204,35 +228,47 @@ class ControllerEngine:
     def describe_cluster(self) -> Status:
         """The cluster at a glance."""
         image = self.image
-        partitions = image.partitions.values()
-        return Status(
-            image=image,
-            offline=sum(p.offline for p in partitions),
-            under_replicated=sum(len(p.isr) < len(p.replicas) for p in partitions),
-            store_reachable=self.follower.reachable,
-        )
+        return Status(image, self._health(image), self.follower.reachable)
 
     def gauges(self) -> dict[str, float]:
         """What this controller looks like now, by name; cheap, and safe from another thread."""
         image, term = self.follower.mirror.image, self.candidate.term
-        partitions = image.partitions.values()
+        health = self._health(image)
         return {
             "active": float(term is not None),
             "terms": self.candidate.terms,
             "controller_epoch": 0 if term is None else term.epoch,
             "leader_moves": 0 if term is None else term.settling.moves,
+            "unclean_elections": 0 if term is None else term.settling.unclean,
+            "balanced_recoveries": 0 if term is None else term.elections.balanced,
+            "leaders_given_back": 0 if term is None else term.elections.given_back,
+            "isr_changes": 0 if term is None else term.isr_changes.taken,
+            "isr_changes_refused": 0 if term is None else term.isr_changes.refused,
             "metadata_revision": image.revision,
             "store_reachable": float(self.follower.reachable),
             "topics": len(image.topics),
-            "partitions": len(partitions),
-            "offline_partitions": sum(p.offline for p in partitions),
-            "under_replicated_partitions": sum(len(p.isr) < len(p.replicas) for p in partitions),
+            "partitions": len(image.partitions),
+            "offline_partitions": health.offline,
+            "under_replicated_partitions": health.under_replicated,
+            "under_min_isr_partitions": health.under_min_isr,
+            "not_preferred_partitions": health.not_preferred,
+            "reassigning_partitions": health.reassigning,
+            "recovering_partitions": health.recovering,
             "nodes": len(image.nodes),
             "fenced_nodes": sum(n.fenced for n in image.nodes.values()),
             "pending_deletions": len(image.deletions),
+            "pending_removals": len(image.removals),
+            "drained_brokers": sum(n.drained for n in image.nodes.values()),
             "watchers": self.feed.watchers,
             "watcher_overflows": self.feed.overflows,
         }
+
+    def _health(self, image: ClusterImage) -> Health:
+        """Reckoned once per image: a scrape asks for it again and again, from another thread."""
+        known = self._examined
+        if known is None or known[0] is not image:
+            known = self._examined = (image, examined(image))
+        return known[1]
 
     def _active(self) -> Term:
         term = self.candidate.term

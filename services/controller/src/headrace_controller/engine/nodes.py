@@ -36,9 +36,10 @@ from headrace_controller.engine.writer import Decision, Writer
 from headrace_controller.ports import NodeProbe, ProbeResult
 
 _LEAVING_WAIT_MS: Final = 1_000
+_NAMED_IN_LOG: Final = 20
 
-Confirm = Callable[[NodeId, Sequence[TopicId]], Awaitable[None]]
-"""Confirms deletions in the name of a broker."""
+Confirm = Callable[[NodeId, Sequence[TopicId], Sequence[PartitionId]], Awaitable[None]]
+"""Confirms deletions of topics and of single logs in the name of a broker."""
 
 log = logger(__name__)
 
@@ -49,6 +50,7 @@ class Joining:
 
     node: Node
     cluster_id: str | None = None
+    """Of its data; None: its data directory is new, and so empty."""
     previous_epoch: int | None = None
     """Epoch of its last registration, when it stopped cleanly or is the same process."""
     damaged: frozenset[PartitionId] = frozenset()
@@ -116,6 +118,8 @@ class Nodes:
             )
         old = image.nodes.get(joining.node.key)
         clean = old is not None and joining.previous_epoch == old.epoch
+        if joining.node.key.role is Role.BROKER and joining.cluster_id is None:
+            joining = replace(joining, damaged=self._held_by(joining.node.key.id))
         if old is not None and not clean:
             await self._refuse_second(old, joining.node)
         async with self._settling.turn:
@@ -169,6 +173,28 @@ class Nodes:
             )
         return node
 
+    async def drain(self, broker: NodeId, *, drained: bool) -> int:
+        """
+        Keep leaders away from a broker, or no longer; how many it leads when the others have taken theirs over.
+
+        Raises:
+            NotFound: it is not registered.
+            HeadraceError: as ``Writer.decide``.
+        """
+        key = NodeKey(Role.BROKER, broker)
+
+        def decision() -> Decision | None:
+            node = self._follower.mirror.image.nodes.get(key)
+            if node is None:
+                raise NotFound(f"{key} is not registered; name one of the registered brokers")
+            return None if node.drained is drained else self._write(replace(node, drained=drained))
+
+        if await self._writer.decide(decision):
+            log.info("broker drained" if drained else "broker no longer drained", extra={"peer": str(key)})
+            self._settling.nodes_changed()
+        await event_within(self._settling.settled, self._clock, _LEAVING_WAIT_MS)
+        return sum(p.leader == broker for p in self._follower.mirror.image.partitions.values())
+
     async def fence(self, key: NodeKey, why: str, *, epoch: int) -> None:
         """Take a node out of service, if it is still registered under ``epoch``; its partitions follow."""
 
@@ -218,7 +244,8 @@ class Nodes:
 
         decision()  # refuse before anything is written
         if key.role is Role.BROKER:
-            await confirm(key.id, list(self._follower.mirror.image.deletions))
+            image = self._follower.mirror.image
+            await confirm(key.id, list(image.deletions), list(image.removals))
         await self._writer.decide(decision)
         self._sessions.close(key)
         log.info("node unregistered", extra={"peer": str(key)})
@@ -230,6 +257,11 @@ class Nodes:
             raise DuplicateRegistration(
                 f"{old.key} lives already, at {old.grpc}; give this process another id, or stop that one first"
             )
+
+    def _held_by(self, broker: NodeId) -> frozenset[PartitionId]:
+        """All its logs: they were on a disk that is gone."""
+        held = (p for p in self._follower.mirror.image.partitions.values() if broker in p.replicas)
+        return frozenset(p.id for p in held)
 
     async def _unsettle(self, broker: NodeId, damaged: frozenset[PartitionId], *, clean: bool) -> None:
         brokers = without(self._settling.brokers(), broker)
@@ -244,13 +276,17 @@ class Nodes:
 
         held = [p for p in self._follower.mirror.image.partitions.values() if broker in p.replicas]
         await self._settling.bring(held, step)
-        for id in damaged:
-            log.error("a replica lost acknowledged records", extra={"partition": str(id), "broker": broker})
+        if damaged:
+            some = sorted(map(str, damaged))[:_NAMED_IN_LOG]
+            extra = {"broker": broker, "logs": len(damaged), "partitions": some}
+            log.error("replicas are not what was acknowledged; they are copied anew", extra=extra)
 
     def _registration(self, joining: Joining) -> Decision:
         mirror = self._follower.mirror
         epoch = max(mirror.number(records.EPOCH_KEY, 0), joining.previous_epoch or 0) + 1
-        node = replace(joining.node, epoch=epoch, fenced=True, in_controlled_shutdown=False)
+        old = mirror.image.nodes.get(joining.node.key)
+        drained = old is not None and old.drained
+        node = replace(joining.node, epoch=epoch, fenced=True, in_controlled_shutdown=False, drained=drained)
         counted = Put(records.EPOCH_KEY, records.encode_number(epoch))
         compares = [Unchanged(records.EPOCH_KEY, mirror.mod_revision(records.EPOCH_KEY))]
         operations: list[Operation] = [counted]

@@ -56,18 +56,20 @@ class Settings:
             image = self._follower.mirror.image
             planned = replace(image, topics={**image.topics, new.topic_id: new})
             return described(planned, TopicResource(name))
-        old = self._follower.mirror.image.topic(name)
-        if old is not None and _min_isr(old) != _min_isr(new):
-            partitions = self._follower.mirror.image.partitions_of(old)
-            async with self._settling.turn:
-                await self._settling.bring(partitions, election.with_cleared_elr)
 
         def decision() -> Decision:
             key = records.topic_key(name)
             write = Put(key, records.encode(self._topic(name, changes)))
             return Decision((write,), (Unchanged(key, self._follower.mirror.mod_revision(key)),))
 
-        await self._writer.decide(decision)
+        old = self._follower.mirror.image.topic(name)
+        if old is not None and _min_isr(old) != _min_isr(new):
+            async with self._settling.turn:  # held until the new value stands, so that nobody becomes eligible between
+                partitions = self._follower.mirror.image.partitions_of(old)
+                await self._settling.bring(partitions, election.with_cleared_elr)
+                await self._writer.decide(decision)
+        else:
+            await self._writer.decide(decision)
         log.info("topic settings changed", extra={"topic": name, "settings": sorted(c.name for c in changes)})
         return described(self._follower.mirror.image, TopicResource(name))
 

@@ -9,18 +9,18 @@ crash cut short is simply finished by the next active controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from headrace_common.core.errors import MetadataUnavailable
-from headrace_common.core.ids import NodeId, TopicId
-from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition
+from headrace_common.core.errors import HeadraceError, MetadataUnavailable, UnknownTopicOrPartition
+from headrace_common.core.ids import NodeId, PartitionId, TopicId
+from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, ReplicaRemoval
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
-from headrace_controller.core import election, records
+from headrace_controller.core import election, reassign, records
 from headrace_controller.core.election import Brokers, Rules
-from headrace_controller.core.store import Put, Unchanged
+from headrace_controller.core.store import Compare, Delete, Operation, Put, Unchanged
 from headrace_controller.core.topics import min_isr_of
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.writer import CHUNK, Decision, Writer
@@ -52,12 +52,21 @@ class Settling:
         """Set while nothing is known that would have to change."""
         self.moves = 0
         """Partitions whose leader this term has changed."""
+        self.unclean = 0
+        """Partitions that this term gave to replicas that may have lost committed records."""
+        self.passed = asyncio.Event()
+        """Set after each pass; whoever waits for that clears it."""
         self._brokers: tuple[Mapping[NodeKey, Node], Brokers] | None = None
 
     def nodes_changed(self) -> None:
         """Look at everything again."""
         self._all = True
         self.settled.clear()
+        self._wake.set()
+
+    def reassignments_changed(self, topics: Iterable[TopicId]) -> None:
+        """Look at these topics, whose replicas are on the move; nobody's leaving waits for that."""
+        self._topics.update(topics)
         self._wake.set()
 
     def topics_changed(self, topics: Iterable[TopicId]) -> None:
@@ -91,6 +100,7 @@ class Settling:
                 self._topics.update(topics)
                 self._wake.set()
                 await self._clock.sleep_ms(backoff_ms(failures))
+            self.passed.set()
             if not self._wake.is_set():
                 self.settled.set()
 
@@ -107,7 +117,7 @@ class Settling:
         for start in range(0, len(partitions), _SCANNED_AT_ONCE):
             due += [p for p in partitions[start : start + _SCANNED_AT_ONCE] if step(p) is not p]
             await asyncio.sleep(0)  # heartbeats and the lease go on meanwhile
-        pieces = [due[start : start + CHUNK] for start in range(0, len(due), CHUNK)]
+        pieces = list(self._pieces(due))
         for start in range(0, len(pieces), PIPELINED):
             batch = pieces[start : start + PIPELINED]
             results = await asyncio.gather(*(self._write(piece, step) for piece in batch), return_exceptions=True)
@@ -118,9 +128,39 @@ class Settling:
             log.info("partitions settled", extra={"partitions": len(due)})
         return len(due)
 
+    async def attempt(
+        self, ids: Sequence[PartitionId], step: Step, *, validate_only: bool = False
+    ) -> list[Partition | HeadraceError]:
+        """
+        Apply ``step`` to each of these partitions by itself: what each is then, or why ``step`` refused it.
+
+        Raises:
+            HeadraceError: as ``bring``.
+        """
+        refusals: dict[PartitionId, HeadraceError] = {}
+
+        def tried(partition: Partition) -> Partition:
+            refusals.pop(partition.id, None)
+            try:
+                return step(partition)
+            except HeadraceError as refusal:
+                refusals[partition.id] = refusal
+                return partition
+
+        async with self.turn:
+            image = self._follower.mirror.image
+            found = [image.partitions[i] for i in ids if i in image.partitions]
+            if validate_only:
+                planned = {p.id: tried(p) for p in found}
+            else:
+                await self.bring(found, tried)
+                planned = {i: p for i in ids if (p := self._follower.mirror.image.partitions.get(i)) is not None}
+        return [refusals.get(i) or planned.get(i) or _unknown(i) for i in ids]
+
     async def _write(self, piece: Sequence[Partition], step: Step) -> None:
         def decision() -> Decision | None:
-            operations, compares = [], []
+            operations: list[Operation] = []
+            compares: list[Compare] = []
             for old in piece:
                 now = self._follower.mirror.partition(old.id)
                 new = None if now is None else step(now)
@@ -129,16 +169,50 @@ class Settling:
                 key = records.partition_key(old.id)
                 operations.append(Put(key, records.encode(new)))
                 compares.append(Unchanged(key, self._follower.mirror.mod_revision(key)))
+                self._order_removal(now, new, operations, compares)
                 self._note(now, new)
             return Decision(tuple(operations), tuple(compares)) if operations else None
 
         await self._writer.decide(decision)
+
+    def _pieces(self, partitions: Iterable[Partition]) -> Iterator[list[Partition]]:
+        """Chunks for one transaction each; where replicas may change, an order to delete a log goes with it."""
+        removals = self._follower.mirror.image.removals
+        piece: list[Partition] = []
+        weight = 0
+        for partition in partitions:
+            own = 2 if reassign.is_under_way(partition) or partition.id in removals else 1
+            if weight + own > CHUNK:
+                yield piece
+                piece, weight = [], 0
+            piece.append(partition)
+            weight += own
+        if piece:
+            yield piece
+
+    def _order_removal(
+        self, old: Partition, new: Partition, operations: list[Operation], compares: list[Compare]
+    ) -> None:
+        """Who lost the replica is to delete its log; who got it back is not."""
+        if old.replicas == new.replicas:
+            return
+        mirror = self._follower.mirror
+        order = mirror.image.removals.get(new.id)
+        before = () if order is None else order.pending
+        pending = reassign.to_delete(old, new, before)
+        if pending == before:
+            return
+        key = records.removal_key(new.id)
+        operations.append(Put(key, records.encode(ReplicaRemoval(new.id, pending))) if pending else Delete(key))
+        compares.append(Unchanged(key, mirror.mod_revision(key)))
 
     def _note(self, old: Partition, new: Partition) -> None:
         if new.leader == old.leader:
             return
         self.moves += 1
         extra = {"partition": str(new.id), "leader": new.leader, "epoch": new.leader_epoch, "was": old.leader}
+        if new.recovering and not old.recovering:
+            self.unclean += 1
         if new.recovering and not old.recovering:
             log.warning("a replica that may have lost committed records leads (unclean election)", extra=extra)
         else:
@@ -167,6 +241,10 @@ class Settling:
         topic = mirror.image.topics.get(partition.id.topic_id)
         unclean = topic is not None and topic.configs.get("unclean.leader.election.enable") == "true"
         return Rules(min_isr_of(topic, partition), unclean, mirror.number(records.LEADER_EPOCH_KEY, -1))
+
+
+def _unknown(id: PartitionId) -> HeadraceError:
+    return UnknownTopicOrPartition(f"partition {id} does not exist; its topic may have been deleted")
 
 
 def brokers_of(image: ClusterImage) -> Brokers:

@@ -19,17 +19,20 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core.reassign import can_finish
 from headrace_controller.core.sessions import Sessions
 from headrace_controller.engine.deaths import Deaths, Streams
+from headrace_controller.engine.elections import Elections
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.isr_changes import IsrChanges
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
+from headrace_controller.engine.reassignments import Reassignments
 from headrace_controller.engine.settings import Settings
 from headrace_controller.engine.settling import Settling
 from headrace_controller.engine.topics import Topics
 from headrace_controller.engine.writer import Writer
-from headrace_controller.ports import MetadataStore, NodeProbe, StoreOutcomeUnknown
+from headrace_controller.ports import LogEndsSource, MetadataStore, NodeProbe, StoreOutcomeUnknown
 
 log = logger(__name__)
 
@@ -40,6 +43,7 @@ class Outside:
 
     store: MetadataStore
     probe: NodeProbe
+    log_ends: LogEndsSource
     clock: Clock
 
 
@@ -73,7 +77,9 @@ class Term:
         sessions = Sessions(config.liveness.session_timeout_ms)
         self.settling = Settling(self.writer, follower, clock)
         self.nodes = Nodes(self.writer, follower, self.settling, sessions, probe, clock)
-        self.isr_changes = IsrChanges(follower, self.settling)
+        self.isr_changes = IsrChanges(self.settling)
+        self.elections = Elections(follower, self.settling, outside.log_ends, clock)
+        self.reassignments = Reassignments(follower, self.settling)
         self.topics = Topics(self.writer, follower, self.settling, tasks)
         self.settings = Settings(self.writer, follower, self.settling)
         self.producer_ids = ProducerIds(self.writer, follower)
@@ -110,6 +116,8 @@ class Term:
     def start(self) -> None:
         """Start the loops of the term."""
         self.spawn(self.settling.run(), "settling")
+        self.spawn(self.elections.recover(), "recovery")
+        self.spawn(self.elections.keep_preferred(), "preferred leaders")
         self.spawn(self._watch_sessions(), "sessions")
         self.spawn(self.deaths.look_at_silent(self._config.liveness.stream_grace_ms), "silent nodes")
 
@@ -126,6 +134,9 @@ class Term:
             self.settling.nodes_changed()
         if step.topics:
             self.settling.topics_changed(t.topic_id for t in step.topics)
+        arrived = {p.id.topic_id for p in step.partitions if can_finish(p)}
+        if arrived:
+            self.settling.reassignments_changed(arrived)
 
     async def _watch_sessions(self) -> None:
         while True:

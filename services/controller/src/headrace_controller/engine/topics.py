@@ -143,9 +143,11 @@ class Topics:
         await self.sweep()
         return topic
 
-    async def confirm(self, broker: NodeId, topic_ids: Sequence[TopicId]) -> None:
+    async def confirm(
+        self, broker: NodeId, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()
+    ) -> None:
         """
-        ``broker`` has no log of these topics any more; ids that are not being deleted are passed over.
+        ``broker`` has no log of these topics and partitions any more; what it is not to delete is passed over.
 
         Raises:
             HeadraceError: as ``Writer.decide``; repeat the whole.
@@ -153,6 +155,9 @@ class Topics:
         for start in range(0, len(topic_ids), CHUNK):
             piece = topic_ids[start : start + CHUNK]
             await self._writer.decide(partial(self._confirmation, broker, piece))
+        for start in range(0, len(partitions), CHUNK):
+            some = partitions[start : start + CHUNK]
+            await self._writer.decide(partial(self._removal_confirmation, broker, some))
 
     async def sweep(self) -> None:
         """Delete partitions that no topic counts and that nobody is creating; what fails is swept another time."""
@@ -251,10 +256,17 @@ class Topics:
         mirror = self._follower.mirror
         if mirror.image.topic(topic.name) is None:
             raise UnknownTopicOrPartition(f"topic {topic.name} does not exist; it was deleted before")
-        holders = sorted({r for p in mirror.image.partitions_of(topic) for r in p.replicas})
+        holders = {r for p in mirror.image.partitions_of(topic) for r in p.replicas}
+        removals = [r for r in mirror.image.removals.values() if r.id.topic_id == topic.topic_id]
+        holders.update(b for r in removals for b in r.pending)
         key = records.topic_key(topic.name)
-        order = TopicDeletion(topic.topic_id, topic.name, tuple(holders))
-        operations = (Put(records.deletion_key(topic.topic_id), records.encode(order)), Delete(key))
+        order = TopicDeletion(topic.topic_id, topic.name, tuple(sorted(holders)))
+        operations: tuple[Operation, ...] = (
+            Put(records.deletion_key(topic.topic_id), records.encode(order)),
+            Delete(key),
+        )
+        if removals:  # the greater order holds all of them
+            operations = (*operations, DeleteUnder(records.removals_prefix(topic.topic_id)))
         return Decision(operations, (Unchanged(key, mirror.mod_revision(key)),))
 
     def _confirmation(self, broker: NodeId, topic_ids: Sequence[TopicId]) -> Decision | None:
@@ -266,6 +278,23 @@ class Topics:
             if order is None or broker not in order.pending:
                 continue
             key = records.deletion_key(topic_id)
+            rest = tuple(b for b in order.pending if b != broker)
+            operations.append(Put(key, records.encode(replace(order, pending=rest))) if rest else Delete(key))
+            compares.append(Unchanged(key, mirror.mod_revision(key)))
+        if not operations:
+            return None
+        operations.append(Put(records.REMOVAL_KEY, records.encode_number(broker)))
+        return Decision(tuple(operations), tuple(compares))
+
+    def _removal_confirmation(self, broker: NodeId, partitions: Sequence[PartitionId]) -> Decision | None:
+        mirror = self._follower.mirror
+        operations: list[Operation] = []
+        compares = []
+        for id in partitions:
+            order = mirror.image.removals.get(id)
+            if order is None or broker not in order.pending:
+                continue
+            key = records.removal_key(id)
             rest = tuple(b for b in order.pending if b != broker)
             operations.append(Put(key, records.encode(replace(order, pending=rest))) if rest else Delete(key))
             compares.append(Unchanged(key, mirror.mod_revision(key)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace_common.core.errors import HeadraceError, Rejected
@@ -10,6 +10,7 @@ from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import Partition
 from headrace_common.rpc.convert import partition_id_from_proto, partition_to_proto, topic_to_proto
 from headrace_controller.core.isr_changes import Proposal
+from headrace_controller.core.leadership import Election
 from headrace_controller.core.settings import (
     Alteration,
     Entry,
@@ -29,6 +30,11 @@ _SOURCES: Final = {
     Source.CLUSTER: pb.DYNAMIC_DEFAULT_BROKER_CONFIG,
     Source.BROKER: pb.DYNAMIC_BROKER_CONFIG,
     Source.TOPIC: pb.DYNAMIC_TOPIC_CONFIG,
+}
+_ELECTIONS: Final[Mapping[int, Election]] = {
+    pb.PREFERRED: Election.PREFERRED,
+    pb.UNCLEAN: Election.UNCLEAN,
+    pb.WITHOUT_MISSING: Election.WITHOUT_MISSING,
 }
 _OPS: Final = {pb.SET: Op.SET, pb.DELETE: Op.DELETE, pb.APPEND: Op.APPEND, pb.SUBTRACT: Op.SUBTRACT}
 
@@ -131,6 +137,26 @@ def isr_result(id: PartitionId, result: Partition | HeadraceError) -> pb.AlterPa
         return pb.AlterPartitionResult(topic_id=id.topic_id, partition=id.partition, error=error, message=text)
     now = partition_to_proto(result)
     return pb.AlterPartitionResult(topic_id=id.topic_id, partition=id.partition, current=now)
+
+
+def election(kind: int) -> Election:
+    """
+    What kind of election is asked for.
+
+    Raises:
+        Rejected: unspecified, or not known here.
+    """
+    if kind not in _ELECTIONS:
+        raise Rejected(f"election type {kind} is not known; use PREFERRED, UNCLEAN or WITHOUT_MISSING")
+    return _ELECTIONS[kind]
+
+
+def outcome(id: PartitionId, result: Partition | HeadraceError) -> pb.PartitionOutcome:
+    """One partition's part of the answer to a command."""
+    if isinstance(result, HeadraceError):
+        error, text = _code(result), str(result)
+        return pb.PartitionOutcome(topic_id=id.topic_id, partition=id.partition, error=error, message=text)
+    return pb.PartitionOutcome(topic_id=id.topic_id, partition=id.partition, current=partition_to_proto(result))
 
 
 def _code(error: HeadraceError) -> errors_pb2.ErrorCode.ValueType:

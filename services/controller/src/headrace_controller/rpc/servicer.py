@@ -15,11 +15,14 @@ from headrace_common.core.errors import HeadraceError, Rejected, UnknownTopicOrP
 from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import ImageDelta, NodeKey
 from headrace_common.rpc.convert import (
+    NamesPartition,
     active_controller_to_proto,
     delta_to_proto,
     node_from_proto,
     node_key_from_proto,
     node_to_proto,
+    partition_id_from_proto,
+    partition_to_proto,
     role_from_proto,
     topic_id_from_proto,
     topic_to_proto,
@@ -99,7 +102,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
         """See controller.proto."""
         status = self._engine.describe_cluster()
-        image = status.image
+        image, health = status.image, status.health
         active = image.active_controller
         return pb.DescribeClusterResponse(
             cluster_id=image.cluster_id,
@@ -108,9 +111,14 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             active_controller=None if active is None else active_controller_to_proto(active),
             topic_count=len(image.topics),
             partition_count=len(image.partitions),
-            offline_partition_count=status.offline,
-            under_replicated_partition_count=status.under_replicated,
+            offline_partition_count=health.offline,
+            under_replicated_partition_count=health.under_replicated,
             metadata_store_reachable=status.store_reachable,
+            under_min_isr_partition_count=health.under_min_isr,
+            not_preferred_partition_count=health.not_preferred,
+            reassigning_partition_count=health.reassigning,
+            troubled=map(partition_to_proto, health.troubled),
+            recovering_partition_count=health.recovering,
         )
 
     async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
@@ -208,7 +216,9 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     ) -> pb.ConfirmDeletionsResponse:
         """See controller.proto."""
         topic_ids = [topic_id_from_proto(i) for i in request.topic_ids]
-        await self._engine.confirm_deletions(NodeId(request.broker_id), request.broker_epoch, topic_ids)
+        partitions = [partition_id_from_proto(p) for p in request.partitions]
+        broker = NodeId(request.broker_id)
+        await self._engine.confirm_deletions(broker, request.broker_epoch, topic_ids, partitions)
         return pb.ConfirmDeletionsResponse()
 
     async def AlterPartitions(self, request: pb.AlterPartitionsRequest, context: Context) -> pb.AlterPartitionsResponse:
@@ -219,6 +229,37 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         results = await self._engine.alter_partitions(NodeId(request.broker_id), request.broker_epoch, proposals)
         named = zip(proposals, results, strict=True)
         return pb.AlterPartitionsResponse(partitions=[encode.isr_result(p.id, r) for p, r in named])
+
+    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
+        """See controller.proto."""
+        kind = encode.election(request.type)
+        ids = _partitions(request.partitions)
+        outcomes = await self._engine.elect(kind, ids)
+        return pb.ElectLeadersResponse(partitions=[encode.outcome(i, r) for i, r in outcomes])
+
+    async def AlterReassignments(
+        self, request: pb.AlterReassignmentsRequest, context: Context
+    ) -> pb.AlterReassignmentsResponse:
+        """See controller.proto."""
+        _check_count(len(request.reassignments), _NAMES_MAX)
+        ids = _partitions(request.reassignments)
+        asked = zip(ids, request.reassignments, strict=True)
+        targets = {i: tuple(map(NodeId, r.replicas)) for i, r in asked}
+        results = await self._engine.alter_reassignments(targets, validate_only=request.validate_only)
+        outcomes = [encode.outcome(i, r) for i, r in zip(ids, results, strict=True)]
+        return pb.AlterReassignmentsResponse(partitions=outcomes)
+
+    async def ListReassignments(
+        self, request: pb.ListReassignmentsRequest, context: Context
+    ) -> pb.ListReassignmentsResponse:
+        """See controller.proto."""
+        found = self._engine.list_reassignments(_partitions(request.partitions))
+        return pb.ListReassignmentsResponse(partitions=map(partition_to_proto, found))
+
+    async def DrainBroker(self, request: pb.DrainBrokerRequest, context: Context) -> pb.DrainBrokerResponse:
+        """See controller.proto."""
+        left = await self._engine.drain(NodeId(request.broker_id), drained=request.drained)
+        return pb.DrainBrokerResponse(still_leading=left)
 
     def _once(self, step: ImageDelta) -> cluster_pb2.MetadataUpdate:
         """Each step is encoded once, however many watch; the newest few are kept."""
@@ -245,6 +286,14 @@ async def _each(calls: Sequence[Awaitable[T]]) -> list[T | HeadraceError]:
 def _check_count(count: int, most: int) -> None:
     if not 1 <= count <= most:
         raise Rejected(f"a request takes 1 to {most} entries, not {count}; split it")
+
+
+def _partitions(named: Sequence[NamesPartition]) -> list[PartitionId]:
+    if len(named) > _NAMES_MAX:
+        raise Rejected(f"a request takes up to {_NAMES_MAX} partitions, not {len(named)}; split it")
+    ids = [partition_id_from_proto(n) for n in named]
+    check_once([str(i) for i in ids])
+    return ids
 
 
 def _node_key(role: int, node_id: int) -> NodeKey:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from headrace_common.core.errors import RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import Node, NodeKey, Partition, Role
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.clock import FakeClock
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core.election import LogEnd
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
@@ -34,6 +36,24 @@ class FakeProbe:
         self.looks.append(node.key)
         await asyncio.sleep(0)
         return self.results.get(node.key, ProbeResult.SAME)
+
+
+class FakeLogEnds:
+    """Each broker's logs as a test says; an empty log for every partition by default."""
+
+    def __init__(self) -> None:
+        self.ends: dict[NodeId, dict[PartitionId, LogEnd]] = {}
+        """Brokers with an entry hold these logs and no others."""
+        self.silent: set[NodeId] = set()
+        self.asked: list[tuple[NodeId, tuple[PartitionId, ...]]] = []
+
+    async def log_ends(self, node: Node, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, LogEnd]:
+        self.asked.append((node.key.id, tuple(partitions)))
+        await asyncio.sleep(0)
+        if node.key.id in self.silent:
+            raise RequestTimedOut("the test says that it does not answer")
+        held = self.ends.get(node.key.id)
+        return {i: (0, 0) if held is None else held[i] for i in partitions if held is None or i in held}
 
 
 class Link:
@@ -88,6 +108,7 @@ class Cell:
         self.clock = FakeClock()
         self.store = MemoryStore(self.clock)
         self.probe = FakeProbe()
+        self.log_ends = FakeLogEnds()
         self.tasks = tasks
         self.config = config
         self.engines: dict[int, ControllerEngine] = {}
@@ -98,6 +119,7 @@ class Cell:
             config=replace(self.config, node_id=number),
             store=self.links.setdefault(number, Link(self.store)),
             probe=self.probe,
+            log_ends=self.log_ends,
             clock=self.clock,
             endpoint=lambda: Endpoint("127.0.0.1", 9390 + number),
             new_cluster=lambda: Cluster("c1", b"i" * 16),
@@ -131,7 +153,8 @@ class Cell:
             await self.store.expire_leases()
 
     async def join(self, engine: ControllerEngine, node: Node, **claims: object) -> Joined:
-        """Register, see the image, be unfenced."""
+        """Register, see the image, be unfenced; on the disk it had, unless ``cluster_id=None`` says that it is new."""
+        claims.setdefault("cluster_id", engine.image.cluster_id)
         joined = await engine.register(Joining(node, **claims))  # type: ignore[arg-type]  # passed through
         vitals = await self.beat(engine, node, joined.epoch)
         assert not vitals.fenced
