@@ -14,7 +14,8 @@ from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.config import Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.rest import rest_app
+from headrace_admin.rpc.rest import Engines, rest_app
+from headrace_common.testing.clock import FakeClock
 
 LIMITS = Limits(body_bytes_max=64_000, records_max=100)
 
@@ -33,7 +34,8 @@ class Rest:
 def make_app(cluster: MemoryCluster, log: MemoryMessages, ready: list[bool]) -> FastAPI:
     messages = Messages(log, cluster, LIMITS)
     engine = Administration(cluster, cluster, cluster)
-    return rest_app(engine, messages, LIMITS, ready=lambda: ready[0], local_only=True)
+    engines = Engines.over(engine, messages, FakeClock())
+    return rest_app(engines, LIMITS, ready=lambda: ready[0], local_only=True)
 
 
 @pytest.fixture

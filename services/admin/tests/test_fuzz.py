@@ -21,7 +21,8 @@ from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.config import Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.rest import rest_app
+from headrace_admin.rpc.rest import Engines, rest_app
+from headrace_common.runtime.clock import SystemClock
 
 anything = st.recursive(
     st.none()
@@ -39,6 +40,13 @@ good_names = st.sampled_from(["t", "u", "t-1", "v"])
 settings_known = st.sampled_from(["retention.ms", "segment.ms", "retention.bytes"])
 
 
+class Impatient(SystemClock):
+    """Nothing is waited for."""
+
+    async def sleep_ms(self, ms: float) -> None:
+        """At once."""
+
+
 class World:
     """One application for many requests, on one event loop."""
 
@@ -46,8 +54,9 @@ class World:
         cluster = MemoryCluster()
         limits = Limits(body_bytes_max=64_000)
         self.app = rest_app(
-            Administration(cluster, cluster, cluster),
-            Messages(MemoryMessages(), cluster, limits),
+            Engines.over(
+                Administration(cluster, cluster, cluster), Messages(MemoryMessages(), cluster, limits), Impatient()
+            ),
             limits,
             ready=lambda: True,
             local_only=True,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_admin.core.placement import BrokerPlace, Placed, Placement, PartitionName
+from headrace_admin.core.placement import BrokerPlace, PartitionName, Placed, Placement
 from headrace_admin.core.plans import Plan, evacuate, rebalance
 from headrace_common.core.errors import InvalidReplicationFactor
 from headrace_common.core.ids import NodeId
@@ -45,8 +45,10 @@ def clusters(draw: st.DrawFn, racks: bool = False, one_factor: bool = False) -> 
         rf = factor if one_factor else draw(st.integers(1, min(3, count)))
         among = draw(st.integers(rf, count))  # topics often lie on few brokers only: that is when people rebalance
         orders = st.permutations([NodeId(n) for n in range(1, among + 1)])
-        for n in range(draw(st.integers(1, 9))):
-            found.append(Placed(PartitionName(f"t{t}", n), tuple(draw(orders)[:rf]), draw(st.integers(0, 3))))
+        found += [
+            Placed(PartitionName(f"t{t}", n), tuple(draw(orders)[:rf]), draw(st.integers(0, 3)))
+            for n in range(draw(st.integers(1, 9)))
+        ]
     return places, found
 
 

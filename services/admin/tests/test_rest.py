@@ -351,15 +351,17 @@ async def test_requests_are_measured_by_route() -> None:
     from headrace_admin.config import Limits
     from headrace_admin.engine.administration import Administration
     from headrace_admin.engine.messages import Messages
-    from headrace_admin.rpc.rest import rest_app
+    from headrace_admin.rpc.rest import Engines, rest_app
     from headrace_common.core.ids import Endpoint
+    from headrace_common.runtime.clock import SystemClock
     from headrace_common.runtime.metrics import open_metrics
 
     cluster = MemoryCluster()
     engine = Administration(cluster, cluster, cluster)
     with open_metrics("admin", 1, Endpoint("127.0.0.1", 0)) as metrics:
         messages = Messages(MemoryMessages(), cluster, Limits())
-        app = rest_app(engine, messages, Limits(), ready=lambda: True, local_only=True, meter=metrics.meter)
+        engines = Engines.over(engine, messages, SystemClock())
+        app = rest_app(engines, Limits(), ready=lambda: True, local_only=True, meter=metrics.meter)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             for path in ("/v1/topics/a", "/v1/topics/b", "/nothing"):

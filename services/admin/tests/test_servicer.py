@@ -12,7 +12,10 @@ import pytest
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.statuses import Statuses
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import (
@@ -30,6 +33,7 @@ from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.testing.clock import FakeClock
 from headrace_common.testing.fake_controller import FakeController
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
@@ -48,7 +52,9 @@ class Face:
 @pytest.fixture
 async def face() -> AsyncIterator[Face]:
     cluster = MemoryCluster()
-    servicer = AdminServicer(Administration(cluster, cluster, cluster))
+    engine = Administration(cluster, cluster, cluster)
+    clock = FakeClock()
+    servicer = AdminServicer(engine, Reassignments(engine, clock), Statuses(cluster, cluster, Absences(clock)))
     async with (
         GrpcService.open(QUIET, [(add_AdminServicer_to_server, servicer)]) as server,
         open_channel(f"127.0.0.1:{server.port}") as channel,

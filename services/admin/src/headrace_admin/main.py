@@ -14,7 +14,7 @@ from headrace_admin.adapters.http_server import HttpServer
 from headrace_admin.config import AdminConfig
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.rest import rest_app
+from headrace_admin.rpc.rest import Engines, rest_app
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.errors import HeadraceError
@@ -64,9 +64,10 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(log.close)
         engine = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
         messages = Messages(log, cluster, config.limits)
+        engines = Engines.over(engine, messages, SystemClock())
+        tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         app = rest_app(
-            engine,
-            messages,
+            engines,
             config.limits,
             ready=lambda: state.ready and not stop.is_set(),
             local_only=config.http_listen.host in _LOOPBACK,
@@ -78,7 +79,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         grpc = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
-                [(add_AdminServicer_to_server, AdminServicer(engine))],
+                [(add_AdminServicer_to_server, AdminServicer(engine, engines.reassignments, engines.statuses))],
                 ["headrace.v1.Admin"],
                 [tracing, RpcMetrics(metrics.meter)],
                 serving=False,

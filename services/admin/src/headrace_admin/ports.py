@@ -80,6 +80,26 @@ class Controllers(Protocol):
         """Raises: ``UnknownOutcome``: it may be gone."""
         ...
 
+    async def elect_leaders(self, request: controller_pb2.ElectLeadersRequest) -> controller_pb2.ElectLeadersResponse:
+        """Raises: ``UnknownOutcome``: some may have been elected."""
+        ...
+
+    async def alter_reassignments(
+        self, request: controller_pb2.AlterReassignmentsRequest
+    ) -> controller_pb2.AlterReassignmentsResponse:
+        """Raises: ``UnknownOutcome``: some may have begun, or been cancelled."""
+        ...
+
+    async def list_reassignments(
+        self, request: controller_pb2.ListReassignmentsRequest
+    ) -> controller_pb2.ListReassignmentsResponse:
+        """Raises: ``HeadraceError``."""
+        ...
+
+    async def drain_broker(self, request: controller_pb2.DrainBrokerRequest) -> controller_pb2.DrainBrokerResponse:
+        """Raises: ``NotFound``: no such broker."""
+        ...
+
 
 class Brokers(Protocol):
     """Single brokers, by id, at the address the image has for them."""

@@ -97,6 +97,35 @@ class GrpcControllers:
             lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), **self._write()
         )
 
+    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
+        """Preferred leaders may be elected twice; the other kinds are asked for once, for they may lose records."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.ElectLeaders(request, timeout=timeout),
+            timeout_ms=self._timeout_ms,
+            repeatable=request.type == pb.PREFERRED,
+        )
+
+    async def alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> pb.AlterReassignmentsResponse:
+        """Repeated: the same replicas again change nothing; not when it cancels, for then the second finds nothing."""
+        cancels = any(not r.replicas for r in request.reassignments)
+        return await self._calls.active(
+            lambda stub, timeout: stub.AlterReassignments(request, timeout=timeout),
+            timeout_ms=self._timeout_ms,
+            repeatable=request.validate_only or not cancels,
+        )
+
+    async def list_reassignments(self, request: pb.ListReassignmentsRequest) -> pb.ListReassignmentsResponse:
+        """Read."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.ListReassignments(request, timeout=timeout), **self._read()
+        )
+
+    async def drain_broker(self, request: pb.DrainBrokerRequest) -> pb.DrainBrokerResponse:
+        """Repeated: drained twice is drained."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.DrainBroker(request, timeout=timeout), **self._read()
+        )
+
     def _read(self) -> dict[str, Any]:
         return {"timeout_ms": self._timeout_ms, "repeatable": True}
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from headrace_common.core.configs import TOPIC_SETTINGS, check_broker_configs, check_topic_configs
 from headrace_common.core.errors import (
+    ElectionNotNeeded,
     HeadraceError,
     InvalidPartitions,
+    InvalidReplicaAssignment,
     NetworkFailed,
+    NoReassignmentInProgress,
     NotFound,
     OffsetOutOfRange,
+    PreferredLeaderNotAvailable,
     Rejected,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -58,6 +63,8 @@ class MemoryCluster:
         )
         self.down: set[int] = set()
         self.ends: dict[PartitionId, int] = {}
+        self.sizes: dict[tuple[int, PartitionId], int] = {}
+        """Bytes of a log, by broker; 100 where nothing is said."""
         self.starts: dict[PartitionId, int] = {}
         self.failure: HeadraceError | None = None
         """Raised by every call to the controller."""
@@ -69,6 +76,8 @@ class MemoryCluster:
     def _change(
         self,
         *,
+        nodes: tuple[Node, ...] = (),
+        cluster_configs: Mapping[str, str] | None = None,
         topics: tuple[Topic, ...] = (),
         partitions: tuple[Partition, ...] = (),
         removed_topics: tuple[TopicId, ...] = (),
@@ -81,6 +90,8 @@ class MemoryCluster:
                 now.revision,
                 now.revision + 1,
                 now.cluster_id,
+                nodes=nodes,
+                cluster_configs=cluster_configs,
                 topics=topics,
                 partitions=partitions,
                 removed_topics=removed_topics,
@@ -94,22 +105,101 @@ class MemoryCluster:
         i = PartitionId(found.topic_id, partition)
         self._change(partitions=(replace(self.image.partitions[i], leader=NodeId(leader)),))
 
+    def node(self, broker: int, **changes: Any) -> None:
+        """Change what the image says of a broker: ``fenced``, ``rack``, ``drained``, ..."""
+        key = NodeKey(Role.BROKER, NodeId(broker))
+        self._change(nodes=(replace(self.image.nodes[key], **changes),))
+
+    def partition(self, topic: str, number: int, **changes: Any) -> None:
+        """Change what the image says of a partition."""
+        i = PartitionId(self._topic(topic).topic_id, number)
+        self._change(partitions=(replace(self.image.partitions[i], **changes),))
+
+    def finish_reassignments(self) -> None:
+        """All new replicas have caught up."""
+        for p in self._under_way():
+            replicas = tuple(b for b in p.replicas if b not in p.removing)
+            leader = p.leader if p.leader in replicas else replicas[0]
+            self._change(
+                partitions=(replace(p, replicas=replicas, isr=replicas, adding=(), removing=(), leader=leader),)
+            )
+
     # --- Controllers ------------------------------------------------------------------------------------------
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
         """Counts and nodes."""
         self._fail()
         active = self.image.active_controller
-        assert active is not None
         return pb.DescribeClusterResponse(
             cluster_id=self.image.cluster_id,
             revision=self.image.revision,
             nodes=map(node_to_proto, self.image.nodes.values()),
-            active_controller=active_controller_to_proto(active),
+            active_controller=active_controller_to_proto(active) if active is not None else None,
             topic_count=len(self.image.topics),
             partition_count=len(self.image.partitions),
             offline_partition_count=sum(p.offline for p in self.image.partitions.values()),
             metadata_store_reachable=True,
+        )
+
+    async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
+        """The first replica leads, if it is in sync or the kind does not ask for that."""
+        self._fail()
+        named = [PartitionId(TopicId(p.topic_id), p.partition) for p in request.partitions]
+        return pb.ElectLeadersResponse(
+            partitions=[self._elect(i, request.type, bool(named)) for i in named or self.image.partitions]
+        )
+
+    def _elect(self, i: PartitionId, kind: int, named: bool) -> pb.PartitionOutcome:
+        p = self.image.partitions[i]
+        first = p.replicas[0]
+        if p.leader == first or (kind != pb.PREFERRED and not p.offline):
+            return _outcome(i, ElectionNotNeeded("it is led as it should be") if named else None)
+        if kind == pb.PREFERRED and first not in p.isr:
+            return _outcome(i, PreferredLeaderNotAvailable(f"broker {first} is not in sync"))
+        elected = replace(p, leader=first, leader_epoch=p.leader_epoch + 1, recovering=kind == pb.UNCLEAN)
+        self._change(partitions=(elected,))
+        return _outcome(i, None, elected)
+
+    async def alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> pb.AlterReassignmentsResponse:
+        """Under way at once; ``finish_reassignments`` ends them."""
+        self._fail()
+        return pb.AlterReassignmentsResponse(
+            partitions=[self._reassign(r, request.validate_only) for r in request.reassignments]
+        )
+
+    def _reassign(self, r: pb.Reassignment, validate_only: bool) -> pb.PartitionOutcome:
+        i = PartitionId(TopicId(r.topic_id), r.partition)
+        p = self.image.partitions[i]
+        target = tuple(map(NodeId, r.replicas))
+        known = {n.key.id for n in self.image.brokers()}
+        if not target and not (p.adding or p.removing):
+            return _outcome(i, NoReassignmentInProgress("nothing is under way for it"))
+        if not known.issuperset(target) or len(set(target)) != len(target):
+            return _outcome(i, InvalidReplicaAssignment("a broker is not registered, or is named twice"))
+        before = tuple(b for b in p.replicas if b not in p.adding)
+        removing = tuple(b for b in before if b not in target) if target else ()
+        adding = tuple(b for b in target if b not in before)
+        changed = replace(p, replicas=(*target, *removing) or before, adding=adding, removing=removing)
+        if not validate_only:
+            self._change(partitions=(changed,))
+        return _outcome(i, None, changed)
+
+    async def list_reassignments(self, request: pb.ListReassignmentsRequest) -> pb.ListReassignmentsResponse:
+        """By the image."""
+        self._fail()
+        return pb.ListReassignmentsResponse(partitions=map(partition_to_proto, self._under_way()))
+
+    def _under_way(self) -> list[Partition]:
+        return [p for p in self.image.partitions.values() if p.adding or p.removing]
+
+    async def drain_broker(self, request: pb.DrainBrokerRequest) -> pb.DrainBrokerResponse:
+        """Leaders stay where they are."""
+        self._fail()
+        if NodeKey(Role.BROKER, NodeId(request.broker_id)) not in self.image.nodes:
+            raise NotFound(f"broker {request.broker_id} is not registered")
+        self.node(request.broker_id, drained=request.drained)
+        return pb.DrainBrokerResponse(
+            still_leading=sum(p.leader == request.broker_id for p in self.image.partitions.values())
         )
 
     async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
@@ -127,15 +217,19 @@ class MemoryCluster:
             return _failed(new.name, error)
         count = len(new.assignments) or max(new.partition_count, 1)
         topic = Topic(new.name, TopicId(new.name.encode().ljust(16, b"\0")[:16]), count, configs)
-        partitions = self._placed(topic, 0)
+        partitions = self._placed(topic, 0, [tuple(map(NodeId, a.replicas)) for a in new.assignments])
         if not validate_only:
             self._change(topics=(topic,), partitions=partitions)
         return pb.TopicResult(name=new.name, topic=_description(topic, partitions))
 
-    def _placed(self, topic: Topic, first: int) -> tuple[Partition, ...]:
+    def _placed(
+        self, topic: Topic, first: int, assignments: Sequence[tuple[NodeId, ...]] = ()
+    ) -> tuple[Partition, ...]:
         brokers = [node.key.id for node in self.image.brokers()]
-        leaders = ((n, brokers[n % len(brokers)]) for n in range(first, topic.partition_count))
-        return tuple(Partition(PartitionId(topic.topic_id, n), (b,), (b,), b, 0, 0) for n, b in leaders)
+        wanted = assignments or [(brokers[n % len(brokers)],) for n in range(topic.partition_count)]
+        return tuple(
+            Partition(PartitionId(topic.topic_id, n), r, r, r[0], 0, 0) for n, r in enumerate(wanted) if n >= first
+        )
 
     async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
         """At once."""
@@ -228,7 +322,11 @@ class MemoryCluster:
                 raise Rejected("only lists can be appended to")
             sets = {c.name: c.value for c in change.changes if c.op == pb.SET}
             if change.resource.type == pb.BROKER_CONFIG:
-                check_broker_configs(sets)
+                checked = check_broker_configs(sets)
+                gone = {c.name for c in change.changes if c.op == pb.DELETE}
+                kept = {n: v for n, v in self.image.cluster_configs.items() if n not in gone} | checked
+                if not validate_only and not change.resource.name:
+                    self._change(cluster_configs=kept)
                 return self._configs(change.resource)
             topic = self._topic(change.resource.name)
             gone = {c.name for c in change.changes if c.op == pb.DELETE}
@@ -276,7 +374,7 @@ class MemoryCluster:
     async def describe_logs(
         self, broker: NodeId, request: broker_pb2.DescribeLogsRequest
     ) -> broker_pb2.DescribeLogsResponse:
-        """The partitions it leads."""
+        """The partitions it has a replica of."""
         self._reach(broker)
         wanted = set(request.topic_ids)
         return broker_pb2.DescribeLogsResponse(
@@ -289,12 +387,12 @@ class MemoryCluster:
                     partition=i.partition,
                     state=broker_pb2.ONLINE,
                     log_start_offset=self.starts.get(i, 0),
-                    log_end_offset=self.ends.get(i, 0),
+                    log_end_offset=self.ends.get(i, 0) if broker in p.isr else 0,
                     high_watermark=self.ends.get(i, 0),
-                    size_bytes=100,
+                    size_bytes=self.sizes.get((broker, i), 100),
                 )
                 for i, p in self.image.partitions.items()
-                if p.leader == broker and (not wanted or i.topic_id in wanted)
+                if broker in p.replicas and (not wanted or i.topic_id in wanted)
             ],
         )
 
@@ -315,6 +413,16 @@ class MemoryCluster:
 
 def _description(topic: Topic, partitions: Iterable[Partition]) -> pb.TopicDescription:
     return pb.TopicDescription(topic=topic_to_proto(topic), partitions=map(partition_to_proto, partitions))
+
+
+def _outcome(i: PartitionId, error: HeadraceError | None, current: Partition | None = None) -> pb.PartitionOutcome:
+    outcome = pb.PartitionOutcome(topic_id=i.topic_id, partition=i.partition)
+    if error is not None:
+        detail = detail_of(error)
+        outcome.error, outcome.message = detail.code, detail.message
+    if current is not None:
+        outcome.current.CopyFrom(partition_to_proto(current))
+    return outcome
 
 
 def _failed(name: str, error: HeadraceError) -> pb.TopicResult:

@@ -98,7 +98,7 @@ class Placement:
     def move(self, name: PartitionName, old: NodeId, new: NodeId) -> None:
         """Put ``new`` in the place of ``old``."""
         replicas = self.replicas[name]
-        assert old in replicas and new not in replicas, "a replica moves to where none is"
+        assert new not in replicas, "a replica moves to where none is"
         at = replicas.index(old)
         replicas[at] = new
         self._count(name, old, -1)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace_admin.core.balance import Leaders, Replicas, level
-from headrace_admin.core.placement import BrokerPlace, Placed, Placement, PartitionName
+from headrace_admin.core.placement import BrokerPlace, PartitionName, Placed, Placement
 from headrace_common.core.errors import InvalidReplicationFactor
 from headrace_common.core.ids import NodeId
 
@@ -79,9 +79,8 @@ def evacuate(brokers: Iterable[BrokerPlace], partitions: Iterable[Placed], leavi
     Raises:
         InvalidReplicationFactor: too few other brokers are open.
     """
-    held = [p for p in partitions]
     places = [BrokerPlace(b.id, b.rack, b.open and b.id != leaving) for b in brokers]
-    now, before = _placements(places, held)
+    now, before = _placements(places, partitions)
     _leave(now, {leaving})
     return _plan(now, before)
 

@@ -157,6 +157,7 @@ class Broker(BaseModel):
     epoch: int
     fenced: bool
     in_controlled_shutdown: bool
+    drained: bool
     version: str
 
 
@@ -191,6 +192,10 @@ class Cluster(BaseModel):
     partition_count: int
     offline_partition_count: int
     under_replicated_partition_count: int
+    under_min_isr_partition_count: int
+    not_preferred_partition_count: int
+    reassigning_partition_count: int
+    recovering_partition_count: int
     brokers: list[Broker]
     other_nodes: list[OtherNode]
 

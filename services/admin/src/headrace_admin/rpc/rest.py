@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -17,18 +18,25 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from headrace_admin.config import Limits
+from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
+from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.statuses import Statuses
 from headrace_admin.rpc import models
 from headrace_admin.rpc.docs_page import docs_routes
 from headrace_admin.rpc.json_gate import JsonGate
 from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
+from headrace_admin.rpc.rest_broker_changes import broker_change_routes
 from headrace_admin.rpc.rest_cluster import cluster_routes
+from headrace_admin.rpc.rest_elections import election_routes
 from headrace_admin.rpc.rest_messages import message_routes
 from headrace_admin.rpc.rest_metrics import RestMetrics
+from headrace_admin.rpc.rest_reassignments import reassignment_routes
+from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
-from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 
@@ -55,9 +63,24 @@ class RestApp(FastAPI):
         return self.openapi_schema
 
 
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What the routes call."""
+
+    administration: Administration
+    messages: Messages
+    reassignments: Reassignments
+    statuses: Statuses
+
+    @staticmethod
+    def over(administration: Administration, messages: Messages, clock: Clock) -> Engines:
+        """All of them, over the ports that ``administration`` has."""
+        statuses = Statuses(administration.cluster, administration.controllers, Absences(clock))
+        return Engines(administration, messages, Reassignments(administration, clock), statuses)
+
+
 def rest_app(
-    engine: Administration,
-    messages: Messages,
+    engines: Engines,
     limits: Limits,
     *,
     ready: Callable[[], bool],
@@ -84,9 +107,13 @@ def rest_app(
     app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, local_only=local_only)
     if meter is not None:
         app.add_middleware(RestMetrics, meter=meter, clock=SystemClock())  # added last: around the gate
-    app.include_router(cluster_routes(engine))
-    app.include_router(topic_routes(engine))
-    app.include_router(message_routes(messages))
+    app.include_router(cluster_routes(engines.administration))
+    app.include_router(status_routes(engines.statuses))
+    app.include_router(reassignment_routes(engines.administration, engines.reassignments))
+    app.include_router(broker_change_routes(engines.administration, engines.reassignments))
+    app.include_router(election_routes(engines.administration))
+    app.include_router(topic_routes(engines.administration))
+    app.include_router(message_routes(engines.messages))
     app.include_router(docs_routes())
     _health(app, ready)
     _errors(app)

@@ -7,6 +7,10 @@ from typing import Any
 from typing_extensions import override
 
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.statuses import Statuses
+from headrace_admin.rpc.messages_out import leaving_message, progress_message, rebalance_message, status_message
+from headrace_common.rpc.convert import partition_id_from_proto
 from headrace_proto.v1 import admin_pb2, broker_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
@@ -17,8 +21,10 @@ Context = Any
 class AdminServicer(GeneratedServicer):
     """One engine call per RPC; errors pass to the interceptor."""
 
-    def __init__(self, engine: Administration) -> None:
+    def __init__(self, engine: Administration, reassignments: Reassignments, statuses: Statuses) -> None:
         self._engine = engine
+        self._reassignments = reassignments
+        self._statuses = statuses
         self._controllers = engine.controllers
 
     @override
@@ -72,3 +78,59 @@ class AdminServicer(GeneratedServicer):
     @override
     async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
         return await self._controllers.unregister_node(request)
+
+    @override
+    async def ElectLeaders(self, request: pb.ElectLeadersRequest, context: Context) -> pb.ElectLeadersResponse:
+        return await self._controllers.elect_leaders(request)
+
+    @override
+    async def AlterReassignments(
+        self, request: pb.AlterReassignmentsRequest, context: Context
+    ) -> pb.AlterReassignmentsResponse:
+        return await self._controllers.alter_reassignments(request)
+
+    @override
+    async def ListReassignments(
+        self, request: pb.ListReassignmentsRequest, context: Context
+    ) -> pb.ListReassignmentsResponse:
+        return await self._controllers.list_reassignments(request)
+
+    @override
+    async def DrainBroker(self, request: pb.DrainBrokerRequest, context: Context) -> pb.DrainBrokerResponse:
+        return await self._controllers.drain_broker(request)
+
+    @override
+    async def DescribeStatus(
+        self, request: admin_pb2.DescribeStatusRequest, context: Context
+    ) -> admin_pb2.DescribeStatusResponse:
+        return status_message(await self._statuses.now())
+
+    @override
+    async def DescribeReassignments(
+        self, request: admin_pb2.DescribeReassignmentsRequest, context: Context
+    ) -> admin_pb2.DescribeReassignmentsResponse:
+        wanted = [partition_id_from_proto(p) for p in request.partitions]
+        found = await self._reassignments.progress(wanted, measure_ms=request.measure_ms)
+        return progress_message(found, self._engine.cluster.image, self._reassignments.throttle)
+
+    @override
+    async def RebalanceCluster(
+        self, request: admin_pb2.RebalanceClusterRequest, context: Context
+    ) -> admin_pb2.RebalanceClusterResponse:
+        outcome = await self._reassignments.rebalance(
+            request.topics, validate_only=request.validate_only, throttle_bytes_per_s=_throttle(request)
+        )
+        return rebalance_message(outcome, self._engine.cluster.image)
+
+    @override
+    async def DecommissionBroker(
+        self, request: admin_pb2.DecommissionBrokerRequest, context: Context
+    ) -> admin_pb2.DecommissionBrokerResponse:
+        leaving = await self._reassignments.decommission(
+            request.broker_id, validate_only=request.validate_only, throttle_bytes_per_s=_throttle(request)
+        )
+        return leaving_message(leaving, self._engine.cluster.image)
+
+
+def _throttle(request: admin_pb2.RebalanceClusterRequest | admin_pb2.DecommissionBrokerRequest) -> int | None:
+    return request.throttle_bytes_per_s if request.HasField("throttle_bytes_per_s") else None

@@ -50,6 +50,7 @@ def broker_out(node: cluster_pb2.Node) -> models.Broker:
         epoch=node.epoch,
         fenced=node.fenced,
         in_controlled_shutdown=node.in_controlled_shutdown,
+        drained=node.drained,
         version=node.version,
     )
 
@@ -77,6 +78,10 @@ def cluster_out(cluster: pb.DescribeClusterResponse) -> models.Cluster:
         partition_count=cluster.partition_count,
         offline_partition_count=cluster.offline_partition_count,
         under_replicated_partition_count=cluster.under_replicated_partition_count,
+        under_min_isr_partition_count=cluster.under_min_isr_partition_count,
+        not_preferred_partition_count=cluster.not_preferred_partition_count,
+        reassigning_partition_count=cluster.reassigning_partition_count,
+        recovering_partition_count=cluster.recovering_partition_count,
         brokers=brokers_out(cluster.nodes),
         other_nodes=[_other(n) for n in cluster.nodes if n.role != cluster_pb2.BROKER],
     )
@@ -117,12 +122,13 @@ def topic_out(topic: pb.TopicDescription, sizes: Sizes) -> models.Topic:
         id=topic.topic.topic_id.hex(),
         internal=topic.topic.internal,
         configs=dict(topic.topic.configs),
-        partitions=[_partition(p, sizes.get(p.partition)) for p in partitions],
+        partitions=[partition_out(p, sizes.get(p.partition)) for p in partitions],
         notes=list(topic.notes),
     )
 
 
-def _partition(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | None) -> models.Partition:
+def partition_out(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | None = None) -> models.Partition:
+    """A partition; ``log`` is its leader's, where it is known."""
     return models.Partition(
         partition=p.partition,
         leader=p.leader if p.leader >= 0 else None,

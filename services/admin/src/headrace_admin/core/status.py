@@ -1,0 +1,153 @@
+"""
+How the cluster is, from its image: what each broker carries, which partitions are in trouble, and how many.
+
+``engine/statuses`` calls ``observe``; ``verdict`` makes a sentence of the result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from headrace_common.core.configs import TopicConfig, min_isr_in_force
+from headrace_common.core.ids import NodeId, TopicId
+from headrace_common.core.image import ClusterImage, Node, Partition
+
+TROUBLED_MAX: Final = 100
+
+
+class State(Enum):
+    """What users of the cluster feel."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """All is served, with less to spare than there should be, or metadata cannot be changed."""
+    UNAVAILABLE = "unavailable"
+    """Some partitions are not served, or refuse acks=all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What a broker carries."""
+
+    node: Node
+    leaders: int
+    replicas: int
+    in_sync: int
+    away_since_ms: int | None
+    """Wall clock; None: it is there, or nobody saw it go."""
+
+    @property
+    def away(self) -> bool:
+        """It serves nothing now."""
+        return self.node.fenced
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A partition that is not as it should be."""
+
+    topic: str
+    partition: Partition
+    min_isr: int
+
+    @property
+    def missing(self) -> tuple[NodeId, ...]:
+        """Replicas that should be in sync; those that are being added are not expected to be."""
+        p = self.partition
+        return tuple(b for b in p.replicas if b not in p.isr and b not in p.adding)
+
+    @property
+    def under_min_isr(self) -> bool:
+        """acks=all is refused."""
+        return len(self.partition.isr) < self.min_isr
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition.id.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The cluster at one moment."""
+
+    cluster_id: str
+    controller: NodeId | None
+    """The active one; None: nobody is."""
+    store_reachable: bool
+    brokers: tuple[BrokerStatus, ...]
+    topics: int
+    partitions: int
+    reassigning: int
+    not_preferred: int
+    troubles: tuple[Trouble, ...]
+    """All, worst first: offline, under min ISR, recovering, under-replicated."""
+
+    @property
+    def offline(self) -> tuple[Trouble, ...]:
+        """Nobody leads."""
+        return tuple(t for t in self.troubles if t.partition.offline)
+
+    @property
+    def under_min_isr(self) -> tuple[Trouble, ...]:
+        """acks=all is refused, those that nobody leads included."""
+        return tuple(t for t in self.troubles if t.under_min_isr)
+
+    @property
+    def under_replicated(self) -> tuple[Trouble, ...]:
+        """A replica that should be in sync is not."""
+        return tuple(t for t in self.troubles if t.missing)
+
+    @property
+    def recovering(self) -> tuple[Trouble, ...]:
+        """Led from a replica that may have lost committed records."""
+        return tuple(t for t in self.troubles if t.partition.recovering)
+
+
+def observe(
+    image: ClusterImage, *, controller: NodeId | None, store_reachable: bool, away_since_ms: Mapping[NodeId, int]
+) -> Status:
+    """The status of an image; what it cannot know is told by the arguments."""
+    leaders: Counter[NodeId] = Counter(p.leader for p in image.partitions.values())
+    replicas: Counter[NodeId] = Counter(b for p in image.partitions.values() for b in p.replicas)
+    in_sync: Counter[NodeId] = Counter(b for p in image.partitions.values() for b in p.isr)
+    brokers = tuple(
+        BrokerStatus(node, leaders[i], replicas[i], in_sync[i], away_since_ms.get(i) if node.fenced else None)
+        for node in image.brokers()
+        for i in [node.key.id]
+    )
+    return Status(
+        cluster_id=image.cluster_id,
+        controller=controller,
+        store_reachable=store_reachable,
+        brokers=brokers,
+        topics=len(image.topics),
+        partitions=len(image.partitions),
+        reassigning=sum(bool(p.adding or p.removing) for p in image.partitions.values()),
+        not_preferred=sum(not p.offline and p.leader != p.replicas[0] for p in image.partitions.values()),
+        troubles=_troubles(image),
+    )
+
+
+def _troubles(image: ClusterImage) -> tuple[Trouble, ...]:
+    own: dict[TopicId, int | None] = {
+        i: TopicConfig.effective(topic.configs, image.cluster_configs).min_insync_replicas
+        for i, topic in image.topics.items()
+    }
+    found = []
+    for i, p in image.partitions.items():
+        topic = image.topics.get(i.topic_id)
+        if topic is None:
+            continue  # its topic is being made or deleted
+        need = min_isr_in_force(own[i.topic_id], len(p.replicas), adding=len(p.adding), removing=len(p.removing))
+        trouble = Trouble(topic.name, p, need)
+        if p.offline or p.recovering or trouble.under_min_isr or trouble.missing:
+            found.append(trouble)
+    return tuple(sorted(found, key=_badness))
+
+
+def _badness(t: Trouble) -> tuple[bool, bool, bool, str, int]:
+    p = t.partition
+    return not p.offline, not t.under_min_isr, not p.recovering, t.topic, p.id.partition

@@ -1,0 +1,212 @@
+"""
+Decides how the cluster is called, and the one line that says why, whether something is lost, and what to do.
+
+The worst comes first and names its cause; what else is wrong follows in few words. Called by ``engine/statuses``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from headrace_admin.core.status import BrokerStatus, State, Status, Trouble
+from headrace_common.core.ids import NodeId
+
+NAMED_MAX = 3
+
+
+def verdict(status: Status) -> tuple[State, str]:
+    """The state and the sentence."""
+    worst = _unavailable(status)
+    if worst:
+        return State.UNAVAILABLE, _line("unavailable", [*worst, *_degraded(status, told=True)])
+    degraded = _degraded(status, told=False)
+    if degraded:
+        return State.DEGRADED, _line("degraded", degraded)
+    there = ((len(status.brokers), "broker"), (status.topics, "topic"), (status.partitions, "partition"))
+    parts = [", ".join(_counted(number, what) for number, what in there)]
+    return State.HEALTHY, _line("healthy", [*parts, *_notes(status)])
+
+
+def _line(state: str, parts: Sequence[str]) -> str:
+    return f"{state}: {'; '.join(parts)}"
+
+
+# --- unavailable ------------------------------------------------------------------------------------------------
+
+
+def _unavailable(status: Status) -> list[str]:
+    if not status.brokers:
+        return ["no broker is registered; start one"]
+    if all(b.away for b in status.brokers):
+        return [f"no broker serves: {_who_is_away(status.brokers)}; start them, and look into their logs"]
+    offline = status.offline
+    refusing = [t for t in status.under_min_isr if not t.partition.offline]
+    return [*_offline(status, offline), *_refusing(status, refusing)]
+
+
+def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:
+    if not offline:
+        return []
+    what = f"{_counted(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
+    needed = {b for t in offline for b in _who_may_lead(t)}
+    away = [b for b in status.brokers if b.away and b.node.key.id in needed]
+    if away:
+        return [
+            f"{what} because {_who_is_away(away)}; start {_it(away)}, and what was acknowledged is served again; if "
+            f"{_it(away)} will not come back, `headrace partition elect {_one(offline)} --without-missing --yes` gives "
+            "up what only it had"
+        ]
+    if any(b.away for b in status.brokers):
+        away = [b for b in status.brokers if b.away]
+        return [f"{what}, and {_who_is_away(away)}; start {_it(away)}"]
+    accept = f"`headrace partition elect {_one(offline)} --unclean --yes`"
+    return [
+        f"{what} although all brokers are there: what they hold is damaged or incomplete; look at `headrace broker "
+        f"describe`, bring the data back, or accept the loss: {accept}"
+    ]
+
+
+def _who_may_lead(t: Trouble) -> Iterable[NodeId]:
+    p = t.partition
+    return p.isr or p.elr or p.last_known_elr or p.replicas
+
+
+def _refusing(status: Status, refusing: Sequence[Trouble]) -> list[str]:
+    if not refusing:
+        return []
+    t = refusing[0]
+    what = (
+        f"{_counted(len(refusing), 'partition')} ({_named(refusing)}) {_refuse(refusing)} writes with acks=all: "
+        f"{len(t.partition.isr)} in sync of {t.min_isr} that min.insync.replicas asks for{_because(status, refusing)}"
+    )
+    return [f"{what}; reads go on and nothing is lost; {_comes_back(status, refusing)}"]
+
+
+# --- degraded ---------------------------------------------------------------------------------------------------
+
+
+def _degraded(status: Status, *, told: bool) -> list[str]:
+    """``told``: something worse was said, which explained who is away."""
+    parts: list[str] = []
+    behind = [t for t in status.under_replicated if not t.partition.offline and not t.under_min_isr]
+    if behind:
+        parts.append(_behind(status, behind, told=told))
+    if recovering := status.recovering:
+        parts.append(
+            f"{_counted(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a replica "
+            "that may have lost committed records, since an operator or setting allowed it; check what was read last"
+        )
+    away = [b for b in status.brokers if b.away]
+    if away and not behind and not told:
+        parts.append(
+            f"{_who_is_away(away)}; nothing depends on {_it(away)}; start {_it(away)}, or remove {_it(away)} "
+            f"with `headrace broker decommission {away[0].node.key.id}`"
+        )
+    if status.controller is None:
+        parts.append("no controller is active: topics and leaders cannot be changed, what is led goes on; start one")
+    elif not status.store_reachable:
+        parts.append("etcd cannot be reached: topics and leaders cannot be changed, what is led goes on; start etcd")
+    return parts
+
+
+def _behind(status: Status, behind: Sequence[Trouble], *, told: bool) -> str:
+    shapes = Counter((len(t.partition.isr), len(t.partition.replicas) - len(t.partition.adding)) for t in behind)
+    (have, of), _ = min(shapes.items(), key=lambda item: (-item[1], item[0]))
+    number = len(behind)
+    what = f"{_counted(number, 'partition')} {_have(behind)} {have} of {of} replicas in sync"
+    if len(shapes) > 1:
+        what = f"{_counted(number, 'partition')} {_have(behind)} too few replicas in sync, most {have} of {of}"
+    if told:
+        return what
+    return f"{what}{_because(status, behind)}; nothing is lost; {_comes_back(status, behind)}"
+
+
+def _because(status: Status, troubles: Sequence[Trouble]) -> str:
+    missing = {b for t in troubles for b in t.missing}
+    away = [b for b in status.brokers if b.away and b.node.key.id in missing]
+    known = {b.node.key.id for b in status.brokers}
+    gone = sorted(missing - known)
+    reasons = [_who_is_away(away)] if away else []
+    if gone:
+        reasons.append(f"{_brokers(gone)} {'is' if len(gone) == 1 else 'are'} not registered any more")
+    if not reasons:
+        return f" because {_brokers(sorted(missing))} {'is' if len(missing) == 1 else 'are'} behind" if missing else ""
+    return f" because {' and '.join(reasons)}"
+
+
+def _comes_back(status: Status, troubles: Sequence[Trouble]) -> str:
+    missing = {b for t in troubles for b in t.missing}
+    away = [b for b in status.brokers if b.away and b.node.key.id in missing]
+    if away:
+        one = away[0].node.key.id
+        catches = "it catches up by itself" if len(away) == 1 else "they catch up by themselves"
+        return (
+            f"{catches} when {_brokers([b.node.key.id for b in away])} {'returns' if len(away) == 1 else 'return'}; "
+            f"if not, `headrace broker decommission {one}` gives its replicas to others"
+        )
+    if missing - {b.node.key.id for b in status.brokers}:
+        return "`headrace cluster rebalance --execute` gives their replicas to others"
+    if missing:
+        return "they catch up by themselves; if they do not, look at their disks and `headrace broker list`"
+    return "lower min.insync.replicas with `headrace topic set`, or give the topic more replicas"
+
+
+# --- notes and words --------------------------------------------------------------------------------------------
+
+
+def _notes(status: Status) -> list[str]:
+    notes: list[str] = []
+    if status.reassigning:
+        notes.append(f"{_counted(status.reassigning, 'partition')} on the move")
+    if drained := [b.node.key.id for b in status.brokers if b.node.drained]:
+        undrain = f"`headrace broker undrain {drained[0]}` ends that"
+        notes.append(f"{_brokers(drained)} {'is' if len(drained) == 1 else 'are'} drained, {undrain}")
+    return notes
+
+
+def _who_is_away(away: Sequence[BrokerStatus]) -> str:
+    times = {b.away_since_ms for b in away}
+    verb = "is" if len(away) == 1 else "are"
+    since = next(iter(times)) if len(times) == 1 else max((t for t in times if t is not None), default=None)
+    when = "" if since is None else f" since {_clock(since)}"
+    return f"{_brokers([b.node.key.id for b in away])} {verb} away{when}"
+
+
+def _clock(ms: int) -> str:
+    minutes, seconds = divmod(ms // 1_000 % 86_400, 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02} UTC"
+
+
+def _brokers(ids: Sequence[NodeId]) -> str:
+    shown = ", ".join(map(str, ids[:NAMED_MAX])) + (f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else "")
+    return f"broker {shown}" if len(ids) == 1 else f"brokers {shown}"
+
+
+def _named(troubles: Sequence[Trouble]) -> str:
+    shown = ", ".join(str(t) for t in troubles[:NAMED_MAX])
+    return shown if len(troubles) <= NAMED_MAX else f"{shown}, ..."
+
+
+def _one(troubles: Sequence[Trouble]) -> str:
+    return str(troubles[0])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _have(things: Sequence[object]) -> str:
+    return "has" if len(things) == 1 else "have"
+
+
+def _are(things: Sequence[object]) -> str:
+    return "is" if len(things) == 1 else "are"
+
+
+def _refuse(things: Sequence[object]) -> str:
+    return "refuses" if len(things) == 1 else "refuse"
+
+
+def _it(things: Sequence[object]) -> str:
+    return "it" if len(things) == 1 else "them"

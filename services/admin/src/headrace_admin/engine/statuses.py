@@ -1,0 +1,59 @@
+"""How the cluster is now: the image that this process follows, and what the active controller says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_admin.core.status import State, Status, observe
+from headrace_admin.core.verdict import verdict
+from headrace_admin.engine.absences import Absences
+from headrace_admin.ports import Cluster, Controllers
+from headrace_common.core.errors import HeadraceError, MetadataUnavailable
+from headrace_common.core.ids import NodeId
+from headrace_proto.v1 import controller_pb2 as pb
+
+_ASK_MS_MAX: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A status and what it is called."""
+
+    status: Status
+    state: State
+    verdict: str
+
+
+class Statuses:
+    """Stateless; any number of calls at one time."""
+
+    def __init__(self, cluster: Cluster, controllers: Controllers, absences: Absences) -> None:
+        self._cluster = cluster
+        self._controllers = controllers
+        self.absences = absences
+
+    async def now(self) -> Judged:
+        """
+        The status; also while no controller answers, from the last image.
+
+        Raises:
+            MetadataUnavailable: this process has never had an image.
+        """
+        controller, reachable = await self._controller()
+        image = self._cluster.image
+        if not image.cluster_id:
+            raise MetadataUnavailable("nothing is known of the cluster yet: no controller has answered; start one")
+        self.absences.look(image)
+        status = observe(image, controller=controller, store_reachable=reachable, away_since_ms=self.absences.since_ms)
+        return Judged(status, *verdict(status))
+
+    async def _controller(self) -> tuple[NodeId | None, bool]:
+        try:
+            async with asyncio.timeout(_ASK_MS_MAX / 1_000):
+                answer = await self._controllers.describe_cluster(pb.DescribeClusterRequest())
+        except (HeadraceError, TimeoutError):
+            return None, False
+        active = answer.active_controller.id if answer.HasField("active_controller") else -1
+        return (NodeId(active) if active >= 0 else None), answer.metadata_store_reachable

@@ -1,0 +1,141 @@
+"""What the engine found out about replication, as messages of the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from headrace_admin.core.plans import Load
+from headrace_admin.core.progress import Progress, ReplicaProgress
+from headrace_admin.core.status import TROUBLED_MAX, BrokerStatus, State
+from headrace_admin.engine.reassignments import Leaving, Outcome, Started
+from headrace_admin.engine.statuses import Judged
+from headrace_common.core.ids import TopicId
+from headrace_common.core.image import ClusterImage
+from headrace_common.rpc.convert import partition_to_proto
+from headrace_common.rpc.status import detail_of
+from headrace_proto.v1 import admin_pb2 as pb
+
+_STATES: Final[Mapping[State, pb.ClusterState.ValueType]] = {
+    State.HEALTHY: pb.HEALTHY,
+    State.DEGRADED: pb.DEGRADED,
+    State.UNAVAILABLE: pb.UNAVAILABLE,
+}
+
+
+def status_message(judged: Judged) -> pb.DescribeStatusResponse:
+    """The status with its verdict."""
+    status = judged.status
+    return pb.DescribeStatusResponse(
+        state=_STATES[judged.state],
+        verdict=judged.verdict,
+        cluster_id=status.cluster_id,
+        controller_id=status.controller,
+        metadata_store_reachable=status.store_reachable,
+        brokers=[_broker(b) for b in status.brokers],
+        topics=status.topics,
+        partitions=status.partitions,
+        offline=len(status.offline),
+        under_min_isr=len(status.under_min_isr),
+        under_replicated=len(status.under_replicated),
+        reassigning=status.reassigning,
+        recovering=len(status.recovering),
+        not_preferred=status.not_preferred,
+        troubled=[
+            pb.TroubledPartition(topic=t.topic, partition=partition_to_proto(t.partition), min_isr=t.min_isr)
+            for t in status.troubles[:TROUBLED_MAX]
+        ],
+    )
+
+
+def _broker(b: BrokerStatus) -> pb.BrokerStatus:
+    return pb.BrokerStatus(
+        broker_id=b.node.key.id,
+        rack=b.node.rack,
+        fenced=b.node.fenced,
+        in_controlled_shutdown=b.node.in_controlled_shutdown,
+        drained=b.node.drained,
+        leaders=b.leaders,
+        replicas=b.replicas,
+        in_sync=b.in_sync,
+        away_since_ms=b.away_since_ms,
+    )
+
+
+def progress_message(
+    found: Iterable[Progress], image: ClusterImage, throttle: int | None
+) -> pb.DescribeReassignmentsResponse:
+    """Reassignments under way; topics by name where the image knows them."""
+    return pb.DescribeReassignmentsResponse(
+        partitions=[
+            pb.ReassignmentProgress(
+                topic=topic_name(image, p.partition.id.topic_id),
+                partition=partition_to_proto(p.partition),
+                leader_bytes=p.leader_bytes,
+                replicas=[_replica(r) for r in p.replicas],
+            )
+            for p in found
+        ],
+        throttle_bytes_per_s=throttle,
+    )
+
+
+def _replica(r: ReplicaProgress) -> pb.ReplicaProgress:
+    return pb.ReplicaProgress(
+        broker_id=r.broker, bytes=r.size_bytes, percent=r.percent, in_sync=r.in_sync, bytes_per_s=r.bytes_per_s
+    )
+
+
+def topic_name(image: ClusterImage, topic_id: TopicId) -> str:
+    """The topic's name, or its id where the image does not know it."""
+    topic = image.topics.get(topic_id)
+    return bytes(topic_id).hex() if topic is None else topic.name
+
+
+def rebalance_message(outcome: Outcome, image: ClusterImage) -> pb.RebalanceClusterResponse:
+    """A plan, or what became of it."""
+    return pb.RebalanceClusterResponse(
+        moves=[_move(m, image) for m in outcome.moves],
+        brokers=[_load(x) for x in outcome.plan.loads],
+        bytes_to_copy=outcome.plan.bytes_to_copy,
+    )
+
+
+def leaving_message(leaving: Leaving, image: ClusterImage) -> pb.DecommissionBrokerResponse:
+    """How far a broker is from holding nothing."""
+    return pb.DecommissionBrokerResponse(
+        moves=[_move(m, image) for m in leaving.outcome.moves],
+        brokers=[_load(x) for x in leaving.outcome.plan.loads],
+        bytes_to_copy=leaving.outcome.plan.bytes_to_copy,
+        drained=leaving.drained,
+        replicas_left=leaving.replicas_left,
+        leaders_left=leaving.leaders_left,
+        moving=leaving.moving,
+        next_step=leaving.next_step,
+    )
+
+
+def _move(started: Started, image: ClusterImage) -> pb.PlannedMove:
+    move = started.move
+    message = pb.PlannedMove(
+        topic=move.name.topic,
+        topic_id=image.topic_ids.get(move.name.topic, b""),
+        partition=move.name.partition,
+        replicas_before=list(move.before),
+        replicas=list(move.after),
+        size_bytes=move.size_bytes,
+    )
+    if started.error is not None:
+        detail = detail_of(started.error)
+        message.error, message.message = detail.code, detail.message
+    return message
+
+
+def _load(x: Load) -> pb.BrokerLoad:
+    return pb.BrokerLoad(
+        broker_id=x.broker,
+        replicas_before=x.replicas_before,
+        replicas_after=x.replicas_after,
+        leaders_before=x.leaders_before,
+        leaders_after=x.leaders_after,
+    )

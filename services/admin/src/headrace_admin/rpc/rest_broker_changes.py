@@ -1,0 +1,63 @@
+"""``/v1/brokers/{id}/drain`` and ``…/decommission``: taking leaders, or everything, from a broker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, status
+
+from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.rpc import models_replication as shapes
+from headrace_admin.rpc import views_replication as views
+from headrace_admin.rpc.rest_cluster import BrokerId
+from headrace_common.core.errors import Rejected
+from headrace_proto.v1 import controller_pb2 as pb
+
+
+def broker_change_routes(engine: Administration, reassignments: Reassignments) -> APIRouter:
+    """All routes of this module."""
+    routes = APIRouter(prefix="/v1/brokers/{broker}", tags=["cluster"])
+    _drain(routes, engine)
+    _decommission(routes, reassignments)
+
+    @routes.delete("", operation_id="unregister_broker", status_code=status.HTTP_204_NO_CONTENT)
+    async def unregister_broker(
+        broker: BrokerId, confirm: Annotated[str, Query(max_length=20, description="The id once more.")] = ""
+    ) -> None:
+        """Forget a broker that is stopped and holds nothing."""
+        if confirm != str(broker):
+            raise Rejected(f"broker {broker} would be forgotten; to confirm it, add ?confirm={broker}")
+        await reassignments.unregister(broker)
+
+    return routes
+
+
+def _drain(routes: APIRouter, engine: Administration) -> None:
+    @routes.post("/drain", operation_id="drain_broker")
+    async def drain_broker(broker: BrokerId) -> shapes.Drained:
+        """Move leaders away and keep them away; the broker goes on copying."""
+        answer = await engine.controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker, drained=True))
+        return shapes.Drained(drained=True, still_leading=answer.still_leading)
+
+    @routes.delete("/drain", operation_id="undrain_broker")
+    async def undrain_broker(broker: BrokerId) -> shapes.Drained:
+        """Let leaders come back; an election of preferred leaders brings them back at once."""
+        answer = await engine.controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker, drained=False))
+        return shapes.Drained(drained=False, still_leading=answer.still_leading)
+
+
+def _decommission(routes: APIRouter, reassignments: Reassignments) -> None:
+    @routes.get("/decommission", operation_id="plan_decommission")
+    async def plan_decommission(broker: BrokerId) -> shapes.Leaving:
+        """What would have to move, or has still to move, until the broker holds nothing. Changes nothing."""
+        return views.leaving_out(await reassignments.decommission(broker, validate_only=True))
+
+    @routes.post("/decommission", operation_id="decommission_broker")
+    async def decommission_broker(broker: BrokerId, body: shapes.Decommission) -> shapes.Leaving:
+        """Drain a broker and move what it holds to others; asked again, what is still to be done."""
+        return views.leaving_out(
+            await reassignments.decommission(
+                broker, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
+            )
+        )
