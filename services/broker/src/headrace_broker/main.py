@@ -13,7 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+from headrace_broker.adapters.controller_cluster import ControllerCluster
 from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.grpc_leaders import GrpcLeaders
 from headrace_broker.adapters.otel_measures import publish
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.config import BrokerConfig
@@ -56,7 +58,15 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         )
         identity = directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
-        broker = Broker(who, _engine_settings(config), store=closing.logs, cluster=client, clock=clock, tasks=tasks)
+        broker = Broker(
+            who,
+            _engine_settings(config),
+            store=closing.logs,
+            cluster=ControllerCluster(client),
+            leaders=GrpcLeaders(),
+            clock=clock,
+            tasks=tasks,
+        )
         publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges)
         draining = asyncio.Event()
         server = await stack.enter_async_context(

@@ -10,9 +10,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from headrace_broker.core.copying import CopyAnswer, CopyAsk
+from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.rows import EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
-from headrace_common.core.ids import Offset, PartitionId, TopicId
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
+from headrace_common.core.image import ClusterImage, Partition
 
 
 class WriteStalled(Exception):
@@ -106,6 +109,10 @@ class LogStore(Protocol):
         """Rows with ``start <= base_offset < end``, ascending. Do not write while the iterator is in use."""
         ...
 
+    def producers_before(self, log: LogId, end: Offset) -> tuple[Offset, tuple[ProducerRow, ...]] | None:
+        """The newest producer snapshot at or below ``end``, after its offset; None: there is none."""
+        ...
+
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
         """
         The batches of ``rows``, read in a thread, each compared with its row.
@@ -153,6 +160,53 @@ class Identity:
     format: int
 
 
+@dataclass(frozen=True, slots=True)
+class IsrDecision:
+    """What the controller says of one proposal: the partition as it is now, or why not."""
+
+    current: Partition | None = None
+    error: HeadraceError | None = None
+
+
+class LeaderStream(Protocol):
+    """One open ``Replicate`` stream to a broker. One task sends, another receives."""
+
+    async def send(self, ask: CopyAsk) -> None:
+        """
+        Say something; returns when the transport has taken it.
+
+        Raises:
+            HeadraceError: the stream is broken.
+        """
+        ...
+
+    async def receive(self) -> CopyAnswer | None:
+        """
+        What the leader says next; None: it has ended the stream.
+
+        Raises:
+            HeadraceError: the stream is broken.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Break the stream off, if it is open."""
+        ...
+
+
+class Leaders(Protocol):
+    """The way to other brokers."""
+
+    async def open(self, broker: NodeId, endpoint: Endpoint) -> LeaderStream:
+        """
+        A new stream to the broker that listens there.
+
+        Raises:
+            HeadraceError: it cannot be reached.
+        """
+        ...
+
+
 class Cluster(Protocol):
     """
     The controller and the image that it keeps, as a registered broker sees them.
@@ -164,9 +218,23 @@ class Cluster(Protocol):
         """The image each time it changed, newest only, beginning with the present one; never ends."""
         ...
 
-    async def confirm_deletions(self, topic_ids: Sequence[TopicId]) -> None:
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's newest registration; -1: none."""
+        ...
+
+    async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
         """
-        Say that this broker's logs of these topics are gone.
+        Ask for new ISRs; one answer per proposal, in order.
+
+        Raises:
+            HeadraceError: nothing is known of any of them; ask again later.
+        """
+        ...
+
+    async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
+        """
+        Say that this broker's logs of these topics, and of these single partitions, are gone.
 
         Raises:
             HeadraceError: nothing was noted, or it is unknown; say it again later.

@@ -73,14 +73,6 @@ async def test_a_partition_elsewhere_says_who_leads(engine: Engine) -> None:
     assert replica_of(engine).standing is Standing.STRAY
 
 
-async def test_several_replicas_are_refused_with_a_clear_text(engine: Engine) -> None:
-    await show(engine, with_partition(engine.cluster.image, replicas=(BROKER_ID, NodeId(2)), partition_epoch=9))
-    [result] = await engine.produce(batch_of(1))
-    assert result.error is not None
-    assert result.error.code is ErrorCode.UNSUPPORTED_VERSION
-    assert "2 replicas" in str(result.error)
-
-
 async def test_nobody_begins_to_lead_while_fenced_or_before_this_very_process_is_seen() -> None:
     store = MemoryLogs()
     async with running_engine(store=store) as engine:
@@ -147,7 +139,7 @@ async def test_a_confirmation_that_failed_is_sent_again(engine: Engine, monkeypa
     answers: list[Exception | None] = [MetadataUnavailable("etcd is away"), None]
     confirm = engine.cluster.confirm_deletions
 
-    async def flaky(topic_ids: Sequence[TopicId]) -> None:
+    async def flaky(topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId]) -> None:
         answer = answers.pop(0)
         if answer is not None:
             raise answer

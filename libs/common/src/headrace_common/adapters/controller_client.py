@@ -31,7 +31,7 @@ from headrace_common.core.errors import (
     StaleBrokerEpoch,
     UnknownOutcome,
 )
-from headrace_common.core.ids import Endpoint, NodeId, TopicId
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
     ClusterImage,
@@ -40,7 +40,7 @@ from headrace_common.core.image import (
     NodeKey,
     Role,
 )
-from headrace_common.rpc.convert import delta_from_proto, node_key_to_proto
+from headrace_common.rpc.convert import delta_from_proto, node_key_to_proto, partition_ref_to_proto
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -197,14 +197,41 @@ class ControllerClient:
 
     # --- calls of a registered broker -------------------------------------------------------------------------
 
-    async def confirm_deletions(self, topic_ids: Sequence[TopicId], *, timeout_ms: float = CALL_MS_MAX) -> None:
+    async def alter_partitions(
+        self, changes: Sequence[pb.AlterPartition], *, timeout_ms: float = CALL_MS_MAX
+    ) -> pb.AlterPartitionsResponse:
         """
-        Say that this broker's logs of these topics are gone.
+        Ask for new ISRs of partitions that this broker leads.
+
+        Raises:
+            HeadraceError: nothing is known of any of them; the same may be asked again.
+        """
+        request = pb.AlterPartitionsRequest(broker_id=self.key.id, broker_epoch=self._epoch(), partitions=changes)
+        return await self._calls.active(
+            lambda stub, timeout: stub.AlterPartitions(request, timeout=timeout),
+            timeout_ms=timeout_ms,
+            repeatable=True,
+        )
+
+    async def confirm_deletions(
+        self,
+        topic_ids: Sequence[TopicId],
+        partitions: Sequence[PartitionId] = (),
+        *,
+        timeout_ms: float = CALL_MS_MAX,
+    ) -> None:
+        """
+        Say that this broker's logs of these topics, and of these single partitions, are gone.
 
         Raises:
             HeadraceError: nothing was noted, or it is unknown; say it again later.
         """
-        request = pb.ConfirmDeletionsRequest(broker_id=self.key.id, broker_epoch=self._epoch(), topic_ids=topic_ids)
+        request = pb.ConfirmDeletionsRequest(
+            broker_id=self.key.id,
+            broker_epoch=self._epoch(),
+            topic_ids=topic_ids,
+            partitions=map(partition_ref_to_proto, partitions),
+        )
         await self._calls.active(
             lambda stub, timeout: stub.ConfirmDeletions(request, timeout=timeout),
             timeout_ms=timeout_ms,

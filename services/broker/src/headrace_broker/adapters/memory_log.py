@@ -185,6 +185,12 @@ class MemoryLogs:
         rows = self._live[log].rows if log in self._live else []
         yield from rows[bisect_left(rows, start, key=_base) : bisect_left(rows, end, key=_base)]
 
+    def producers_before(self, log: LogId, end: Offset) -> tuple[Offset, tuple[ProducerRow, ...]] | None:
+        """See ``LogStore``."""
+        kept = self._live[log].producers
+        at = max((offset for offset in kept if offset <= end), default=None)
+        return None if at is None else (Offset(at), kept[at])
+
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
         """See ``LogStore``."""
         await asyncio.sleep(0)

@@ -28,6 +28,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     RowUnreadable,
     decode_index,
     decode_own,
+    decode_producers,
     encode_own,
     make_key,
     split_key,
@@ -42,6 +43,7 @@ from headrace_broker.core.rows import (
     IndexRow,
     LogId,
     LogWrite,
+    ProducerRow,
     PutBatch,
     PutEpoch,
     PutProducers,
@@ -262,6 +264,11 @@ class RocksDbLogs:
         if start < end:
             for key, value in self._store.scan(make_key(log, Kind.INDEX, start), make_key(log, Kind.INDEX, end)):
                 yield _index_row(key, value)
+
+    def producers_before(self, log: LogId, end: Offset) -> tuple[Offset, tuple[ProducerRow, ...]] | None:
+        """See ``LogStore``."""
+        found = self._store.last_below(make_key(log, Kind.PRODUCER, 0), make_key(log, Kind.PRODUCER, end))
+        return (Offset(split_key(found[0])[2]), decode_producers(found[1])) if found else None
 
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
         """See ``LogStore``."""

@@ -87,6 +87,13 @@ class Leadership:
         """Whether as many replicas are in sync as the topic asks for."""
         return len(self.assignment.isr) >= self.assignment.min_isr
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether time alone changes nothing: everybody is in sync and holds everything."""
+        if self.pending is not None or len(self.assignment.isr) < len(self.assignment.replicas):
+            return False
+        return all(follower.behind_since_ms is None for follower in self.followers.values())
+
     def committed(self, written_end: Offset) -> Offset:
         """Up to where every replica that counts holds the log; -1 while that is not known or too few are in sync."""
         if not self.enough:

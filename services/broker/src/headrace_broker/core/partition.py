@@ -177,8 +177,8 @@ class Partition(LocalLog):
                 return self._stop_leading(reason)
             case FollowersChecked(now_ms, lag_ms_max):
                 return self._check_followers(now_ms, lag_ms_max)
-            case PeersChanged(epochs):
-                return self._peers_changed(epochs)
+            case PeersChanged(epochs, now_ms):
+                return self._peers_changed(epochs, now_ms)
             case ProposalRefused(proposal, now_ms):
                 return self._refused(proposal, now_ms)
             case Truncated():
@@ -193,8 +193,8 @@ class Partition(LocalLog):
             case Reconfigured(config):
                 self.config = config
                 return []
-            case CheckpointAsked():
-                snapshot = self.snapshot()
+            case CheckpointAsked(whole):
+                snapshot = self.snapshot() if whole else []
                 return [self.state(), *snapshot] if snapshot or self.high_watermark > self.checkpoint else []
 
     def check_epoch(self, claimed: int | None, *, follower: bool = False) -> HeadraceError | None:
@@ -380,11 +380,11 @@ class Partition(LocalLog):
                 return [ProposeIsr(proposal)]
         return []
 
-    def _peers_changed(self, epochs: dict[NodeId, int]) -> list[Effect]:
+    def _peers_changed(self, epochs: dict[NodeId, int], now_ms: float) -> list[Effect]:
         if self.leading is None:
             return []
         self.leading.peers_changed(epochs)
-        return self._commit(self.leading)
+        return self._commit(self.leading) + self._propose_joining(self.leading, now_ms)
 
     def _refused(self, proposal: Proposal, now_ms: float) -> list[Effect]:
         if self.leading is None:
@@ -407,13 +407,16 @@ class Partition(LocalLog):
         following = self.following
         if following is None or following.epoch != event.leader_epoch:
             return []
-        effects: list[Effect] = []
-        for header, batch in event.batches:
-            if header.base_offset != self.log_end or not self.epochs.latest <= header.leader_epoch <= following.epoch:
+        end, epoch = self.log_end, self.epochs.latest
+        for header, _ in event.batches:
+            if header.base_offset != end or not epoch <= header.leader_epoch <= following.epoch:
                 raise CorruptBatch(
                     f"the leader sent a batch for offset {header.base_offset} in epoch {header.leader_epoch}, but the"
-                    f" log ends at {self.log_end} in epoch {self.epochs.latest}; it is asked for again"
+                    f" log ends at {end} in epoch {epoch}; it is asked for again"
                 )
+            end, epoch = Offset(header.next_offset), header.leader_epoch
+        effects: list[Effect] = []
+        for header, batch in event.batches:
             effects += self.begin_epoch(header.leader_epoch)
             effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms)
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)

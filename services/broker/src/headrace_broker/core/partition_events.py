@@ -100,6 +100,7 @@ class PeersChanged:
     """Brokers that may be in sync now, by the image, with their epochs."""
 
     epochs: dict[NodeId, int]
+    now_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,9 @@ class Reconfigured:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """Write what a restart would otherwise have to find out."""
+    """Write what a restart would otherwise have to find out; not ``whole``: only the high watermark."""
+
+    whole: bool = True
 
 
 Event = (

@@ -12,22 +12,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from headrace_broker.core.leadership import Assignment
 from headrace_broker.core.measures import Measures, PartitionGauges
 from headrace_broker.core.partition import Partition, segment_rows
 from headrace_broker.core.partition_events import CheckpointAsked, TrimAsked
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.copy_session import Stored
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
+from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
-from headrace_broker.ports import Cluster, LogStore, RecoveryReport
+from headrace_broker.ports import Cluster, Leaders, LogStore, RecoveryReport
 from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
@@ -85,6 +88,7 @@ class Broker:
         *,
         store: LogStore,
         cluster: Cluster,
+        leaders: Leaders,
         clock: Clock,
         tasks: TaskRunner,
     ) -> None:
@@ -93,8 +97,13 @@ class Broker:
         self.replicas = Replicas(who.broker_id)
         self.tail = TailCache(settings.tail_cache_bytes)
         self.loop = StorageLoop(store, clock, self.tail, self.measures, settings.flush, settings.limits)
-        self.follower = ImageFollower(self.replicas, self.loop, store, self.tail, clock, who.incarnation)
-        self.fetches = Fetches(self.replicas, self.tail, ColdReader(store, tasks, self.measures), self.measures)
+        cold = ColdReader(store, tasks, self.measures)
+        stored = Stored(store, self.tail, cold)
+        self.replication = Replication(self.replicas, self.loop, stored, cluster, leaders, clock, tasks)
+        self.follower = ImageFollower(
+            self.replicas, self.loop, store, self.tail, clock, who.incarnation, self.replication
+        )
+        self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
         self.offsets = Offsets(self.replicas, store)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
         self.producer_ids = ProducerIds(cluster, tasks)
@@ -137,6 +146,9 @@ class Broker:
         start(self.upkeep.retention(), name="retention")
         start(self.upkeep.disk(), name="disk")
         start(self.upkeep.late(), name="late-requests")
+        start(self.replication.proposals.run(), name="isr-changes")
+        start(self.replication.check_followers(), name="followers")
+        start(self.replication.checkpoint(), name="high-watermarks")
 
     def drain(self) -> None:
         """Whoever waits for records is answered at once; produce requests are still taken."""
@@ -193,7 +205,7 @@ class Broker:
             return list(self.replicas.all())
         return [replica for topic_id in dict.fromkeys(topics) for replica in self.replicas.of_topic(topic_id)]
 
-    def segments(self, replica: Replica) -> list[SegmentRow]:
+    def segments(self, replica: Replica) -> Sequence[SegmentRow]:
         """All segments of a log, the active one last."""
         return segment_rows(replica.core)
 
@@ -212,8 +224,32 @@ class Broker:
             "image_revision": lambda: self.replicas.image.revision,
             "producer_ids_left": lambda: self.producer_ids.left,
             "partitions_led": lambda: sum(one.core.leader_epoch is not None for one in self.replicas.all()),
+            "partitions_followed": lambda: self.replication.copied_partitions,
+            "replication_streams_broken": lambda: self.replication.broken_streams,
+            "under_replicated_partitions": lambda: self._led(lambda now: len(now.isr) < len(now.replicas)),
+            "under_min_isr_partitions": lambda: self._led(lambda now: len(now.isr) < now.min_isr),
             **logs,
         }
+
+    def _led(self, condition: Callable[[Assignment], bool]) -> int:
+        led = (one.core.leading for one in self.replicas.all())
+        return sum(leading is not None and condition(leading.assignment) for leading in led)
+
+    def log_ends(self, partitions: Sequence[PartitionId]) -> list[tuple[PartitionId, int, Offset]]:
+        """
+        Newest epoch and written end of those of the logs that are here and sound, for an election.
+
+        Raises:
+            Rejected: too many at once.
+        """
+        if len(partitions) > TRIMS_PER_REQUEST_MAX:
+            raise Rejected(f"the request names {len(partitions)} partitions; {TRIMS_PER_REQUEST_MAX} is the most")
+        found = [self.replicas.get(partition) for partition in dict.fromkeys(partitions)]
+        return [
+            (one.id, one.core.epochs.epoch_at(Offset(one.core.written_end - 1)), one.core.written_end)
+            for one in found
+            if one is not None and one.damage is None and one.standing is not Standing.DELETING
+        ]
 
     def _count(self, standing: Standing) -> int:
         return sum(one.standing is standing for one in self.replicas.all())

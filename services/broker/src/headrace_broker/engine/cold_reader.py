@@ -40,13 +40,17 @@ class ColdReader:
         self._store = store
         self._tasks = tasks
         self._measures = measures
-        self._ahead: OrderedDict[tuple[LogId, Offset], _Ahead] = OrderedDict()
+        self._ahead: OrderedDict[tuple[LogId, Offset, int], _Ahead] = OrderedDict()
         self._ahead_bytes = 0
         self._expected: OrderedDict[tuple[LogId, Offset], None] = OrderedDict()
 
-    async def read(self, replica: Replica, offset: Offset, bytes_max: int, *, first: bool) -> list[bytes]:
+    async def read(
+        self, replica: Replica, offset: Offset, bytes_max: int, *, first: bool, end: Offset | None = None
+    ) -> list[bytes]:
         """
-        Batches from the one that holds ``offset`` up to the high watermark, of at most ``bytes_max`` bytes.
+        Batches from the one that holds ``offset`` up to ``end``, of at most ``bytes_max`` bytes.
+
+        Without ``end`` up to the high watermark. With it what is read may yet be truncated, so nothing is read ahead.
 
         Raises:
             OffsetOutOfRange: the log was trimmed meanwhile.
@@ -54,18 +58,20 @@ class ColdReader:
             StorageFailed: a batch cannot be read; the text names it.
         """
         log = replica.core.log
-        ahead = self._ahead.pop((log, offset), None)
+        committed, end = end is None, replica.core.high_watermark if end is None else end
+        ahead = self._ahead.pop((log, offset, replica.core.truncations), None) if committed else None
         if ahead is not None:
             self._ahead_bytes -= ahead.size
             rows = _fitting(ahead.rows, bytes_max, first=first)
             self._measures.read_ahead_hits += 1
             found = await self._shared(ahead, len(rows))
         else:
-            rows = self._rows(replica, offset, bytes_max, first=first)
+            rows = self._rows(replica, offset, bytes_max, end, first=first)
             found = await self._try(log, rows)
         if isinstance(found, StorageFailed):
             raise self._explained(replica, offset, found)
-        self._go_on(replica, offset, rows, bytes_max, sequential=ahead is not None)
+        if committed:
+            self._go_on(replica, offset, rows, bytes_max, end, sequential=ahead is not None)
         self._measures.cold_reads += 1
         self._measures.cold_bytes += sum(map(len, found))
         return found
@@ -74,17 +80,17 @@ class ColdReader:
         found = await ahead.task
         return found if isinstance(found, StorageFailed) else found[:count]
 
-    def _rows(self, replica: Replica, offset: Offset, bytes_max: int, *, first: bool) -> list[IndexRow]:
+    def _rows(self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool) -> list[IndexRow]:
         core = replica.core
         holder = self._store.floor(core.log, offset)
         start = offset if holder is None else holder.base_offset
         rows: list[IndexRow] = []
         room = bytes_max
-        for row in self._store.index(core.log, start, core.high_watermark):
+        for row in self._store.index(core.log, start, end):
             room -= row.size
             if room < 0 and (rows or not first):
                 break
-            if row.next_offset > core.high_watermark:
+            if row.next_offset > end:
                 break
             rows.append(row)
             if len(rows) == ROWS_PER_READ_MAX:
@@ -108,7 +114,7 @@ class ColdReader:
         return error
 
     def _go_on(
-        self, replica: Replica, offset: Offset, rows: list[IndexRow], bytes_max: int, *, sequential: bool
+        self, replica: Replica, offset: Offset, rows: list[IndexRow], bytes_max: int, end: Offset, *, sequential: bool
     ) -> None:
         """Read the next chunk ahead if this one was asked for in sequence; remember where the next would begin."""
         if not rows:
@@ -121,13 +127,14 @@ class ColdReader:
             if len(self._expected) > EXPECTED_MAX:
                 self._expected.popitem(last=False)
             return
-        if following in self._ahead:
+        key = (*following, replica.core.truncations)
+        if key in self._ahead:
             return
-        more = self._rows(replica, following[1], bytes_max, first=True)
+        more = self._rows(replica, following[1], bytes_max, end, first=True)
         size = sum(row.size for row in more)
         if not more or size > READ_AHEAD_BYTES_MAX:
             return
-        self._ahead[following] = _Ahead(more, self._tasks.start(self._try(log, more), name="read-ahead"), size)
+        self._ahead[key] = _Ahead(more, self._tasks.start(self._try(log, more), name="read-ahead"), size)
         self._ahead_bytes += size
         while self._ahead_bytes > READ_AHEAD_BYTES_MAX:
             _, dropped = self._ahead.popitem(last=False)

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace_broker.core.leadership import Leadership
 from headrace_broker.core.measures import Measures
+from headrace_broker.core.partition import Parted
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
-from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected
+from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.core.image import NodeKey, Role
 
 RESPONSE_BYTES_MAX: Final = 8 << 20
 """Bytes of batches in one answer, whatever is asked for."""
@@ -35,6 +38,8 @@ class FetchEntry:
     offset: Offset
     bytes_max: int
     leader_epoch: int | None
+    last_epoch: int | None = None
+    """Leader epoch of the last record that the client has; None: it has none, or does not care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class FetchAsk:
     bytes_min: int
     bytes_max: int
     wait_ms: int
+    rack: str | None = None
+    """The client's; with it followers answer too. None: leaders only."""
 
 
 @dataclass(slots=True)
@@ -57,6 +64,15 @@ class Fetched:
     batches: list[bytes] = field(default_factory=list)
     error: HeadraceError | None = None
     leader: tuple[NodeId, int] | None = None
+    parted: Parted | None = None
+    """What the client read last is not in this log; there are no batches."""
+    preferred: NodeId | None = None
+    """A replica nearer to the client, which it should ask instead; there are no batches."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether waiting for records changes nothing."""
+        return self.error is not None or self.parted is not None or self.preferred is not None
 
 
 class _Wait:
@@ -94,7 +110,7 @@ class FetchSession:
             told.clear()
         for result in results:
             now = (result.high_watermark, result.log_start)
-            if result.batches or result.error is not None or told.get(result.partition) != now:
+            if result.batches or result.decided or told.get(result.partition) != now:
                 told[result.partition] = now
                 news.append(result)
         return news
@@ -150,15 +166,11 @@ class Fetches:
             result = Fetched(entry.partition)
             results.append(result)
             try:
-                replica = self._replicas.leading(entry.partition, entry.leader_epoch)
-                core = replica.core
-                result.high_watermark, result.log_start = core.high_watermark, core.log_start
-                if not core.log_start <= entry.offset <= core.high_watermark:
-                    raise OffsetOutOfRange(
-                        f"offset {entry.offset} is not in {core.log_start} to {core.high_watermark}"
-                        f" of {replica.topic}-{entry.partition.partition}"
-                    )
-                if entry.offset == core.high_watermark or (room <= 0 and total):
+                replica = self._find(entry, ask, result)
+                if result.decided:
+                    failed = True
+                    continue
+                if entry.offset >= replica.core.high_watermark or (room <= 0 and total):
                     continue
                 result.batches = await self._read(replica, entry, room, first=total == 0)
             except HeadraceError as error:
@@ -170,6 +182,47 @@ class Fetches:
             room -= size
             total += size
         return results, total, failed
+
+    def _find(self, entry: FetchEntry, ask: FetchAsk, result: Fetched) -> Replica:
+        """The replica to read from, what is known of it, and whether the client is to go elsewhere."""
+        if ask.rack is None:
+            replica = self._replicas.leading(entry.partition, entry.leader_epoch)
+        else:
+            replica = self._replicas.readable(entry.partition, entry.leader_epoch)
+        core, offset = replica.core, entry.offset
+        result.high_watermark, result.log_start = core.high_watermark, core.log_start
+        where = f"{replica.topic}-{entry.partition.partition}"
+        if core.leading is None:
+            if offset < core.log_start:
+                raise OffsetOutOfRange(f"offset {offset} is below {core.log_start} on this follower of {where}")
+            if offset > core.high_watermark:
+                raise OffsetNotAvailable(
+                    f"this follower of {where} knows of records below {core.high_watermark} only; ask again, or ask"
+                    " the leader"
+                )
+            return replica
+        if not core.log_start <= offset <= core.log_end:
+            raise OffsetOutOfRange(f"offset {offset} is not in {core.log_start} to {core.high_watermark} of {where}")
+        if entry.last_epoch is not None and entry.last_epoch >= 0:
+            epoch, end = core.epochs.end_offset_for(entry.last_epoch, core.log_end)
+            if epoch >= 0 and (epoch < entry.last_epoch or end < offset):
+                result.parted = Parted(epoch, end)
+        if ask.rack is not None:
+            result.preferred = self._nearer(replica, core.leading, offset, ask.rack)
+        return replica
+
+    def _nearer(self, replica: Replica, leading: Leadership, offset: Offset, rack: str) -> NodeId | None:
+        """An in-sync replica in ``rack`` that has the offset, unless this one is there itself (KIP-392)."""
+        nodes = self._replicas.image.nodes
+        here = nodes.get(NodeKey(Role.BROKER, self._replicas.broker_id))
+        if here is not None and here.rack == rack:
+            return None
+        for broker, follower in leading.followers.items():
+            node = nodes.get(NodeKey(Role.BROKER, broker))
+            near = node is not None and node.rack == rack and not node.fenced and not node.in_controlled_shutdown
+            if near and broker in leading.assignment.isr and follower.written_end >= offset:
+                return broker
+        return None
 
     async def _read(self, replica: Replica, entry: FetchEntry, room: int, *, first: bool) -> list[bytes]:
         core, bytes_max = replica.core, min(room, entry.bytes_max)

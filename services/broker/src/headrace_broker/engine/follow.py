@@ -14,17 +14,19 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from headrace_broker.core.partition import Partition
-from headrace_broker.core.partition_events import Deposed, Elected, Event, Reconfigured
+from headrace_broker.core.partition_events import Deposed, Elected, Event, Followed, Reassigned, Reconfigured
 from headrace_broker.core.producers import Producers
-from headrace_broker.core.rows import DropLog, IndexRow, LogWrite
+from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
+from headrace_broker.engine.rebuilding import rows_since
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
+from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import Cluster, LogStore, RecoveredLog
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import HeadraceError, NotLeader, StorageFailed
-from headrace_common.core.ids import Offset, PartitionId, TopicId
+from headrace_common.core.ids import NO_NODE, Offset, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_common.runtime.clock import Clock
@@ -49,6 +51,7 @@ class ImageFollower:
         tail: TailCache,
         clock: Clock,
         incarnation: bytes,
+        replication: Replication,
     ) -> None:
         self._replicas = replicas
         self._loop = loop
@@ -58,6 +61,7 @@ class ImageFollower:
         self._incarnation = incarnation
         self._key = NodeKey(Role.BROKER, replicas.broker_id)
         self._may_lead = False
+        self._replication = replication
         self._accepted: list[Replica] = []
         """Logs whose loss of records the image accepts, until their evidence is lowered."""
         self._to_delete = asyncio.Event()
@@ -94,10 +98,14 @@ class ImageFollower:
             steps += self._reconfigure(old, image, all_changed=new_defaults)
         if unlocked or image.partitions is not old.partitions or image.topics is not old.topics:
             steps += self._assign(EMPTY_IMAGE if unlocked else old, image)
-        if image.deletions is not old.deletions:
+        if image.deletions is not old.deletions or image.removals is not old.removals:
             self._to_delete.set()
         await self._lower_evidence()
         await self._loop.post_all(steps)
+        for replica in {replica for replica, _ in steps}:
+            self._replication.follow(replica)
+        if image.nodes is not old.nodes:
+            self._replication.peers_changed(image)
         if old.revision == 0:
             self._report_strays()
         self.changed.set()
@@ -126,6 +134,9 @@ class ImageFollower:
                 replica.topic = topic.name
                 if replica.core.config != config:
                     steps.append((replica, Reconfigured(config)))
+                    if replica.metadata is not None and replica.core.leading is not None:
+                        assignment = self._replication.assignment(replica.metadata, config)
+                        steps.append((replica, Reassigned(assignment, self._clock.monotonic_ms())))
         return steps
 
     def _defaults(self, image: ClusterImage) -> dict[str, str]:
@@ -156,7 +167,7 @@ class ImageFollower:
                 continue  # its topic is not complete yet
             if before is partition and partition_id.topic_id in old.topics:
                 continue
-            if me in partition.replicas and len(partition.replicas) == 1:
+            if me in partition.replicas:
                 steps += self._host(image, partition)
             elif (replica := self._replicas.get(partition_id)) is not None:
                 steps += self._set_aside(image, [replica])
@@ -175,6 +186,7 @@ class ImageFollower:
             steps.append((replica, writes))
         if replica.standing is Standing.DELETING:
             return steps
+        replica.metadata = partition
         leads = partition.leader == self._replicas.broker_id
         if replica.damage is not None and leads and partition.recovering:
             _log.warning("the loss of records was accepted", extra=_about(replica, partition.leader_epoch))
@@ -185,13 +197,30 @@ class ImageFollower:
         config = self._config(image, partition.id.topic_id)
         if replica.core.config != config:
             steps.append((replica, Reconfigured(config)))
+        return steps + self._role(replica, partition, config, leads=leads)
+
+    def _role(self, replica: Replica, partition: PartitionMetadata, config: TopicConfig, *, leads: bool) -> list[_Step]:
+        """Lead, follow, or neither."""
+        core, epoch = replica.core, partition.leader_epoch
         if leads and replica.damage is None:
-            if self._may_lead and replica.core.leader_epoch != partition.leader_epoch:
-                self._say(replica, partition.leader_epoch)
-                steps.append((replica, Elected(partition.leader_epoch)))
-        elif replica.core.leader_epoch is not None:
-            steps.append(self._depose(replica))
-        return steps
+            assignment = self._replication.assignment(partition, config)
+            if core.leader_epoch == epoch:
+                return [(replica, Reassigned(assignment, self._clock.monotonic_ms()))]
+            if not self._may_lead:
+                return []
+            self._say(replica, epoch)
+            replica.lose_followers()
+            return [(replica, Elected(assignment, self._clock.monotonic_ms()))]
+        if partition.leader == NO_NODE or leads:
+            if core.known_epoch is None:
+                return []
+            return [self._depose(replica)]
+        if core.following == (partition.leader, epoch):
+            return []
+        replica.lose_followers()
+        replica.wake()
+        moved = NotLeader(f"broker {partition.leader} leads the partition now; refresh metadata and ask there")
+        return [(replica, Followed(partition.leader, epoch, moved))]
 
     def _say(self, replica: Replica, epoch: int) -> None:
         known = replica.core.epochs.latest
@@ -217,13 +246,17 @@ class ImageFollower:
         """The image has no use for these logs. They stay; only an order to delete their topic removes them."""
         alive = [replica for replica in replicas if replica.standing is not Standing.DELETING]
         for replica in alive:
-            replica.standing = Standing.STRAY
-        stray = [replica for replica in alive if replica.id.topic_id not in image.deletions]
+            replica.standing, replica.metadata = Standing.STRAY, None
+        ordered = {removal.id for removal in image.removals.values() if self._replicas.broker_id in removal.pending}
+        stray = [
+            replica for replica in alive if replica.id.topic_id not in image.deletions and replica.id not in ordered
+        ]
         if stray:
             _log.warning("stray logs: kept, not served", extra={"logs": len(stray), **_about(stray[0], None)})
         return [self._depose(replica) for replica in alive]
 
     def _depose(self, replica: Replica) -> _Step:
+        replica.lose_followers()
         replica.wake()
         return replica, Deposed(NotLeader("the partition moved to another leader; refresh metadata and ask there"))
 
@@ -237,37 +270,55 @@ class ImageFollower:
         while True:
             await self._to_delete.wait()
             self._to_delete.clear()
-            ordered = self._ordered()
-            if not ordered:
+            topics, partitions = self._ordered()
+            if not topics and not partitions:
                 continue
-            await self._drop(ordered)
+            await self._drop(topics, partitions)
             try:
-                await cluster.confirm_deletions(ordered)
+                await cluster.confirm_deletions(topics, partitions)
             except HeadraceError as error:
-                _log.warning("deletions could not be confirmed: %s", error, extra={"topics": len(ordered)})
+                _log.warning(
+                    "deletions could not be confirmed: %s",
+                    error,
+                    extra={"topics": len(topics), "partitions": len(partitions)},
+                )
                 await self._clock.sleep_ms(DELETION_RETRY_MS)
                 self._to_delete.set()
 
-    def _ordered(self) -> list[TopicId]:
-        deletions = self._replicas.image.deletions.values()
-        return [deletion.topic_id for deletion in deletions if self._replicas.broker_id in deletion.pending]
+    def _ordered(self) -> tuple[list[TopicId], list[PartitionId]]:
+        image, me = self._replicas.image, self._replicas.broker_id
+        topics = [deletion.topic_id for deletion in image.deletions.values() if me in deletion.pending]
+        partitions = [
+            removal.id
+            for removal in image.removals.values()
+            if me in removal.pending
+            and (removal.id not in image.partitions or me not in image.partitions[removal.id].replicas)
+        ]
+        return topics, partitions
 
-    async def _drop(self, topics: Sequence[TopicId]) -> None:
+    async def _drop(self, topics: Sequence[TopicId], partitions: Sequence[PartitionId]) -> None:
         doomed = [replica for topic_id in topics for replica in self._replicas.of_topic(topic_id)]
+        single = (self._replicas.get(partition) for partition in partitions if partition.topic_id not in topics)
+        doomed += [replica for replica in single if replica is not None]
         if not doomed:
             return
-        gone = NotLeader("the topic was deleted; refresh metadata")
+        gone = NotLeader("the log was deleted here by order; refresh metadata")
         for replica in doomed:
             replica.standing = Standing.DELETING
         await self._loop.post_all((replica, Deposed(gone)) for replica in doomed)
         for replica in doomed:
+            replica.lose_followers()
             replica.wake()
+            self._replication.follow(replica)
         await self._store.lower_evidence([(replica.core.log, Offset(0), -1) for replica in doomed])
         await self._loop.post_all((replica, [DropLog(replica.core.log)]) for replica in doomed)
         self._tail.drop({replica.core.log for replica in doomed})
         for replica in doomed:
             self._replicas.remove(replica)
-        _log.info("logs were deleted by order", extra={"logs": len(doomed), "topics": len(topics)})
+        _log.info(
+            "logs were deleted by order",
+            extra={"logs": len(doomed), "topics": len(topics), "partitions": len(partitions)},
+        )
         await self._store.reclaim()
 
 
@@ -280,7 +331,7 @@ def restored(
     The rows of a damaged log may not be readable; it does not lead before its loss is accepted.
     """
     try:
-        rows = _since_snapshot(store, log)
+        rows = rows_since(store, log.log, log.producers_at, log.log_end)
     except StorageFailed:
         if log.damage is None:
             raise
@@ -292,13 +343,6 @@ def restored(
     core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
     core.snapshot_bytes = sum(row.size for row in rows)
     return core
-
-
-def _since_snapshot(store: LogStore, log: RecoveredLog) -> list[IndexRow]:
-    holder = store.floor(log.log, log.producers_at)
-    inside = holder is not None and holder.next_offset > log.producers_at  # the log start may be inside a batch
-    replay_from = holder.base_offset if holder is not None and inside else log.producers_at
-    return list(store.index(log.log, replay_from, log.log_end))
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:

@@ -17,7 +17,7 @@ from headrace_broker.core.time_search import first_batch_reaching, newest_batch
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.ports import LogStore
 from headrace_common.core.batch import decode_batch
-from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected, StorageFailed
+from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected, StorageFailed
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 LATEST: Final = -1
@@ -134,6 +134,10 @@ class Offsets:
             replica = self._replicas.leading(ask.partition, ask.leader_epoch)
             core = replica.core
             if ask.timestamp_ms == LATEST:
+                if not core.end_known:
+                    raise OffsetNotAvailable(
+                        "the new leader does not know yet how far the log is committed; ask again in a moment"
+                    )
                 return OffsetFound(core.high_watermark, -1, core.leader_epoch or 0)
             if ask.timestamp_ms == EARLIEST:
                 return OffsetFound(core.log_start, -1, core.epochs.epoch_at(core.log_start))

@@ -19,10 +19,10 @@ from headrace_common.core.errors import (
     ReplicaDamaged,
     UnknownTopicId,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+from headrace_common.core.image import Partition as PartitionMetadata
 
 ACCEPT_LOSS: Final = (
     "bring the disk back as it was, or accept the loss by setting unclean.leader.election.enable=true on the topic"
@@ -48,6 +48,30 @@ class HighWatermarkWaiter(Protocol):
         ...
 
 
+class CopyWatcher(Protocol):
+    """The leader's end of a follower's stream."""
+
+    def grown(self, replica: Replica) -> None:
+        """More of the log is written."""
+        ...
+
+    def shown(self, replica: Replica) -> None:
+        """Its high watermark or its start has moved."""
+        ...
+
+    def lost(self, replica: Replica) -> None:
+        """It is not led here any more, or in another epoch."""
+        ...
+
+
+class ProgressWatcher(Protocol):
+    """The follower's end of a stream to a leader."""
+
+    def moved(self, replica: Replica) -> None:
+        """The log end or the written end has moved."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Replica:
     """One log here, with its core and those who wait for it."""
@@ -58,6 +82,12 @@ class Replica:
     """Its name; empty while the image does not know it."""
     damage: Damage | None = None
     waiters: set[HighWatermarkWaiter] = field(default_factory=set)
+    sessions: list[CopyWatcher] = field(default_factory=list)
+    """Followers that copy this log from here."""
+    copier: ProgressWatcher | None = None
+    """Who copies this log from its leader."""
+    metadata: PartitionMetadata | None = None
+    """What the image that was taken in last says of the partition."""
 
     @property
     def id(self) -> PartitionId:
@@ -68,6 +98,11 @@ class Replica:
         """Tell all who wait."""
         for waiter in tuple(self.waiters):
             waiter.moved(self, more_bytes)
+
+    def lose_followers(self) -> None:
+        """Tell the followers that this is not their leader any more, or in another epoch."""
+        for session in tuple(self.sessions):
+            session.lost(self)
 
 
 class Replicas:
@@ -124,6 +159,21 @@ class Replicas:
                 raise wrong
         return replica
 
+    def readable(self, partition: PartitionId, epoch: int | None) -> Replica:
+        """
+        The replica, led or followed by this broker in the epoch that the client believes in.
+
+        Raises:
+            HeadraceError: why it cannot be served here, and what to do.
+        """
+        replica = self._by_id.get(partition)
+        if replica is None or replica.standing is not Standing.ONLINE or replica.core.known_epoch is None:
+            raise self._why_not(partition, replica)
+        wrong = replica.core.check_epoch(epoch, follower=True)
+        if wrong is not None:
+            raise wrong
+        return replica
+
     def leader_of(self, partition: PartitionId) -> tuple[NodeId, int] | None:
         """Who leads, by the image, and in which epoch; None: not known or nobody."""
         known = self.image.partitions.get(partition)
@@ -143,11 +193,6 @@ class Replicas:
         if known is None:
             return UnknownTopicOrPartition(
                 f"topic {topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition.partition}"
-            )
-        if len(known.replicas) > 1:
-            return UnsupportedVersion(
-                f"{name} has {len(known.replicas)} replicas; this version serves partitions with one replica only:"
-                " create the topic with replication factor 1"
             )
         if replica is not None and replica.damage is not None:
             damage = replica.damage

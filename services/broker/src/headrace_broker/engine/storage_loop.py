@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.partition_events import (
     Answer,
@@ -23,10 +24,11 @@ from headrace_broker.core.partition_events import (
     Event,
     ForgetBelow,
     GroupWritten,
+    ProposeIsr,
     Refuse,
     ShowUpTo,
 )
-from headrace_broker.core.rows import LogWrite, PutBatch
+from headrace_broker.core.rows import DropSuffix, LogWrite, PutBatch
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Arrival, Caller, Flush, Group, Posted, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
@@ -89,6 +91,8 @@ class StorageLoop:
         self.on_growth: Callable[[], None] = lambda: None
         """Called before more is queued after each ``GROWTH_BYTES``: the disk guard looks."""
         self._growth = 0
+        self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
+        """Called with each ISR that a leader asks for."""
 
     # --- called by others ---------------------------------------------------------------------------------
 
@@ -124,19 +128,31 @@ class StorageLoop:
             self._room.clear()
         self._work.set()
 
-    def post(self, replica: Replica, event: Event | Sequence[LogWrite]) -> asyncio.Future[None]:
+    def post(self, replica: Replica, event: Event | Sequence[LogWrite], size: int = 0) -> asyncio.Future[None]:
         """
         Queue an event, or writes of a log that nobody uses yet; done when what it writes is down by the flush policy.
 
-        The future raises what the core raised, or ``StorageFailed``.
+        ``size``: bytes of batches in it. The future raises what the core raised, or ``StorageFailed``.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.failure is not None:
             done.set_exception(self.failure)
             return done
-        self._queue.append(Posted(replica, event, done))
+        self._queue.append(Posted(replica, event, done, size))
+        self._queued_bytes += size
         self._work.set()
         return done
+
+    def handle_now(self, replica: Replica, event: Event) -> None:
+        """
+        Let a partition take in what only moves its high watermark or its ISR, between two steps of the loop.
+
+        Followers tell how far they are many times a second; behind the queue of the producers they would hold up what
+        those wait for.
+        """
+        scratch = Group()
+        self._do(replica, replica.core.handle(event), scratch)
+        assert not scratch.writes, "what writes goes through the queue"
 
     async def post_all(self, events: Iterable[tuple[Replica, Event | Sequence[LogWrite]]]) -> None:
         """Queue many events in order and wait for all of them; the first failure is raised."""
@@ -214,7 +230,11 @@ class StorageLoop:
                 self._run_arrival(item, now_ms, group)
             else:
                 assert isinstance(item, Posted)
+                if room < item.size and group.writes:
+                    break
                 queue.popleft()
+                room -= item.size
+                self._queued_bytes -= item.size
                 self._run_posted(item, group)
             if len(group.writes) > SLICE_ITEMS:
                 break
@@ -265,6 +285,10 @@ class StorageLoop:
                 self._refuse(effect)
             elif isinstance(effect, ForgetBelow):
                 replica.wake()
+                for session in replica.sessions:
+                    session.shown(replica)
+            elif isinstance(effect, ProposeIsr):
+                self.on_proposal(replica, effect.proposal)
             else:
                 assert not isinstance(effect, (Answer, PutBatch))
                 group.writes.append(effect)
@@ -273,7 +297,7 @@ class StorageLoop:
         row = put.row
         end = row.next_offset
         group.writes.append(put)
-        group.ends[replica] = end
+        group.ends[replica] = (end, replica.core.truncations)
         group.bytes += row.size
         group.batches += 1
         measures = self._measures
@@ -293,6 +317,8 @@ class StorageLoop:
         arrival.caller.refused(arrival.index, refuse.error)
 
     def _show(self, replica: Replica, show: ShowUpTo) -> None:
+        for session in replica.sessions:
+            session.shown(replica)
         if replica.waiters:
             replica.wake(self._tail.bytes_between(replica.core.log, show.before, show.high_watermark))
 
@@ -305,6 +331,9 @@ class StorageLoop:
         self._unsynced.append(group)  # so that a failure finds it
         await self._write(group.writes)
         self._unsynced.pop()
+        cut = [write.log for write in group.writes if type(write) is DropSuffix]
+        if cut:  # always before what the same group appends
+            self._tail.drop(cut)
         for write in group.writes:
             if type(write) is PutBatch:
                 self._tail.put(write.log, write.row.base_offset, write.row.next_offset, write.batch)
@@ -315,6 +344,9 @@ class StorageLoop:
             self._confirm(group)
             self._check_room()
             return
+        for replica in group.ends:
+            if replica.copier is not None:
+                replica.copier.moved(replica)
         self._unconfirmed_bytes += group.bytes
         self._unsynced.append(group)
         self._to_sync.set()
@@ -356,13 +388,18 @@ class StorageLoop:
         self._check_room()
 
     def _confirm(self, group: Group, *, synced: bool = False) -> None:
-        for replica, end in group.ends.items():
+        now_ms = self._clock.monotonic_ms()
+        for replica, (end, truncations) in group.ends.items():
             core = replica.core
-            if replica.standing is Standing.DELETING:
-                continue
+            if replica.standing is Standing.DELETING or core.truncations != truncations:
+                continue  # its end was cut since: this says nothing about the end it has now
             if synced:
                 self._store.note_synced(core.log, end, core.epochs.epoch_at(Offset(end - 1)))
-            self._do(replica, core.handle(GroupWritten(end)), group)
+            self._do(replica, core.handle(GroupWritten(end, now_ms)), group)
+            for session in replica.sessions:
+                session.grown(replica)
+            if replica.copier is not None:
+                replica.copier.moved(replica)
         for done in group.done:
             if not done.done():
                 done.set_result(None)

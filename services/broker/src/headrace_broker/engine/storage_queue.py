@@ -77,12 +77,15 @@ class Posted:
     replica: Replica
     event: Event | Sequence[LogWrite]
     done: asyncio.Future[None]
+    size: int = 0
+    """Bytes of batches in ``event``."""
 
 
 @dataclass(slots=True)
 class Group:
     writes: list[LogWrite] = field(default_factory=list)
-    ends: dict[Replica, Offset] = field(default_factory=dict)
+    ends: dict[Replica, tuple[Offset, int]] = field(default_factory=dict)
+    """Where each log ends with this group, and how often its end had been cut until then."""
     done: list[asyncio.Future[None]] = field(default_factory=list)
     bytes: int = 0
     batches: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from headrace_broker.core.copying import CopyAnswer
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.fetch import Fetched
@@ -91,6 +92,10 @@ def fetch_response(correlation_id: int, results: Iterable[Fetched]) -> pb.FetchR
             log_start_offset=result.log_start,
             batches=result.batches,
         )
+        if result.parted is not None:
+            message.diverging.epoch, message.diverging.end_offset = result.parted
+        if result.preferred is not None:
+            message.preferred_replica = result.preferred
         if error is not None:
             message.error = code(error)
             message.message = text(error)
@@ -98,6 +103,31 @@ def fetch_response(correlation_id: int, results: Iterable[Fetched]) -> pb.FetchR
             if leader is not None:
                 message.leader.CopyFrom(leader)
     return response
+
+
+def copy_answer(answer: CopyAnswer) -> pb.ReplicateResponse:
+    """What a leader tells a follower."""
+    response = pb.ReplicateResponse(number=answer.number)
+    add = response.partitions.add
+    for copied in answer.partitions:
+        message = add(
+            topic_id=copied.partition.topic_id,
+            partition=copied.partition.partition,
+            leader_epoch=copied.leader_epoch,
+            high_watermark=copied.high_watermark,
+            log_start=copied.log_start,
+            batches=copied.batches,
+        )
+        if copied.parted is not None:
+            message.diverging.epoch, message.diverging.end_offset = copied.parted
+        if copied.error is not None:
+            message.error, message.message = code(copied.error), text(copied.error)
+    return response
+
+
+def copy_refused(error: HeadraceError) -> pb.ReplicateResponse:
+    """The stream ends."""
+    return pb.ReplicateResponse(error=code(error), message=text(error))
 
 
 def fetch_refused(correlation_id: int, error: HeadraceError) -> pb.FetchResponse:
@@ -186,7 +216,7 @@ def _topic(image: ClusterImage, topic: Topic, max_message_bytes: dict[bytes, int
     return message
 
 
-def log_description(replica: Replica, segments: list[SegmentRow] | None) -> pb.LogDescription:
+def log_description(replica: Replica, segments: Sequence[SegmentRow] | None) -> pb.LogDescription:
     """One log of this broker."""
     core = replica.core
     damage = replica.damage

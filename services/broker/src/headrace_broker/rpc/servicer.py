@@ -14,13 +14,15 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from headrace_broker.core.copying import CopyAsk, Position
 from headrace_broker.engine.broker import Broker
+from headrace_broker.engine.copy_session import POSITIONS_MAX, CopySession
 from headrace_broker.engine.fetch import FetchAsk, FetchEntry, FetchSession
 from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import ProduceEntry, ProduceSession
 from headrace_broker.rpc import encode
 from headrace_common.core.errors import HeadraceError, Rejected
-from headrace_common.core.ids import Offset, PartitionId, TopicId
+from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
@@ -136,6 +138,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 request.min_bytes,
                 request.max_bytes,
                 request.max_wait_ms,
+                request.rack if request.HasField("rack") else None,
             )
             results = await self._broker.fetches.fetch(ask)
         except HeadraceError as error:
@@ -162,6 +165,55 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         await self._draining.wait()
         reader.cancel()
         inbox.close()
+
+    # --- replicate ----------------------------------------------------------------------------------------
+
+    def Replicate(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        return self._replicate(context)
+
+    async def _replicate(self, context: Context) -> None:
+        """Read in one task, read from disk in another, answer in this one."""
+        session = self._broker.replication.session()
+        try:
+            async with TaskRunner() as own:
+                reader = own.start(self._read_positions(session, context), name="copy-read")
+                cold = own.start(session.read_cold(), name="copy-cold")
+                drainer = own.start(self._end_copy_on_drain(session), name="copy-drain")
+                try:
+                    while (answer := await session.answer()) is not None:
+                        await context.write(encode.copy_answer(answer))
+                    if reader.done() and (error := reader.result()) is not None:
+                        await context.write(encode.copy_refused(error))
+                finally:  # at once: gRPC may cancel this task again while the runner waits for them
+                    session.end()
+                    for task in (reader, cold, drainer):
+                        task.cancel()
+        finally:
+            session.end()
+
+    async def _read_positions(self, session: CopySession, context: Context) -> HeadraceError | None:
+        try:
+            while True:
+                request = await context.read()
+                if request is _EOF:
+                    return None
+                if len(request.positions) > POSITIONS_MAX:
+                    raise Rejected(f"the request has {len(request.positions)} positions; {POSITIONS_MAX} is the most")
+                session.take(_copy_ask(request))
+        except grpc.aio.BaseError:
+            return None  # the connection is gone
+        except DecodeError:
+            return Rejected(NO_MESSAGE)
+        except HeadraceError as error:
+            return error
+        finally:
+            session.end()
+
+    async def _end_copy_on_drain(self, session: CopySession) -> None:
+        await self._draining.wait()
+        session.end()
 
     # --- unary --------------------------------------------------------------------------------------------
 
@@ -213,6 +265,17 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             disk_free_bytes=free,
             disk_total_bytes=total,
             recovery_report=encode.report_text(broker.report),
+        )
+
+    async def LogEnds(self, request: pb.LogEndsRequest, context: Context) -> pb.LogEndsResponse:
+        """See the proto."""
+        del context
+        ends = self._broker.log_ends([_partition(one) for one in request.partitions])
+        return pb.LogEndsResponse(
+            logs=[
+                pb.LogEnd(topic_id=id.topic_id, partition=id.partition, last_epoch=epoch, written_end=end)
+                for id, epoch, end in ends
+            ]
         )
 
     async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyResponse:
@@ -283,7 +346,28 @@ def _produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
 
 def _fetch_entry(entry: pb.FetchPartition) -> FetchEntry:
     epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
-    return FetchEntry(_partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch)
+    last = entry.last_fetched_epoch if entry.HasField("last_fetched_epoch") else None
+    return FetchEntry(_partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch, last)
+
+
+def _copy_ask(request: pb.ReplicateRequest) -> CopyAsk:
+    return CopyAsk(
+        NodeId(request.broker_id),
+        request.broker_epoch,
+        [
+            Position(
+                _partition(one),
+                one.leader_epoch,
+                one.last_epoch,
+                Offset(one.log_end),
+                Offset(one.written_end),
+                one.wants,
+            )
+            for one in request.positions
+        ],
+        [_partition(one) for one in request.withdrawn],
+        request.received,
+    )
 
 
 def _offset_ask(entry: pb.ListOffsetsPartition) -> OffsetAsk:

@@ -11,6 +11,7 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
+from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.testing.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
 from headrace_common.core.ids import Offset, PartitionId
@@ -100,6 +101,7 @@ async def running_engine(
             settings or EngineSettings(flush=Flush.OS),
             store=store,
             cluster=cluster,
+            leaders=NoLeaders(),
             clock=clock,
             tasks=tasks,
         )

@@ -13,9 +13,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.leadership import Proposal
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
+from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import LogStore
+from headrace_broker.ports import IsrDecision, LogStore
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Partition, Role, Topic
@@ -40,6 +42,7 @@ class FakeCluster:
 
     image: ClusterImage = EMPTY_IMAGE
     confirmed: list[TopicId] = field(default_factory=list)
+    removed: list[PartitionId] = field(default_factory=list)
     next_producer_id: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -58,9 +61,24 @@ class FakeCluster:
             seen = self.image
             yield seen
 
-    async def confirm_deletions(self, topic_ids: Sequence[TopicId]) -> None:
+    broker_epoch: int = 1
+    proposed: list[tuple[PartitionId, Proposal]] = field(default_factory=list)
+
+    async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
+        """Notes them and grants each."""
+        self.proposed.extend(proposals)
+        granted = []
+        for id, proposal in proposals:
+            isr = tuple(broker for broker, _ in proposal.isr)
+            old = self.image.partitions[id]
+            granted.append(replace(old, isr=isr, partition_epoch=old.partition_epoch + 1))
+        self.show(replace(self.image, partitions={**self.image.partitions, **{p.id: p for p in granted}}))
+        return [IsrDecision(current=partition) for partition in granted]
+
+    async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
         """See ``Cluster``."""
         self.confirmed.extend(topic_ids)
+        self.removed.extend(partitions)
 
     async def allocate_producer_ids(self) -> range:
         """See ``Cluster``."""
@@ -113,6 +131,7 @@ async def running_broker(
             settings or EngineSettings(flush=Flush.OS),
             store=store,
             cluster=cluster,
+            leaders=NoLeaders(),
             clock=clock or SystemClock(),
             tasks=tasks,
         )

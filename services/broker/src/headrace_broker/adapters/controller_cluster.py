@@ -1,0 +1,63 @@
+"""The controller as the broker's engine sees it: ``Cluster`` over the controller client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from headrace_broker.core.leadership import Proposal
+from headrace_broker.ports import IsrDecision
+from headrace_common.adapters.controller_client import ControllerClient
+from headrace_common.core.errors import error_for
+from headrace_common.core.ids import PartitionId, TopicId
+from headrace_common.core.image import ClusterImage
+from headrace_common.rpc.convert import partition_from_proto
+from headrace_proto.v1 import controller_pb2 as pb
+
+ISR_CALL_MS_MAX: Final = 5_000.0
+
+
+class ControllerCluster:
+    """See ``Cluster``."""
+
+    def __init__(self, client: ControllerClient) -> None:
+        self._client = client
+
+    def images(self) -> AsyncIterator[ClusterImage]:
+        """See ``Cluster``."""
+        return self._client.images()
+
+    @property
+    def broker_epoch(self) -> int:
+        """See ``Cluster``."""
+        registered = self._client.registered
+        return -1 if registered is None else registered.epoch
+
+    async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
+        """See ``Cluster``."""
+        changes = [
+            pb.AlterPartition(
+                topic_id=id.topic_id,
+                partition=id.partition,
+                leader_epoch=proposal.leader_epoch,
+                partition_epoch=proposal.partition_epoch,
+                isr=[pb.IsrMember(broker_id=broker, broker_epoch=epoch) for broker, epoch in proposal.isr],
+            )
+            for id, proposal in proposals
+        ]
+        answer = await self._client.alter_partitions(changes, timeout_ms=ISR_CALL_MS_MAX)
+        return [_decision(one) for one in answer.partitions]
+
+    async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
+        """See ``Cluster``."""
+        await self._client.confirm_deletions(topic_ids, partitions)
+
+    async def allocate_producer_ids(self) -> range:
+        """See ``Cluster``."""
+        return await self._client.allocate_producer_ids()
+
+
+def _decision(one: pb.AlterPartitionResult) -> IsrDecision:
+    if one.error:
+        return IsrDecision(error=error_for(one.error, one.message))
+    return IsrDecision(current=partition_from_proto(one.current))

@@ -1,0 +1,63 @@
+"""
+What a follower and its leader say to each other on a ``Replicate`` stream (``broker.proto`` has it on the wire).
+
+The copier (follower) and the copy session (leader) speak it; adapters and servicers translate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from headrace_broker.core.partition import Parted
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a follower is, and whether it wants more."""
+
+    partition: PartitionId
+    leader_epoch: int
+    last_epoch: int
+    """Newest leader epoch in its log; -1: none."""
+    log_end: Offset
+    """-1: it wants to begin anew."""
+    written_end: Offset
+    wants: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAsk:
+    """One message of a follower."""
+
+    broker: NodeId
+    broker_epoch: int
+    positions: Sequence[Position] = ()
+    withdrawn: Sequence[PartitionId] = ()
+    received: int = 0
+    """Answers taken in so far on this stream."""
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a leader tells of one partition."""
+
+    partition: PartitionId
+    leader_epoch: int
+    high_watermark: Offset = Offset(0)
+    log_start: Offset = Offset(0)
+    batches: Sequence[bytes] = field(default_factory=list)
+    parted: Parted | None = None
+    """The logs part below the follower's end; then there are no batches."""
+    error: HeadraceError | None = None
+    """The entry is dropped; ``OffsetOutOfRange``: begin anew at ``log_start``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyAnswer:
+    """One message of a leader; answers of a stream are counted from 1."""
+
+    number: int
+    partitions: Sequence[Copied]

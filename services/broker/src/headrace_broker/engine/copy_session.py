@@ -1,0 +1,283 @@
+"""
+The leader's end of a ``Replicate`` stream: one follower, all partitions that it copies from here.
+
+A session keeps what the follower asked for last. The storage loop tells it when a log has grown or its high watermark
+has moved; it answers with whatever there is to tell, few answers at a time, so partitions at rest cost nothing. Data
+comes from the tail cache; what is no longer there is read by a task of its own, so that a follower that catches up in
+one partition does not hold up the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position
+from headrace_broker.core.partition_events import FollowerFetched
+from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.storage_loop import StorageLoop
+from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.ports import LogStore
+from headrace_common.core.errors import HeadraceError, NotLeader, OffsetOutOfRange, StaleBrokerEpoch
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.core.image import ClusterImage, NodeKey, Role
+from headrace_common.runtime.clock import Clock
+
+ANSWER_BYTES_MAX: Final = 4 << 20
+PARTITION_BYTES_MAX: Final = 1 << 20
+UNRECEIVED_MAX: Final = 4
+"""Answers on their way to a follower."""
+NEWS_DELAY_S: Final = 0.02
+"""How long a moved high watermark waits for data to travel with."""
+POSITIONS_MAX: Final = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    replica: Replica
+    leader_epoch: int
+    log_end: Offset
+    wants: bool
+    told: tuple[int, int] = (-1, -1)
+    """High watermark and log start as they were told last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where batches come from: memory, and the disk beneath it."""
+
+    store: LogStore
+    tail: TailCache
+    cold: ColdReader
+
+
+class CopySession:
+    """One for each stream; ``begin`` on its first message, ``end`` whatever happens."""
+
+    def __init__(self, replicas: Replicas, loop: StorageLoop, stored: Stored, clock: Clock) -> None:
+        self._replicas = replicas
+        self._loop = loop
+        self._tail = stored.tail
+        self._cold = stored.cold
+        self._clock = clock
+        self._broker: tuple[NodeId, int] | None = None
+        self._entries: dict[PartitionId, _Entry] = {}
+        self._ready: dict[PartitionId, _Entry] = {}
+        self._news: dict[PartitionId, _Entry] = {}
+        self._cold_ready: deque[_Entry] = deque()
+        self._outbox: list[Copied] = []
+        self._wake = asyncio.Event()
+        self._cold_wake = asyncio.Event()
+        self._news_timer: asyncio.TimerHandle | None = None
+        self._news_due = False
+        self._sent = 0
+        self._received = 0
+        self._image: ClusterImage | None = None
+        self._may_join = False
+        self.ended = False
+
+    # --- what the follower says ---------------------------------------------------------------------------
+
+    def take(self, ask: CopyAsk) -> None:
+        """
+        One message of the follower.
+
+        Raises:
+            StaleBrokerEpoch: it is not the broker that began the stream.
+        """
+        if self._broker is None:
+            self._broker = (ask.broker, ask.broker_epoch)
+        elif self._broker != (ask.broker, ask.broker_epoch):
+            raise StaleBrokerEpoch("a stream belongs to one broker in one epoch; open another one")
+        self._received = max(self._received, min(ask.received, self._sent))
+        for partition in ask.withdrawn:
+            self._drop(partition)
+        now_ms = self._clock.monotonic_ms()
+        for position in ask.positions:
+            self._position(position, now_ms)
+        self._wake.set()
+
+    def _position(self, position: Position, now_ms: float) -> None:
+        replica = None
+        try:
+            replica = self._replicas.leading(position.partition, position.leader_epoch)
+            parted = replica.core.compare(position.last_epoch, position.log_end)
+        except HeadraceError as error:
+            self._refuse(position, replica, error)
+            return
+        if parted is not None:
+            self._drop(position.partition)
+            core = replica.core
+            self._outbox.append(
+                Copied(position.partition, position.leader_epoch, core.high_watermark, core.log_start, parted=parted)
+            )
+            return
+        entry = self._entries.get(position.partition)
+        if entry is None:
+            entry = _Entry(replica, position.leader_epoch, position.log_end, wants=False)
+            self._entries[position.partition] = entry
+            replica.sessions.append(self)
+            self.shown(replica)
+        entry.leader_epoch = position.leader_epoch
+        entry.log_end = position.log_end
+        entry.wants = entry.wants or position.wants
+        broker, broker_epoch = self._broker or (NodeId(-1), -1)
+        event = FollowerFetched(broker, broker_epoch, position.log_end, position.written_end, self._eligible(), now_ms)
+        self._loop.handle_now(replica, event)
+        self.grown(replica)
+
+    def _refuse(self, position: Position, replica: Replica | None, error: HeadraceError) -> None:
+        self._drop(position.partition)
+        refused = Copied(position.partition, position.leader_epoch, error=error)
+        if replica is not None and isinstance(error, OffsetOutOfRange):
+            refused.high_watermark, refused.log_start = replica.core.high_watermark, replica.core.log_start
+        self._outbox.append(refused)
+
+    def _eligible(self) -> bool:
+        """Whether the image shows the follower unfenced, here to stay, in the epoch that it speaks with."""
+        image = self._replicas.image
+        if image is not self._image and self._broker is not None:
+            self._image = image
+            node = image.nodes.get(NodeKey(Role.BROKER, self._broker[0]))
+            self._may_join = (
+                node is not None
+                and not node.fenced
+                and not node.in_controlled_shutdown
+                and node.epoch == self._broker[1]
+            )
+        return self._may_join
+
+    def _drop(self, partition: PartitionId) -> None:
+        entry = self._entries.pop(partition, None)
+        self._ready.pop(partition, None)
+        self._news.pop(partition, None)
+        if entry is not None:
+            entry.wants = False
+            entry.replica.sessions.remove(self)
+
+    # --- what the storage loop says -----------------------------------------------------------------------
+
+    def grown(self, replica: Replica) -> None:
+        """More of the log is written."""
+        entry = self._entries.get(replica.id)
+        if entry is not None and entry.wants and replica.core.written_end > entry.log_end:
+            self._ready[replica.id] = entry
+            self._wake.set()
+
+    def shown(self, replica: Replica) -> None:
+        """Its high watermark or its start has moved."""
+        entry = self._entries.get(replica.id)
+        if entry is None:
+            return
+        self._news[replica.id] = entry
+        if self._news_timer is None:
+            self._news_timer = asyncio.get_running_loop().call_later(NEWS_DELAY_S, self._news_are_due)
+
+    def lost(self, replica: Replica) -> None:
+        """It is not led here any more, or in another epoch."""
+        entry = self._entries.get(replica.id)
+        if entry is not None:
+            self._drop(replica.id)
+            gone = NotLeader("the partition is led elsewhere, or in another epoch; follow the metadata")
+            self._outbox.append(Copied(replica.id, entry.leader_epoch, error=gone))
+            self._wake.set()
+
+    def _news_are_due(self) -> None:
+        self._news_timer = None
+        self._news_due = True
+        self._wake.set()
+
+    # --- answering ----------------------------------------------------------------------------------------
+
+    async def answer(self) -> CopyAnswer | None:
+        """The next answer, as soon as there is something to tell and the follower has taken the last ones."""
+        while not self.ended:
+            if self._sent - self._received < UNRECEIVED_MAX:
+                partitions = self._collect()
+                if partitions:
+                    self._sent += 1
+                    return CopyAnswer(self._sent, partitions)
+            self._wake.clear()
+            await self._wake.wait()
+        return None
+
+    def end(self) -> None:
+        """The stream is over."""
+        self.ended = True
+        for partition in list(self._entries):
+            self._drop(partition)
+        if self._news_timer is not None:
+            self._news_timer.cancel()
+        self._wake.set()
+        self._cold_wake.set()
+
+    def _collect(self) -> list[Copied]:
+        told, self._outbox = self._outbox, []
+        room = ANSWER_BYTES_MAX
+        while self._ready and room > 0:
+            partition, entry = next(iter(self._ready.items()))
+            del self._ready[partition]
+            copied = self._hot(entry, min(room, PARTITION_BYTES_MAX))
+            if copied is not None:
+                told.append(copied)
+                room -= sum(map(len, copied.batches))
+        if (told or self._news_due) and self._news:
+            news, self._news, self._news_due = self._news, {}, False
+            told += [self._copied(entry, []) for entry in news.values() if self._is_news(entry)]
+        return told
+
+    def _hot(self, entry: _Entry, bytes_max: int) -> Copied | None:
+        core = entry.replica.core
+        if not entry.wants or core.written_end <= entry.log_end:
+            return None
+        batches = self._tail.take(core.log, entry.log_end, core.written_end, bytes_max, first=True)
+        if not batches:
+            self._cold_ready.append(entry)
+            self._cold_wake.set()
+            return None
+        entry.wants = False
+        return self._copied(entry, batches)
+
+    def _copied(self, entry: _Entry, batches: list[bytes]) -> Copied:
+        core = entry.replica.core
+        entry.told = (core.high_watermark, core.log_start)
+        self._news.pop(entry.replica.id, None)
+        return Copied(entry.replica.id, entry.leader_epoch, core.high_watermark, core.log_start, batches)
+
+    def _is_news(self, entry: _Entry) -> bool:
+        core = entry.replica.core
+        return entry.told != (core.high_watermark, core.log_start)
+
+    async def read_cold(self) -> None:
+        """Read what is not in the tail cache, one partition after the other; a task of the stream."""
+        while not self.ended:
+            if not self._cold_ready:
+                self._cold_wake.clear()
+                await self._cold_wake.wait()
+                continue
+            entry = self._cold_ready.popleft()
+            asked = entry.log_end
+            if not entry.wants:
+                continue
+            core = entry.replica.core
+            try:
+                batches = await self._cold.read(
+                    entry.replica, asked, PARTITION_BYTES_MAX, first=True, end=core.written_end
+                )
+            except OffsetOutOfRange as error:
+                position = Position(entry.replica.id, entry.leader_epoch, -1, asked, Offset(0), wants=True)
+                self._refuse(position, entry.replica, error)
+            except HeadraceError as error:
+                self._refuse_unreadable(entry, error)
+            else:
+                if entry.wants and entry.log_end == asked and batches:
+                    entry.wants = False
+                    self._outbox.append(self._copied(entry, batches))
+            self._wake.set()
+
+    def _refuse_unreadable(self, entry: _Entry, error: HeadraceError) -> None:
+        self._drop(entry.replica.id)
+        self._outbox.append(Copied(entry.replica.id, entry.leader_epoch, error=error))

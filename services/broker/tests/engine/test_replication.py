@@ -1,0 +1,212 @@
+"""Three brokers' engines: copying, high watermarks, changes of leaders, ISR changes, reading from followers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace_broker.core.partition import Partition
+from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
+from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.testing.batches import batch_of
+from headrace_broker.testing.standalone import topic_id_of
+from headrace_broker.testing.trio import Trio, running_trio, until
+from headrace_common.core.errors import ErrorCode
+from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
+from headrace_common.core.image import NodeKey, Role
+
+ID = PartitionId(topic_id_of("t"), 0)
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+def core(trio: Trio, broker: NodeId, id: PartitionId = ID) -> Partition:
+    replica = trio.members[broker].broker.replicas.get(id)
+    assert replica is not None
+    return replica.core
+
+
+class Client:
+    """Produces to one broker."""
+
+    def __init__(self, trio: Trio, broker: NodeId) -> None:
+        self.session: ProduceSession = trio.members[broker].broker.produce_session()
+
+    def send(self, batch: bytes, *, acks: int = -1, id: PartitionId = ID) -> None:
+        self.session.accept(1, acks, 30_000, [ProduceEntry(id, batch, None)])
+
+    async def answer(self) -> Appended:
+        await until(lambda: bool(self.session.answers))
+        [result] = self.session.answers.popleft().results
+        assert result is not None
+        return result
+
+    async def produce(self, batch: bytes, *, acks: int = -1, id: PartitionId = ID) -> Appended:
+        self.send(batch, acks=acks, id=id)
+        return await self.answer()
+
+
+async def fetch(trio: Trio, broker: NodeId, offset: int, *, rack: str | None = None, wait_ms: int = 0) -> Fetched:
+    ask = FetchAsk([FetchEntry(ID, Offset(offset), 1 << 20, None)], 1 if wait_ms else 0, 1 << 20, wait_ms, rack)
+    [result] = await trio.members[broker].broker.fetches.fetch(ask)
+    return result
+
+
+@pytest.mark.parametrize("flush", [Flush.OS, Flush.GROUP, Flush.ALWAYS])
+async def test_all_replicas_hold_the_same_bytes_and_learn_the_high_watermark(flush: Flush) -> None:
+    async with running_trio(flush=flush) as trio:
+        client = Client(trio, ONE)
+        for number in range(10):
+            answer = await client.produce(batch_of(3))
+            assert (answer.error, answer.base_offset) == (None, 3 * number)
+        await until(lambda: all(core(trio, broker).high_watermark == 30 for broker in (ONE, TWO, THREE)))
+        logs = [await fetch(trio, broker, 0, rack=f"rack-{broker}") for broker in (ONE, TWO, THREE)]
+        assert logs[0].batches == logs[1].batches == logs[2].batches
+        assert len(logs[0].batches) == 10
+
+
+async def test_nothing_is_acknowledged_before_every_in_sync_replica_holds_it() -> None:
+    async with running_trio(flush=Flush.GROUP) as trio:
+        gate = trio.members[THREE].store.sync_gate
+        gate.clear()
+        client = Client(trio, ONE)
+        client.send(batch_of(1))
+        await until(lambda: core(trio, TWO).written_end == 1 and core(trio, THREE).log_end == 1)
+        await asyncio.sleep(0.05)
+        assert not client.session.answers
+        assert core(trio, ONE).high_watermark == 0
+        gate.set()
+        assert (await client.answer()).error is None
+
+
+async def test_a_new_leader_goes_on_and_the_old_one_cuts_what_only_it_had() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(2))
+        await until(lambda: core(trio, TWO).log_end == 2 and core(trio, THREE).log_end == 2)
+        trio.cut.add(ONE)
+        alone = Client(trio, ONE)
+        alone.send(batch_of(5), acks=-1)
+        assert (await Client(trio, ONE).produce(batch_of(1), acks=1)).error is None
+        trio.change(ID, but=[1], leader=TWO, isr=(TWO, THREE))
+        await until(lambda: core(trio, TWO).leader_epoch == 1)
+        answer = await Client(trio, TWO).produce(batch_of(1))
+        assert (answer.error, answer.base_offset) == (None, 2)
+        assert core(trio, ONE).log_end == 8
+        trio.cut.clear()
+        trio.show()
+        refused = await alone.answer()
+        assert refused.error is not None
+        assert refused.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await until(lambda: core(trio, ONE).high_watermark == 3)
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+        logs = [await fetch(trio, broker, 0, rack=f"rack-{broker}") for broker in (ONE, TWO)]
+        assert logs[0].batches == logs[1].batches
+
+
+async def test_too_few_in_sync_refuses_acks_all_and_tells_those_who_wait() -> None:
+    async with running_trio() as trio:
+        client = Client(trio, ONE)
+        await client.produce(batch_of(1))
+        trio.cut.add(ONE)
+        client.send(batch_of(1))
+        await until(lambda: core(trio, ONE).log_end == 2)
+        trio.change(ID, isr=(ONE,), elr=(TWO,))
+        after = await client.answer()
+        assert after.error is not None
+        assert after.error.code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        before = await client.produce(batch_of(1))
+        assert before.error is not None
+        assert before.error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        assert core(trio, ONE).log_end == 2
+        assert (await client.produce(batch_of(1), acks=1)).error is None
+        assert core(trio, ONE).high_watermark == 1, "nothing is committed by too few"
+        trio.cut.clear()
+        await until(lambda: core(trio, ONE).high_watermark == 3)
+        assert (await client.produce(batch_of(1))).error is None
+
+
+async def test_a_follower_that_lost_everything_copies_from_the_start_of_the_leaders_log() -> None:
+    async with running_trio(tail_bytes=0) as trio:
+        client = Client(trio, ONE)
+        trio.cut.add(ONE)
+        trio.change(ID, isr=(ONE, TWO), replicas=(ONE, TWO))
+        trio.cut.clear()
+        for _ in range(5):
+            assert (await client.produce(batch_of(4))).error is None
+        trio.change(ID, replicas=(ONE, TWO, THREE))
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+        assert core(trio, THREE).log_end == 20
+
+
+async def test_a_batch_sent_again_to_the_new_leader_gets_its_first_offset() -> None:
+    async with running_trio() as trio:
+        batch = batch_of(3, producer_id=7, epoch=0, sequence=0)
+        first = await Client(trio, ONE).produce(batch)
+        await until(lambda: core(trio, TWO).log_end == 3)
+        trio.change(ID, leader=TWO)
+        await until(lambda: core(trio, TWO).leader_epoch == 1)
+        again = await Client(trio, TWO).produce(batch)
+        assert (again.error, again.base_offset) == (None, first.base_offset)
+        assert core(trio, TWO).log_end == 3
+
+
+async def test_followers_serve_committed_records_only_and_name_what_they_do_not_know() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(2))
+        await until(lambda: core(trio, TWO).high_watermark == 2)
+        nearer = await fetch(trio, ONE, 0, rack="rack-2")
+        assert (nearer.preferred, nearer.batches) == (TWO, [])
+        assert len((await fetch(trio, TWO, 0, rack="rack-2")).batches) == 1
+        plain = await fetch(trio, TWO, 0)
+        assert plain.error is not None
+        assert plain.error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        beyond = await fetch(trio, TWO, 5, rack="rack-2")
+        assert beyond.error is not None
+        assert beyond.error.code is ErrorCode.OFFSET_NOT_AVAILABLE
+        waiting = asyncio.ensure_future(fetch(trio, TWO, 2, rack="rack-2", wait_ms=5_000))
+        await Client(trio, ONE).produce(batch_of(1))
+        assert len((await waiting).batches) == 1
+
+
+async def test_without_a_leader_nobody_is_served_and_a_returning_one_leads_on() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(1))
+        trio.change(ID, leader=NO_NODE, isr=(), elr=(ONE, TWO))
+        await until(lambda: core(trio, ONE).leading is None)
+        nobody = await fetch(trio, ONE, 0, rack="rack-1")
+        assert nobody.error is not None
+        assert nobody.error.code is ErrorCode.LEADER_NOT_AVAILABLE
+        trio.change(ID, leader=TWO, isr=(TWO,), elr=())
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+        assert (await Client(trio, TWO).produce(batch_of(1))).base_offset == 1
+
+
+async def test_a_fenced_follower_does_not_join_and_joins_once_unfenced() -> None:
+    async with running_trio() as trio:
+        key = NodeKey(Role.BROKER, THREE)
+        node = trio.image.nodes[key]
+        fence = {**trio.image.nodes, key: type(node)(node.key, node.grpc, node.incarnation, node.epoch, fenced=True)}
+        alive = trio.image.nodes
+        object.__setattr__(trio.image, "nodes", fence)
+        trio.change(ID, isr=(ONE, TWO))
+        for _ in range(3):
+            await Client(trio, ONE).produce(batch_of(1))
+        await until(lambda: core(trio, THREE).log_end == 3)
+        assert trio.image.partitions[ID].isr == (ONE, TWO)
+        object.__setattr__(trio.image, "nodes", alive)
+        trio.change(ID)
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+
+
+async def test_many_partitions_share_one_stream_and_all_get_there() -> None:
+    async with running_trio(partitions=40, tail_bytes=0) as trio:
+        client = Client(trio, ONE)
+        ids = [PartitionId(ID.topic_id, number) for number in range(40)]
+        for _ in range(5):
+            for id in ids:
+                client.send(batch_of(2), id=id)
+        for _ in range(200):
+            assert (await client.answer()).error is None
+        for broker in (TWO, THREE):
+            await until(lambda broker=broker: all(core(trio, broker, id).high_watermark == 10 for id in ids))
