@@ -381,3 +381,57 @@ def test_a_refusal_after_an_attempt_without_answer_is_no_proof() -> None:
     assert one.parts is None
     assert one.outcome is not None
     assert isinstance(one.outcome.error, UnknownOutcome)
+
+
+# --- leaders that change ------------------------------------------------------------------------------------------
+
+
+def test_a_newer_leader_is_tried_at_once() -> None:
+    lane = filled(1, 1)
+    sent = drain(lane, epoch=3)
+    for batch in sent:
+        lane.refused(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER, "", 0)
+    assert drain(lane, epoch=3) == [], "who has just refused is not asked at once"
+    assert drain(lane, broker=OTHER, epoch=3) == [], "and what is no newer is not believed to be better"
+    assert drain(lane, broker=OTHER, epoch=4) == sent
+    for batch in sent:
+        lane.refused(batch, ErrorCode.NOT_LEADER_OR_FOLLOWER, "", 0)
+    assert drain(lane, now=99, broker=OTHER, epoch=4) == []
+    assert drain(lane, now=100, broker=OTHER, epoch=4) == sent, "under each epoch pauses begin anew"
+
+
+def test_batches_that_come_back_together_are_one_failure() -> None:
+    lane = filled(*[1] * 5)
+    for batch in drain(lane):
+        lane.lost(batch, LOST, 0)
+    assert lane.not_before_ms == 100
+
+
+def test_a_leader_that_has_not_heard_of_its_election_is_asked_again_soon() -> None:
+    lane = filled(1)
+    [one] = drain(lane, epoch=4)
+    lane.refused(one, ErrorCode.UNKNOWN_LEADER_EPOCH, "", 0)
+    assert lane.not_before_ms == 20
+
+
+def test_nothing_goes_out_under_a_new_epoch_while_batches_of_the_old_are_under_way() -> None:
+    lane = filled(1, 1, in_flight_max=2)
+    [one, two] = drain(lane, epoch=1)
+    lane.join(piece(b"x", size=30), 0)
+    lane.lost(one, LOST, 0)
+    assert drain(lane, epoch=2) == []
+    lane.lost(two, LOST, 0)
+    assert drain(lane, epoch=2)[:2] == [one, two]
+
+
+def test_appended_and_not_committed_is_repeated_and_not_certain() -> None:
+    lane = filled(2)
+    [one] = drain(lane)
+    assert lane.refused(one, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "", 0) == [], "the leader is the right one"
+    assert one.uncertain
+    [again] = drain(lane, now=100)
+    assert again is one
+    assert numbers([again]) == [(0, 0, 2)]
+    [settled] = lane.refused(one, ErrorCode.MESSAGE_TOO_LARGE, "", 100)
+    assert isinstance(settled, Settle), "it is not divided: it may be written whole"
+    assert isinstance(one.outcome.error if one.outcome else None, UnknownOutcome)

@@ -3,7 +3,8 @@ A small cluster in this process: the twin of the real one for tests, behind the 
 
 It appends batches, gives offsets, recognises repeated batches of idempotent producers, serves fetches and long polls,
 and fails when told to: ``inject`` queues faults for the next requests, ``on_request`` is asked for one each time.
-Logs are shared by all brokers, as if replication took no time; leaders and their epochs are real.
+Logs are shared by all brokers, as if replication took no time; leaders and their epochs are real: they move on demand
+(``move_leader``), with the death of a broker (``kill``), and uncleanly (``lose``). A paused broker is silent.
 
 ::
 
@@ -27,11 +28,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace._transport.memory_faults import Does, Fault
-from headrace._transport.memory_log import MemoryLog
+from headrace._transport.memory_log import END, MemoryLog
+from headrace._transport.memory_partition import MemoryPartition
 from headrace._transport.memory_streams import MemoryFetchStream, MemoryProduceStream
 from headrace.errors import HeadraceError, NetworkFailed
 from headrace_common.core.batch import decode_batch
-from headrace_common.core.ids import NodeId
+from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2, errors_pb2
 
@@ -45,19 +47,12 @@ __all__ = ["Does", "Fault", "MemoryCluster", "MemoryTransport"]
 
 
 @dataclass(slots=True)
-class _Partition:
-    log: MemoryLog
-    leader: NodeId
-    leader_epoch: int = 0
-
-
-@dataclass(slots=True)
 class _Topic:
     name: str
     topic_id: bytes
     max_message_bytes: int
     log_append_time: bool
-    partitions: list[_Partition] = field(default_factory=list)
+    partitions: list[MemoryPartition] = field(default_factory=list)
 
 
 class MemoryCluster:
@@ -71,7 +66,13 @@ class MemoryCluster:
     def __init__(self, brokers: int = 3) -> None:
         self.brokers = [NodeId(number) for number in range(1, brokers + 1)]
         self.down: set[NodeId] = set()
-        """Brokers that answer nobody."""
+        """Brokers that refuse every connection."""
+        self.racks: dict[NodeId, str] = {}
+        """Where brokers are; followers there serve clients of that rack."""
+        self._awake = {broker: asyncio.Event() for broker in self.brokers}
+        self._streams: list[MemoryProduceStream | MemoryFetchStream] = []
+        for awake in self._awake.values():
+            awake.set()
         self.revision = 1
         self.now_ms = 1_700_000_000_000
         """Stamped on records of topics with LogAppendTime."""
@@ -104,7 +105,7 @@ class MemoryCluster:
         """``count`` more."""
         topic = self._topics[name]
         for number in range(len(topic.partitions), len(topic.partitions) + count):
-            topic.partitions.append(_Partition(MemoryLog(), self.brokers[number % len(self.brokers)]))
+            topic.partitions.append(MemoryPartition(self.brokers[number % len(self.brokers)]))
         self._changed()
 
     def delete_topic(self, name: str) -> None:
@@ -114,10 +115,60 @@ class MemoryCluster:
 
     def move_leader(self, name: str, partition: int, broker: int) -> None:
         """Another leader, or none with -1, under the next leader epoch."""
-        moved = self._topics[name].partitions[partition]
-        moved.leader = NodeId(broker)
-        moved.leader_epoch += 1
+        self.partition(name, partition).lead(NodeId(broker))
         self._changed()
+
+    def lose(self, name: str, partition: int, log_end: int, broker: int) -> None:
+        """An unclean election: ``broker`` leads, and never had what is at ``log_end`` and above."""
+        self.partition(name, partition).lead(NodeId(broker), log_end=log_end)
+        self._changed()
+
+    def kill(self, broker: int, *, elect: bool = True) -> None:
+        """Its connections break and its port is closed; with ``elect`` others lead what it led. On the loop."""
+        self.down.add(NodeId(broker))
+        for stream in self._streams:
+            if stream.broker == broker:
+                stream.broke(f"broker {broker} was killed")
+        if elect:
+            self.depose(broker)
+
+    def revive(self, broker: int) -> None:
+        """It runs again and leads nothing."""
+        self.down.discard(NodeId(broker))
+        self._changed()
+
+    def depose(self, broker: int) -> None:
+        """Others lead what ``broker`` led; nobody, if no other is up."""
+        heirs = [each for each in self.brokers if each != broker and each not in self.down and self.awake(each)]
+        for topic in self._topics.values():
+            for number, partition in enumerate(topic.partitions):
+                if partition.leader == broker:
+                    partition.lead(heirs[number % len(heirs)] if heirs else NO_NODE)
+        self._changed()
+
+    def pause(self, broker: int) -> None:
+        """It keeps its connections and says nothing, until ``resume``."""
+        self._awake[NodeId(broker)].clear()
+
+    def resume(self, broker: int) -> None:
+        """It goes on with what it was asked."""
+        self._awake[NodeId(broker)].set()
+
+    def awake(self, broker: NodeId) -> bool:
+        """Whether it is not paused."""
+        return self._awake[broker].is_set()
+
+    async def until_awake(self, broker: NodeId) -> None:
+        """Wait while it is paused."""
+        await self._awake[broker].wait()
+
+    def enlist(self, stream: MemoryProduceStream | MemoryFetchStream) -> None:
+        """A transport has opened a stream."""
+        self._streams.append(stream)
+
+    def partition(self, name: str, partition: int) -> MemoryPartition:
+        """Its leader, its log, and what its followers know."""
+        return self._topics[name].partitions[partition]
 
     def trim(self, name: str, partition: int, start: int) -> None:
         """Records below ``start`` are gone."""
@@ -130,7 +181,7 @@ class MemoryCluster:
 
     def log(self, name: str, partition: int) -> MemoryLog:
         """What was written to a partition."""
-        return self._topics[name].partitions[partition].log
+        return self.partition(name, partition).log
 
     def values(self, name: str, partition: int) -> list[bytes | None]:
         """The values of a partition, in order."""
@@ -199,8 +250,10 @@ class MemoryCluster:
         self._changed(metadata=False)
         return answer
 
-    def _find(self, broker: NodeId, entry: Any, result: Any) -> tuple[_Topic, _Partition] | None:
-        """The partition, if this broker leads it under the epoch asked for; else the error goes into ``result``."""
+    def _find(
+        self, broker: NodeId, entry: Any, result: Any, *, followers: bool = False
+    ) -> tuple[_Topic, MemoryPartition] | None:
+        """The partition, if this broker may answer for it; else the error goes into ``result``."""
         topic = next((t for t in self._topics.values() if t.topic_id == entry.topic_id), None)
         if topic is None:
             result.error = errors_pb2.UNKNOWN_TOPIC_ID
@@ -209,15 +262,8 @@ class MemoryCluster:
             result.error = errors_pb2.UNKNOWN_TOPIC_OR_PARTITION
             return None
         partition = topic.partitions[entry.partition]
-        if entry.HasField("leader_epoch") and entry.leader_epoch < partition.leader_epoch:
-            result.error = errors_pb2.FENCED_LEADER_EPOCH
-        elif entry.HasField("leader_epoch") and entry.leader_epoch > partition.leader_epoch:
-            result.error = errors_pb2.UNKNOWN_LEADER_EPOCH
-        if partition.leader != broker:
-            result.error = errors_pb2.NOT_LEADER_OR_FOLLOWER
-            if hasattr(result, "leader") and partition.leader >= 0:
-                result.leader.id, result.leader.leader_epoch = partition.leader, partition.leader_epoch
-        return None if result.error else (topic, partition)
+        refused = partition.refused(broker, entry, result, followers=followers)
+        return None if refused else (topic, partition)
 
     def fetch(self, broker: NodeId, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int]:
         """What is there now, and how many bytes."""
@@ -226,19 +272,13 @@ class MemoryCluster:
         for entry in request.partitions:
             result = pb.FetchPartitionResult(topic_id=entry.topic_id, partition=entry.partition)
             result.high_watermark = result.last_stable_offset = -1
-            found = self._find(broker, entry, result)
+            found = self._find(broker, entry, result, followers=request.HasField("rack"))
             if found is not None:
-                log = found[1].log
-                result.high_watermark = result.last_stable_offset = log.end
-                result.log_start_offset = log.start
-                if not log.start <= entry.fetch_offset <= log.end:
-                    result.error = errors_pb2.OFFSET_OUT_OF_RANGE
-                elif total < request.max_bytes:
-                    room = min(entry.max_bytes, request.max_bytes - total)
-                    batches = log.read(entry.fetch_offset, room, first=total == 0)
-                    result.batches.extend(batches)
-                    total += sum(map(len, batches))
-            if result.batches or result.error:
+                near = found[1].near(broker, request.rack, self.racks, self.down)
+                room = request.max_bytes - total
+                total += found[1].fetch(broker, entry, result, room, first=total == 0, near=near)
+            turned_away = result.HasField("diverging") or result.HasField("preferred_replica")
+            if result.batches or result.error or turned_away:
                 answer.partitions.append(result)
         return answer, total
 
@@ -254,6 +294,10 @@ class MemoryCluster:
                 over = True
                 continue
             partition = found[1]
+            if entry.timestamp_ms == END and not partition.end_known:
+                result.error = errors_pb2.OFFSET_NOT_AVAILABLE
+                over = True
+                continue
             result.leader_epoch = partition.leader_epoch
             result.offset, result.timestamp_ms = partition.log.find(entry.timestamp_ms)
             if entry.HasField("wait_above") and result.offset > entry.wait_above:
@@ -313,12 +357,14 @@ class MemoryTransport:
         """The one produce stream to that broker."""
         if broker not in self._produce:
             self._produce[broker] = MemoryProduceStream(self._cluster, broker, "produce")
+            self._cluster.enlist(self._produce[broker])
         return self._produce[broker]
 
     def fetch_stream(self, broker: NodeId) -> MemoryFetchStream:
         """The one fetch stream to that broker."""
         if broker not in self._fetch:
             self._fetch[broker] = MemoryFetchStream(self._cluster, broker, "fetch")
+            self._cluster.enlist(self._fetch[broker])
         return self._fetch[broker]
 
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
@@ -344,10 +390,13 @@ class MemoryTransport:
     async def _call(self, api: str, request: Any, broker: NodeId | None = None) -> None:
         """Let other tasks run once, and fail if that is due."""
         await asyncio.sleep(0)
-        up = [each for each in self._cluster.brokers if each not in self._cluster.down]
+        cluster = self._cluster
+        up = [each for each in cluster.brokers if each not in cluster.down and (broker == each or cluster.awake(each))]
         if self._closed or not up or (broker is not None and broker not in up):
             raise NetworkFailed("no broker answered; is the cluster up?")
-        fault = self._cluster.fault(api, broker or up[0], request)
+        if broker is not None:
+            await cluster.until_awake(broker)
+        fault = cluster.fault(api, broker or up[0], request)
         match fault:
             case Fault(Does.HOLD, until=asyncio.Event() as until):
                 await until.wait()

@@ -6,7 +6,14 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
-from headrace_common.core.batch import check_crc, decode_batch, read_header, stamp, stamp_log_append_time
+from headrace_common.core.batch import (
+    BatchHeader,
+    check_crc,
+    decode_batch,
+    read_header,
+    stamp,
+    stamp_log_append_time,
+)
 from headrace_common.core.errors import InvalidProducerEpoch, OutOfOrderSequence
 
 REMEMBERED: Final = 5
@@ -27,8 +34,8 @@ class _Known:
 class MemoryLog:
     """Batches as they would be stored; ``end`` is the offset of the next record."""
 
-    def __init__(self) -> None:
-        self.start = 0
+    def __init__(self, start: int = 0) -> None:
+        self.start = start
         self.end = 0
         self.batches: list[bytes] = []
         self._ends: list[int] = []
@@ -44,15 +51,12 @@ class MemoryLog:
         header = read_header(batch)
         check_crc(batch, header)
         known = self._producers.get(header.producer_id)
-        if header.producer_id >= 0 and known is not None:
+        if known is not None:
             for first, last, offset in known.batches:
                 if (known.epoch, first, last) == (header.producer_epoch, header.base_sequence, header.last_sequence):
                     return offset
             self._check_sequence(known, header.producer_epoch, header.base_sequence)
-        if header.producer_id >= 0:
-            if known is None or known.epoch != header.producer_epoch:
-                known = self._producers[header.producer_id] = _Known(header.producer_epoch)
-            known.batches.append((header.base_sequence, header.last_sequence, self.end))
+        self._remember(header)
         offset = self.end
         if log_append_ms is None:
             self.batches.append(stamp(batch, offset, leader_epoch))
@@ -62,6 +66,14 @@ class MemoryLog:
         self._ends.append(self.end)
         return offset
 
+    def _remember(self, header: BatchHeader) -> None:
+        if header.producer_id < 0:
+            return
+        known = self._producers.get(header.producer_id)
+        if known is None or known.epoch != header.producer_epoch:
+            known = self._producers[header.producer_id] = _Known(header.producer_epoch)
+        known.batches.append((header.base_sequence, header.last_sequence, self.end))
+
     @staticmethod
     def _check_sequence(known: _Known, epoch: int, sequence: int) -> None:
         if epoch < known.epoch:
@@ -70,15 +82,55 @@ class MemoryLog:
         if sequence != expected:
             raise OutOfOrderSequence(f"sequence {sequence}; {expected} was expected")
 
+    def truncate(self, end: int) -> None:
+        """Cut what is at ``end`` and above, which is where a batch begins; what is known of producers goes with it."""
+        kept = [batch for batch, batch_end in zip(self.batches, self._ends, strict=True) if batch_end <= end]
+        self.end = 0
+        self.batches, self._ends, self._producers = [], [], {}
+        for batch in kept:
+            self._take(batch)
+
+    def copy(self) -> MemoryLog:
+        """Another log with the same content."""
+        twin = MemoryLog(self.start)
+        for batch in self.batches:
+            twin._take(batch)
+        return twin
+
+    def _take(self, batch: bytes) -> None:
+        """A batch as another log stored it."""
+        header = read_header(batch)
+        assert header.base_offset == self.end, "logs are copied from their beginning"
+        self._remember(header)
+        self.batches.append(batch)
+        self.end = header.next_offset
+        self._ends.append(self.end)
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch that is not above ``epoch``, and where it ends; -1 when there is none."""
+        found, end = -1, 0
+        for batch, batch_end in zip(self.batches, self._ends, strict=True):
+            of_batch = read_header(batch).leader_epoch
+            if of_batch > epoch:
+                return found, end
+            found, end = of_batch, batch_end
+        return found, self.end
+
     def forget_producers(self) -> None:
         """As after their expiry: nothing is known of any producer."""
         self._producers.clear()
 
-    def read(self, offset: int, bytes_max: int, *, first: bool) -> list[bytes]:
-        """Whole batches from the one that holds ``offset``, up to ``bytes_max``; with ``first`` at least one."""
+    def read(self, offset: int, bytes_max: int, *, first: bool, end: int) -> list[bytes]:
+        """
+        Whole batches below ``end``, from the one that holds ``offset``.
+
+        Args:
+            bytes_max: most of them, in bytes.
+            first: one comes whatever its size.
+        """
         taken: list[bytes] = []
         size = 0
-        for batch in self.batches[bisect_right(self._ends, offset) :]:
+        for batch in self.batches[bisect_right(self._ends, offset) : bisect_right(self._ends, end)]:
             size += len(batch)
             if size > bytes_max and (taken or not first):
                 break

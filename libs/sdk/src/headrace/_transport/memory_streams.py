@@ -26,7 +26,7 @@ class _MemoryStream(Generic[Q, A]):
 
     def __init__(self, cluster: MemoryCluster, broker: NodeId, api: str) -> None:
         self._cluster = cluster
-        self._broker = broker
+        self.broker = broker
         self._api = api
         self._tasks = Tasks()
         self._queue: asyncio.Queue[tuple[Q, asyncio.Future[Any]]] = asyncio.Queue()
@@ -38,34 +38,35 @@ class _MemoryStream(Generic[Q, A]):
     def _send(self, request: Q, timeout_ms: float) -> Awaitable[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
-        if self._closed or self._broker in self._cluster.down:
-            future.set_exception(NetworkFailed(f"broker {self._broker} cannot be reached"))
+        if self._closed or self.broker in self._cluster.down:
+            future.set_exception(NetworkFailed(f"broker {self.broker} cannot be reached"))
             return future
         self._numbers += 1
         request.correlation_id = self._numbers
         self._pending[future] = loop.call_later(timeout_ms / 1_000, self._expired, future, timeout_ms)
         self._queue.put_nowait((request, future))
         if self._running is None or self._running.done():
-            self._running = self._tasks.start(self._run(self._queue), f"{self._api} {self._broker}")
+            self._running = self._tasks.start(self._run(self._queue), f"{self._api} {self.broker}")
         return future
 
     async def _run(self, queue: asyncio.Queue[tuple[Q, asyncio.Future[Any]]]) -> None:
         while True:
             request, future = await queue.get()
-            fault = self._cluster.fault(self._api, self._broker, request)
+            await self._cluster.until_awake(self.broker)
+            fault = self._cluster.fault(self._api, self.broker, request)
             if fault is not None and not fault.after:
                 if fault.does is Does.HOLD:
                     assert fault.until is not None, "HOLD needs an event"
                     await fault.until.wait()
                 elif fault.does is Does.DROP:
-                    self._break("dropped before it was carried out")
+                    self.broke("dropped before it was carried out")
                     return
                 elif fault.does is Does.SILENCE:
                     continue
             answer = await self._carry_out(request, fault)
             if fault is not None and fault.after:
                 if fault.does is Does.DROP:
-                    self._break("dropped after it was carried out")
+                    self.broke("dropped after it was carried out")
                     return
                 if fault.does is Does.SILENCE:
                     continue
@@ -92,26 +93,27 @@ class _MemoryStream(Generic[Q, A]):
     def _expired(self, future: asyncio.Future[Any], timeout_ms: float) -> None:
         self._pending.pop(future, None)
         if not future.done():
-            future.set_exception(RequestTimedOut(f"broker {self._broker} did not answer within {timeout_ms:g} ms"))
-        if self._running is not None:
-            self._running.cancel()
-        self._break("the stream was given up")
+            future.set_exception(RequestTimedOut(f"broker {self.broker} did not answer within {timeout_ms:g} ms"))
+        self.broke("the stream was given up")
 
-    def _break(self, why: str) -> None:
+    def broke(self, why: str) -> None:
+        """All that waits for an answer fails, as its outcome is unknown."""
+        if self._running is not None and self._running is not asyncio.current_task():
+            self._running.cancel()
         self._running = None
         self._queue = asyncio.Queue()
         pending, self._pending = self._pending, {}
         for future, timer in pending.items():
             timer.cancel()
             if not future.done():
-                future.set_exception(NetworkFailed(f"broker {self._broker}: {why}"))
+                future.set_exception(NetworkFailed(f"broker {self.broker}: {why}"))
                 future.exception()
 
     async def close(self) -> None:
         """End the stream; requests in flight fail with ``NetworkFailed``."""
         self._closed = True
         await self._tasks.close()
-        self._break("the client was closed")
+        self.broke("the client was closed")
 
 
 class MemoryProduceStream(_MemoryStream[pb.ProduceRequest, pb.ProduceResponse]):
@@ -128,14 +130,14 @@ class MemoryProduceStream(_MemoryStream[pb.ProduceRequest, pb.ProduceResponse]):
         cluster.produced.append(copy)
         wrong = fault is not None and fault.does is Does.ERROR
         if not wrong or fault is None:
-            answer = cluster.produce(self._broker, request)
+            answer = cluster.produce(self.broker, request)
         elif fault.after:
-            answer = cluster.produce(self._broker, request)
+            answer = cluster.produce(self.broker, request)
             _fail(answer.partitions, fault)
         else:
             everything = fault.partition is None
             only = pb.ProduceRequest() if everything else request
-            answer = cluster.produce(self._broker, only, fault.partition)
+            answer = cluster.produce(self.broker, only, fault.partition)
             if everything:
                 answer = pb.ProduceResponse(
                     correlation_id=request.correlation_id,
@@ -157,9 +159,7 @@ class MemoryFetchStream(_MemoryStream[pb.FetchRequest, pb.FetchResponse]):
 
     def abandon(self) -> None:
         """Give up what is in flight."""
-        if self._running is not None:
-            self._running.cancel()
-        self._break("given up by this client")
+        self.broke("given up by this client")
 
     async def _carry_out(self, request: pb.FetchRequest, fault: Fault | None) -> pb.FetchResponse:
         if fault is not None and fault.does is Does.ERROR:
@@ -171,10 +171,10 @@ class MemoryFetchStream(_MemoryStream[pb.FetchRequest, pb.FetchResponse]):
             return answer
         deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1_000
         while True:
-            answer, total = self._cluster.fetch(self._broker, request)
+            answer, total = self._cluster.fetch(self.broker, request)
             left = deadline - asyncio.get_running_loop().time()
-            failed = any(partition.error for partition in answer.partitions)
-            if total >= max(1, request.min_bytes) or failed or left <= 0:
+            told = any(not partition.batches for partition in answer.partitions)  # an error, or where else to read
+            if total >= max(1, request.min_bytes) or told or left <= 0:
                 return answer
             await self._cluster.news(left * 1_000)
 

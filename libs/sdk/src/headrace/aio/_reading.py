@@ -208,18 +208,16 @@ class Reading:
     async def _answer(self, broker: NodeId, answer: Awaitable[pb.FetchResponse]) -> pb.FetchResponse:
         """Wait, and ask who leads while it takes long: a broker that is stopped or cut off breaks no connection."""
         loop = asyncio.get_running_loop()
-        late_s = (self.settings.fetch_max_wait_ms + SILENCE_MS) / 1000
-        timer = loop.call_later(late_s, lambda: ask())
 
         def ask() -> None:
-            nonlocal timer
             self._cluster.refresh(f"broker {broker} is silent")
-            timer = loop.call_later(SILENCE_MS / 1000, ask)
+            timer[0] = loop.call_later(SILENCE_MS / 1000, ask)
 
+        timer = [loop.call_later((self.settings.fetch_max_wait_ms + SILENCE_MS) / 1000, ask)]
         try:
             return await answer
         finally:
-            timer.cancel()
+            timer[0].cancel()
 
     async def _take_care(self) -> None:
         """Look up starts, wait for pauses, ask for metadata, log events."""

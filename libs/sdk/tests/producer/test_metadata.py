@@ -1,0 +1,110 @@
+"""What a client believes about the cluster, and how often it asks; time is the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from headrace._transport.memory import MemoryCluster
+from headrace.aio._client import ClusterClient, Leader
+from headrace.records import TopicPartition
+from headrace.settings import ClientSettings
+from headrace_common.core.ids import NodeId
+from headrace_common.testing.clock import FakeClock
+
+ZERO = TopicPartition("t", 0)
+
+
+class Asked:
+    """A client, its clock, and when it has asked the cluster."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.cluster = MemoryCluster(brokers=3)
+        self.cluster.create_topic("t", 2)
+        self.times: list[float] = []
+        self.cluster.on_request = self._note
+        self.client = ClusterClient(self.cluster.transport(), ClientSettings(**settings), clock=self.clock)
+
+    def _note(self, api: str, broker: NodeId, request: Any) -> None:
+        self.times.append(self.clock.monotonic_ms())
+
+    async def pass_ms(self, ms: int, *, repeat: bool = False) -> int:
+        """How often it asks meanwhile; with ``repeat`` somebody doubts again twice a second."""
+        before = len(self.times)
+        for _ in range(ms // 10):
+            await self.clock.advance(10)
+            if repeat and self.clock.monotonic_ms() % 500 == 0:
+                self.client.doubt(ZERO, 0, "again")
+        return len(self.times) - before
+
+
+@pytest.fixture
+async def asked() -> AsyncIterator[Asked]:
+    made = Asked()
+    topic = asyncio.ensure_future(made.client.topic("t", 1e9))
+    await made.clock.advance(10)
+    await topic
+    await made.clock.advance(60_000)
+    yield made
+    await made.client.close()
+
+
+async def test_a_leader_in_doubt_is_asked_for_ten_times_a_second_until_a_newer_is_known(asked: Asked) -> None:
+    asked.client.doubt(ZERO, 0, "it refused")
+    assert 9 <= await asked.pass_ms(1_000) <= 11
+    asked.cluster.move_leader("t", 0, 2)
+    assert await asked.pass_ms(1_000) == 1
+    assert asked.client.leader(ZERO) == (2, 1)
+    assert not asked.client.doubting
+
+
+async def test_a_leader_that_answers_again_is_not_asked_for(asked: Asked) -> None:
+    asked.client.doubt(ZERO, 0, "its connection broke")
+    await asked.pass_ms(50)
+    asked.client.trust(ZERO)
+    assert await asked.pass_ms(2_000) <= 1
+
+
+async def test_nobody_is_not_a_newer_leader(asked: Asked) -> None:
+    asked.client.doubt(ZERO, 0, "it refused")
+    asked.cluster.move_leader("t", 0, -1)
+    assert await asked.pass_ms(1_000) >= 9
+
+
+async def test_urgency_ends_and_so_does_a_doubt_that_nobody_repeats(asked: Asked) -> None:
+    asked.client.doubt(ZERO, 0, "it refused")
+    await asked.pass_ms(12_000, repeat=True)
+    assert await asked.pass_ms(10_000, repeat=True) <= 15, "now it backs off to the longest pause"
+    await asked.pass_ms(4_000)
+    assert await asked.pass_ms(10_000) == 0
+
+
+async def test_a_doubt_ends_a_pause_that_is_under_way(asked: Asked) -> None:
+    for _ in range(6):
+        asked.client.refresh("for any reason")
+        await asked.pass_ms(1_000)
+    asked.client.refresh("once more, which waits a second")
+    await asked.pass_ms(100)
+    asked.client.doubt(ZERO, 0, "it refused")
+    assert await asked.pass_ms(100) >= 1
+
+
+async def test_a_hint_that_is_newer_than_metadata_is_believed_and_checked(asked: Asked) -> None:
+    asked.client.hint(ZERO, Leader(NodeId(3), 1))
+    asked.client.doubt(ZERO, 0, "it named another")
+    assert asked.client.leader(ZERO) == (3, 1)
+    assert not asked.client.doubting
+    assert await asked.pass_ms(1_000) == 1
+
+
+async def test_hints_of_a_topic_end_with_it(asked: Asked) -> None:
+    asked.client.hint(ZERO, Leader(NodeId(3), 7))
+    asked.cluster.delete_topic("t")
+    asked.cluster.create_topic("t", 2)
+    asked.client.refresh("it may be another")
+    await asked.pass_ms(1_000)
+    assert asked.client.leader(ZERO) == (1, 0)
