@@ -15,7 +15,6 @@ from headrace_broker.testing.standalone import topic_id_of
 from headrace_broker.testing.trio import Trio, running_trio, until
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
-from headrace_common.core.image import NodeKey, Role
 
 ID = PartitionId(topic_id_of("t"), 0)
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -111,6 +110,7 @@ async def test_too_few_in_sync_refuses_acks_all_and_tells_those_who_wait() -> No
         trio.cut.add(ONE)
         client.send(batch_of(1))
         await until(lambda: core(trio, ONE).log_end == 2)
+        trio.fence(TWO, THREE)
         trio.change(ID, isr=(ONE,), elr=(TWO,))
         after = await client.answer()
         assert after.error is not None
@@ -122,6 +122,8 @@ async def test_too_few_in_sync_refuses_acks_all_and_tells_those_who_wait() -> No
         assert (await client.produce(batch_of(1), acks=1)).error is None
         assert core(trio, ONE).high_watermark == 1, "nothing is committed by too few"
         trio.cut.clear()
+        trio.fence()
+        trio.show()
         await until(lambda: core(trio, ONE).high_watermark == 3)
         assert (await client.produce(batch_of(1))).error is None
 
@@ -184,18 +186,14 @@ async def test_without_a_leader_nobody_is_served_and_a_returning_one_leads_on() 
 
 async def test_a_fenced_follower_does_not_join_and_joins_once_unfenced() -> None:
     async with running_trio() as trio:
-        key = NodeKey(Role.BROKER, THREE)
-        node = trio.image.nodes[key]
-        fence = {**trio.image.nodes, key: type(node)(node.key, node.grpc, node.incarnation, node.epoch, fenced=True)}
-        alive = trio.image.nodes
-        object.__setattr__(trio.image, "nodes", fence)
+        trio.fence(THREE)
         trio.change(ID, isr=(ONE, TWO))
         for _ in range(3):
             await Client(trio, ONE).produce(batch_of(1))
         await until(lambda: core(trio, THREE).log_end == 3)
         assert trio.image.partitions[ID].isr == (ONE, TWO)
-        object.__setattr__(trio.image, "nodes", alive)
-        trio.change(ID)
+        trio.fence()
+        trio.show()
         await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
 
 

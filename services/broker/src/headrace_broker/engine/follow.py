@@ -101,11 +101,11 @@ class ImageFollower:
         if image.deletions is not old.deletions or image.removals is not old.removals:
             self._to_delete.set()
         await self._lower_evidence()
+        if image.nodes is not old.nodes:  # first: who is fenced must not be asked to join again
+            self._replication.peers_changed(image)
         await self._loop.post_all(steps)
         for replica in {replica for replica, _ in steps}:
             self._replication.follow(replica)
-        if image.nodes is not old.nodes:
-            self._replication.peers_changed(image)
         if old.revision == 0:
             self._report_strays()
         self.changed.set()

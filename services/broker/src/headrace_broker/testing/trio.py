@@ -115,6 +115,14 @@ class Trio:
         self.show(but=but)
         return new
 
+    def fence(self, *brokers: NodeId) -> None:
+        """Fence these brokers and nobody else; to be seen with the next image."""
+        nodes = {
+            key: replace(node, fenced=key.role is Role.BROKER and key.id in brokers)
+            for key, node in self.image.nodes.items()
+        }
+        self.image = replace(self.image, nodes=nodes)
+
     async def open(self, broker: NodeId, endpoint: Endpoint) -> MemoryStream:
         """See ``Leaders``."""
         del endpoint
@@ -128,8 +136,8 @@ class Trio:
 async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
     """Return once ``condition`` holds."""
     async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.001)  # noqa: ASYNC110 - anything may make it true
+        while not condition():  # noqa: ASYNC110 - anything may make it true
+            await asyncio.sleep(0.001)
 
 
 def trio_image(topic: str, partitions: int, count: int = 3) -> ClusterImage:
