@@ -105,9 +105,8 @@ class Elections:
             self.balanced += await self._settling.bring(list(due), step)
         left = self._waiting()
         now = self._follower.mirror.image.partitions
-        back = [
-            i for i in (p.id for p in due if p not in left) if i in now and not (now[i].offline or now[i].recovering)
-        ]
+        gone = (p.id for p in due if p not in left)
+        back = [i for i in gone if i in now and not (now[i].offline or now[i].recovering)]
         if back:
             some = {str(i): {"leader": now[i].leader, "log_ends": dict(answers.ends[i])} for i in back[:_NAMED_IN_LOG]}
             extra = {"recovered": len(back), "partitions": some}

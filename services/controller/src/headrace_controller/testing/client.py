@@ -49,8 +49,8 @@ class Client:
         answer: pb.DescribeClusterResponse = await self.call("DescribeCluster", pb.DescribeClusterRequest())
         return answer
 
-    async def create(self, name: str, count: int) -> pb.TopicResult:
-        topic = pb.NewTopic(name=name, partition_count=count, replication_factor=1)
+    async def create(self, name: str, count: int, replicas: int = 1) -> pb.TopicResult:
+        topic = pb.NewTopic(name=name, partition_count=count, replication_factor=replicas)
         answer = await self.call("CreateTopics", pb.CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 40)
         result: pb.TopicResult = answer.topics[0]
         return result
@@ -83,7 +83,15 @@ class StubBroker:
             request_deserializer=broker_pb2.IdentifyRequest.FromString,
             response_serializer=broker_pb2.IdentifyResponse.SerializeToString,
         )
-        handler = grpc.method_handlers_generic_handler("headrace.v1.Broker", {"Identify": identify})
+        log_ends = grpc.unary_unary_rpc_method_handler(
+            self._log_ends,
+            request_deserializer=broker_pb2.LogEndsRequest.FromString,
+            response_serializer=broker_pb2.LogEndsResponse.SerializeToString,
+        )
+        self.log_end: tuple[int, int] | None = (0, 0)
+        """Last epoch and end of each of its logs; None: it holds none."""
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Identify": identify, "LogEnds": log_ends}
+        handler = grpc.method_handlers_generic_handler("headrace.v1.Broker", methods)
         self._server.add_generic_rpc_handlers((handler,))
 
     @staticmethod
@@ -107,6 +115,19 @@ class StubBroker:
     ) -> broker_pb2.IdentifyResponse:
         return broker_pb2.IdentifyResponse(
             role=self.node.role, id=self.node.id, incarnation=self.node.incarnation, cluster_id=""
+        )
+
+    async def _log_ends(
+        self, request: broker_pb2.LogEndsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> broker_pb2.LogEndsResponse:
+        if self.log_end is None:
+            return broker_pb2.LogEndsResponse()
+        epoch, end = self.log_end
+        return broker_pb2.LogEndsResponse(
+            logs=[
+                broker_pb2.LogEnd(topic_id=p.topic_id, partition=p.partition, last_epoch=epoch, written_end=end)
+                for p in request.partitions
+            ]
         )
 
 

@@ -1,0 +1,138 @@
+"""Elections by command, imbalance, drained brokers, and what the numbers of a cluster say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+
+from headrace_common.core.errors import ElectionNotNeeded, EligibleLeadersNotAvailable, PreferredLeaderNotAvailable
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
+from headrace_common.core.image import EMPTY_IMAGE, Partition, Topic
+from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
+from headrace_controller.core.health import TROUBLED_MAX, examined
+from headrace_controller.core.leadership import Election, commanded, imbalanced, preferred
+
+TOPIC = TopicId(b"t" * 16)
+MIN2 = Rules(min_isr=2)
+
+
+def ids(*numbers: int) -> tuple[NodeId, ...]:
+    return tuple(map(NodeId, numbers))
+
+
+def up(*numbers: int, drained: tuple[int, ...] = (), leaving: tuple[int, ...] = ()) -> Brokers:
+    return Brokers(frozenset(ids(*numbers)), frozenset(ids(*leaving)), frozenset(ids(*drained)))
+
+
+def part(leader: int, isr: tuple[int, ...] = (1, 2, 3), number: int = 0, **sets: tuple[NodeId, ...]) -> Partition:
+    return Partition(PartitionId(TOPIC, number), ids(1, 2, 3), ids(*isr), NodeId(leader), 5, 9, **sets)
+
+
+class TestPreferred:
+    def test_the_first_replica_takes_over(self) -> None:
+        new = preferred(part(2), up(1, 2, 3), MIN2)
+        assert (new.leader, new.isr, new.leader_epoch, new.partition_epoch) == (1, ids(1, 2, 3), 6, 10)
+
+    def test_not_needed(self) -> None:
+        with pytest.raises(ElectionNotNeeded):
+            preferred(part(1), up(1, 2, 3), MIN2)
+
+    @pytest.mark.parametrize("brokers", [up(2, 3), up(1, 2, 3, drained=(1,)), up(1, 2, 3, leaving=(1,))])
+    def test_not_one_that_may_not_lead(self, brokers: Brokers) -> None:
+        with pytest.raises(PreferredLeaderNotAvailable):
+            preferred(part(2), brokers, MIN2)
+
+    def test_not_one_that_is_not_in_sync(self) -> None:
+        with pytest.raises(PreferredLeaderNotAvailable):
+            preferred(part(2, isr=(2, 3)), up(1, 2, 3), MIN2)
+
+    @pytest.mark.parametrize(("astray", "moved"), [(1, 0), (2, 2)])
+    def test_only_above_the_percentage(self, astray: int, moved: int) -> None:
+        partitions = [part(2 if n < astray else 1, number=n) for n in range(10)]
+        assert len(imbalanced(partitions, up(1, 2, 3), 10)) == moved
+
+    def test_only_what_can_move(self) -> None:
+        partitions = [part(2, number=0), part(2, isr=(2, 3), number=1), part(-1, isr=(), number=2)]
+        assert imbalanced(partitions, up(1, 2, 3), 10) == partitions[:1]
+
+
+class TestDrained:
+    def test_leaders_go_at_once_and_the_isr_stays(self) -> None:
+        new = settled(part(1), up(1, 2, 3, drained=(1,)), MIN2)
+        assert (new.leader, new.isr, new.leader_epoch) == (2, ids(1, 2, 3), 6)
+
+    def test_where_nobody_else_can_it_leads_on(self) -> None:
+        alone = part(1, isr=(1,), elr=ids(2))
+        assert settled(alone, up(1, 3, drained=(1,)), MIN2) is alone
+        both = part(2)
+        assert settled(both, up(1, 2, 3, drained=(1, 2, 3)), MIN2) is both
+
+    def test_it_is_elected_last(self) -> None:
+        assert settled(part(3), up(1, 2, drained=(1,)), MIN2).leader == 2
+        assert settled(part(3), up(1, drained=(1,)), MIN2).leader == 1
+        down = part(-1, isr=(), elr=ids(1, 2))
+        assert settled(down, up(1, 2, drained=(1,)), MIN2).leader == 2
+        assert settled(down, up(1, drained=(1,)), MIN2).leader == 1
+
+
+class TestCommanded:
+    DOWN = part(-1, isr=(), last_known_elr=ids(1, 2))
+    ENDS: ClassVar[LogEnds] = {NodeId(2): (4, 10), NodeId(3): (4, 12)}
+
+    def test_without_missing_takes_the_best_of_the_known_that_live(self) -> None:
+        new = commanded(self.DOWN, Election.WITHOUT_MISSING, up(2, 3), MIN2, self.ENDS)
+        assert (new.leader, new.isr, new.last_known_elr, new.recovering) == (2, ids(2), (), True)
+        assert new.leader_epoch == 6
+
+    def test_unclean_takes_the_longest_of_all(self) -> None:
+        assert commanded(self.DOWN, Election.UNCLEAN, up(2, 3), MIN2, self.ENDS).leader == 3
+
+    def test_unclean_takes_even_an_empty_disk(self) -> None:
+        assert commanded(self.DOWN, Election.UNCLEAN, up(2, 3), MIN2, {NodeId(2): None}).leader == 2
+
+    def test_without_missing_does_not(self) -> None:
+        with pytest.raises(EligibleLeadersNotAvailable, match="no whole log"):
+            commanded(self.DOWN, Election.WITHOUT_MISSING, up(2, 3), MIN2, {NodeId(3): (4, 12)})
+
+    @pytest.mark.parametrize("kind", [Election.UNCLEAN, Election.WITHOUT_MISSING])
+    def test_nobody_lives_or_somebody_leads(self, kind: Election) -> None:
+        with pytest.raises(EligibleLeadersNotAvailable, match="start one"):
+            commanded(self.DOWN, kind, up(), MIN2, {})
+        with pytest.raises(ElectionNotNeeded):
+            commanded(part(1), kind, up(1), MIN2, {})
+
+
+class TestUncleanBySetting:
+    UNCLEAN = Rules(2, unclean=True)
+
+    def test_when_all_known_are_back_their_logs_are_compared_first(self) -> None:
+        down = part(-1, isr=(), last_known_elr=ids(1, 2))
+        assert settled(down, up(1, 2, 3), self.UNCLEAN) is down
+        led = settled(down, up(1, 2, 3), self.UNCLEAN, {NodeId(1): (4, 1), NodeId(2): (4, 2)})
+        assert (led.leader, led.recovering) == (2, False)
+
+    def test_a_known_member_that_does_not_answer_is_not_waited_for(self) -> None:
+        down = part(-1, isr=(), last_known_elr=ids(1, 2))
+        led = settled(down, up(1, 2, 3), self.UNCLEAN, {NodeId(2): (4, 2)})
+        assert (led.leader, led.recovering) == (2, True)
+
+    def test_who_is_known_goes_before_who_is_not(self) -> None:
+        led = settled(part(-1, isr=(), last_known_elr=ids(1, 3)), up(2, 3), self.UNCLEAN)
+        assert (led.leader, led.recovering) == (3, True)
+
+
+def test_health_counts_and_names_the_worst_first() -> None:
+    topic = Topic("t", TOPIC, 200)
+    fine, astray, thin, weak = part(1), part(2, number=1), part(1, isr=(1, 2), number=2), part(1, isr=(1,), number=3)
+    moving = replace(part(1, number=4), adding=ids(3))
+    lost = replace(part(1, number=5), recovering=True)
+    down = [part(NO_NODE, isr=(), number=n) for n in range(6, 8)]
+    partitions = {p.id: p for p in (fine, astray, thin, weak, moving, lost, *down)}
+    health = examined(replace(EMPTY_IMAGE, topics={TOPIC: topic}, partitions=partitions))
+    assert (health.offline, health.under_replicated, health.under_min_isr) == (2, 4, 3)
+    assert (health.not_preferred, health.reassigning, health.recovering) == (1, 1, 1)
+    assert health.troubled == (*down, weak)
+    many = {p.id: p for p in (part(NO_NODE, isr=(), number=n) for n in range(200))}
+    assert len(examined(replace(EMPTY_IMAGE, topics={TOPIC: topic}, partitions=many)).troubled) == TROUBLED_MAX
