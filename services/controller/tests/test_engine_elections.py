@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from headrace_common.core.errors import MetadataUnavailable, NotController
-from headrace_common.core.ids import TopicId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from headrace_common.core.ids import Endpoint, NodeId, TopicId
+from headrace_common.core.image import EMPTY_IMAGE, ActiveController, ClusterImage, ImageDelta
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core import records
 from headrace_controller.core.records import Cluster
@@ -62,6 +62,46 @@ class TestElection:
         assert world.clock.monotonic_ms() - before < 500
         with pytest.raises(NotController):
             await world.create(first, "t")
+
+    async def test_a_dead_one_is_not_waited_for(self, world: Cell) -> None:
+        """Its process is gone; its lease of a minute is not."""
+        world.config = replace(world.config, lease_ttl_s=60)
+        first = await world.active(1)
+        second = await world.controller(2)
+        first.candidate._lease, held = 0, first.candidate._lease
+        world.links[1].up = False
+        world.probe.deaf.add(Endpoint("127.0.0.1", 9391))
+        before = world.clock.monotonic_ms()
+        await world.until(lambda: second.candidate.term is not None)
+        assert world.clock.monotonic_ms() - before < 1_500
+        first.candidate._lease = held
+
+    async def test_one_that_is_silent_is(self, world: Cell) -> None:
+        first, second = await world.active(1), await world.controller(2)
+        terms = first.candidate.terms
+        await world.pass_ms(10_000)
+        assert (first.candidate.terms, second.candidate.term) == (terms, None)
+
+    async def test_a_restart_on_the_same_address_succeeds_itself(self, world: Cell) -> None:
+        key = records.CONTROLLER_KEY
+        lease = await world.store.grant_lease(60)
+        dead = ActiveController(NodeId(1), 7, Endpoint("127.0.0.1", 9391))
+        await world.store.commit(
+            Transaction(
+                (),
+                (
+                    Put(records.FORMAT_KEY, records.encode_number(records.FORMAT)),
+                    Put(records.CLUSTER_KEY, records.encode(Cluster("c1", b"i" * 16))),
+                    Put(records.EPOCH_KEY, records.encode_number(7)),
+                    Put(key, records.encode(dead), lease),
+                ),
+            )
+        )
+        before = world.clock.monotonic_ms()
+        engine = await world.active(1)
+        assert world.clock.monotonic_ms() - before < 1_500
+        assert engine.candidate.term is not None
+        assert engine.candidate.term.epoch == 8
 
     async def test_epochs_of_controllers_and_nodes_never_repeat(self, world: Cell) -> None:
         first, second = await world.active(1), await world.controller(2)

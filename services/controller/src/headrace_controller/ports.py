@@ -138,6 +138,10 @@ class NodeProbe(Protocol):
         """One look, at most one second. Never raises for what the node does."""
         ...
 
+    async def listens(self, endpoint: Endpoint) -> ProbeResult:
+        """Whether anybody listens there: ``ANSWERS``, ``REFUSED`` or ``SILENT``; at most half a second."""
+        ...
+
 
 class LogEndsSource(Protocol):
     """Asks brokers where their logs end."""

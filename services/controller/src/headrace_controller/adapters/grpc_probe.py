@@ -37,6 +37,10 @@ class GrpcProbe:
                 return again if again is ProbeResult.REFUSED else ProbeResult.SILENT
         return ProbeResult.SAME if answer.incarnation == node.incarnation else ProbeResult.OTHER
 
+    async def listens(self, endpoint: Endpoint) -> ProbeResult:
+        """See the port."""
+        return await _connects(endpoint)
+
 
 async def _connects(endpoint: Endpoint) -> ProbeResult:
     try:

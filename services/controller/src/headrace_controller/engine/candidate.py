@@ -66,6 +66,11 @@ class Candidate:
         self._resigned = asyncio.Event()
         self._idle = asyncio.Event()
 
+    @property
+    def is_bidding(self) -> bool:
+        """Whether the election key is this process's, or may be in a moment."""
+        return self._lease != 0
+
     async def run(self) -> None:
         """Stand, serve, stand again, until cancelled or resigned."""
         failures = 0

@@ -25,6 +25,7 @@ from headrace_controller.core.settings import Alteration, Entry, Resource, descr
 from headrace_controller.core.topics import Assignments, Wanted
 from headrace_controller.engine.candidate import Candidate
 from headrace_controller.engine.deaths import Streams
+from headrace_controller.engine.deposing import Deposing
 from headrace_controller.engine.feed import Feed
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
@@ -72,6 +73,15 @@ class ControllerEngine:
         self.follower = Follower(store, self.feed, clock)
         self._outside = Outside(store, probe, log_ends, clock)
         self._examined: tuple[ClusterImage, Health] | None = None
+        self.deposing = Deposing(
+            store=store,
+            follower=self.follower,
+            probe=probe,
+            clock=clock,
+            endpoint=endpoint,
+            node_id=config.node_id,
+            probe_delay_ms=config.liveness.probe_delay_ms,
+        )
         self.candidate = Candidate(
             config=config,
             store=store,
@@ -86,6 +96,7 @@ class ControllerEngine:
         """Start following and standing for election."""
         tasks.start(self.follower.run(), name="follower")
         tasks.start(self.candidate.run(), name="candidate")
+        tasks.start(self.deposing.run(lambda: self.candidate.is_bidding), name="deposing")
 
     async def stop(self) -> None:
         """Give the office up and end all watches; calls under way are answered."""

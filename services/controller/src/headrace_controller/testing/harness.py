@@ -31,11 +31,17 @@ class FakeProbe:
     def __init__(self) -> None:
         self.results: dict[NodeKey, ProbeResult] = {}
         self.looks: list[NodeKey] = []
+        self.deaf: set[Endpoint] = set()
+        """Addresses where nobody listens."""
 
     async def probe(self, node: Node) -> ProbeResult:
         self.looks.append(node.key)
         await asyncio.sleep(0)
         return self.results.get(node.key, ProbeResult.SAME)
+
+    async def listens(self, endpoint: Endpoint) -> ProbeResult:
+        await asyncio.sleep(0)
+        return ProbeResult.REFUSED if endpoint in self.deaf else ProbeResult.ANSWERS
 
 
 class FakeLogEnds:
