@@ -28,6 +28,7 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.memory import keep_freed_memory
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
     """Run one broker until ``stop`` is set."""
     configure_logs("broker", config.node_id, config.server.log_level)
+    keep_freed_memory()
     async with AsyncExitStack() as stack:
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))

@@ -1,0 +1,36 @@
+"""
+Decides how the C allocator treats freed memory. Called once at the start of a process that moves large messages.
+
+gRPC and the store allocate and free megabytes for each message. glibc by default maps such blocks anew every time and
+gives them back at once, and the kernel zeroes their pages on each first touch: measured as half of a loaded broker's
+system time. Kept blocks are used again instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_TOP_PAD: Final = -2
+_M_MMAP_THRESHOLD: Final = -3
+KEPT_BYTES_MAX: Final = 256 << 20
+"""Free memory at the end of the heap above this goes back to the system."""
+MAPPED_BYTES_MIN: Final = 32 << 20
+"""Blocks from this size on are still mapped apart; glibc allows no more."""
+TOP_PAD_BYTES: Final = 4 << 20
+
+
+def keep_freed_memory() -> bool:
+    """Tell the allocator; False where it is not glibc's, which changes nothing."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    settings = (
+        (_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN),
+        (_M_TRIM_THRESHOLD, KEPT_BYTES_MAX),
+        (_M_TOP_PAD, TOP_PAD_BYTES),
+    )
+    return all([mallopt(what, value) == 1 for what, value in settings])

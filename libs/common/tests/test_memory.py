@@ -1,0 +1,27 @@
+"""The allocator is told to keep what is freed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROBE = """
+import resource
+from headrace_common.runtime.memory import keep_freed_memory
+
+kept = keep_freed_memory()
+bytearray(8 << 20)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    bytearray(8 << 20)
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_large_blocks_are_used_again_instead_of_being_mapped_anew() -> None:
+    """In a process of its own, because the allocator of this one would stay changed."""
+    kept, faults = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert kept == "True"
+    assert int(faults) < 50 * 2048 // 4, "pages of 50 blocks of 8 MiB would be 102400 faults"
