@@ -23,7 +23,6 @@ from headrace.admin_types import (
 from headrace.delivery import DeliveredBatch
 from headrace.records import TopicPartition
 from headrace_cli.app import app
-from headrace_cli.commands.cluster import judge
 from headrace_cli.commands.produce import _standard_input
 from headrace_cli.exits import CommandFailed
 from headrace_cli.session import Session
@@ -123,10 +122,11 @@ def test_create_asks_for_what_was_said_and_leaves_the_rest_to_the_cluster(admin:
     assert "note: fewer replicas" in runner.invoke(app, ["topic", "create", "c"]).stderr
 
 
-def test_a_topic_is_described_by_its_leaders_and_a_partition_without_one_shows(admin: FakeAdmin) -> None:
+def test_a_topic_is_described_by_its_leaders_and_a_partition_without_one_shows(admin: FakeAdmin, stub: Any) -> None:
     described = data("topic", "describe", "flights", "--segments")
     assert described["records"] == 20
     assert [p["end_offset"] for p in described["partitions"]] == [30, None]
+    assert [p["elr"] for p in described["partitions"]] == [[], [1]]
     assert described["segments"][0]["base_offset"] == 10
     text = out("topic", "describe", "flights")
     assert "retention.ms=5" in text
@@ -163,37 +163,25 @@ def test_trimming_all_partitions_goes_no_further_than_each_has_records(admin: Fa
     out("topic", "trim", "flights", "--before", str(2**63), "-y", code=2)
 
 
-def test_an_unwell_cluster_says_why_and_ends_with_1(admin: FakeAdmin) -> None:
-    verdict = out("cluster", "health", code=1)
-    assert verdict == "not healthy: broker 1 is fenced; 1 partition without a leader\n"
-    status = data("cluster", "status")
-    assert status["healthy"] is False
-    assert status["active_controller"] == 1
+def test_a_cluster_that_is_not_well_says_why_and_ends_with_its_code(admin: FakeAdmin, stub: Any) -> None:
+    assert out("cluster", "health") == "healthy: all is there\n"
+    stub.judged("degraded", "broker 1 is away")
+    assert out("cluster", "health", code=6) == "degraded: broker 1 is away\n"
+    stub.judged("unavailable", "nobody leads flights-1")
+    assert out("cluster", "health", code=7) == "unavailable: nobody leads flights-1\n"
+    status = json.loads(out("cluster", "status", "-o", "json", code=7))
+    assert (status["state"], status["healthy"], status["active_controller"]) == ("unavailable", False, 1)
+    assert [b["leaders"] for b in status["brokers"]] == [0, 1]
+    assert status["troubled"][0]["partition"] == 1
+    assert "flights" in out("cluster", "status", code=7)
     assert "BROKER" not in out("cluster", "describe")
 
 
-def test_the_verdict_names_all_that_is_wrong_and_nothing_else() -> None:
-    well = {
-        "active_controller": 1,
-        "metadata_store_reachable": True,
-        "brokers": [{"id": 1, "state": "online"}],
-        "topics": 2,
-        "partitions": 3,
-        "offline_partitions": 0,
-        "under_replicated_partitions": 0,
-    }
-    assert judge(well) == (True, "healthy: 1 broker, 2 topics, 3 partitions")
-    ill = well | {"active_controller": None, "metadata_store_reachable": False, "under_replicated_partitions": 4}
-    healthy, verdict = judge(ill)
-    assert not healthy
-    for part in ("no controller is active", "etcd cannot be reached", "4 partitions with too few replicas"):
-        assert part in verdict
-
-
-def test_brokers_and_logs_show_who_does_not_answer(admin: FakeAdmin) -> None:
+def test_brokers_and_logs_show_who_does_not_answer(admin: FakeAdmin, stub: Any) -> None:
     one, two = data("broker", "list")
     assert (one["state"], one["error"], one["logs"]) == ("fenced", "it does not answer", None)
     assert (two["rack"], two["logs"], two["size_bytes"]) == ("rack-a", 1, 2048)
+    assert (two["leaders"], two["in_sync"], two["drained"]) == (1, 1, False)
     assert [row["broker"] for row in data("debug", "dump-log")] == [2]
     assert data("debug", "dump-log", "--segments")[0]["end_offset"] == 30
     assert "2.0 KiB" in out("debug", "dump-log")

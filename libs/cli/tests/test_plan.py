@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace_cli.local.plan import ClusterOptions, plan, slots, split_settings
@@ -44,8 +46,16 @@ def test_settings_go_where_they_are_read() -> None:
     assert dynamic == {"num.partitions": "3"}
 
 
+def test_brokers_are_told_their_racks() -> None:
+    argv = planned(ClusterOptions(brokers=2, racks=("a", "b")))
+    assert "--rack a" in argv["broker-1"]
+    assert "--rack b" in argv["broker-2"]
+    assert "--rack" not in planned(ClusterOptions())["broker-1"]
+
+
 def test_options_survive_their_file() -> None:
     options = ClusterOptions(brokers=5, settings={"num.partitions": "3"}, ports={"broker-1": 9999}, restart=False)
+    options = replace(options, racks=tuple("abcab"))
     assert ClusterOptions.from_json(options.to_json() | {"of a later version": 1}) == options
 
 
@@ -57,6 +67,7 @@ def test_options_survive_their_file() -> None:
         (ClusterOptions(ports={"broker-9": 1}), "no port is called 'broker-9'"),
         (ClusterOptions(ports={"broker-1": 70_000}), "not in 1..65535"),
         (ClusterOptions(settings={"num.partitions": "x"}), "num.partitions takes a number"),
+        (ClusterOptions(brokers=3, racks=("a", "b")), "racks takes one name per broker, 3 of them"),
         (ClusterOptions(restart_delay_ms=-1), "restart_delay_ms takes"),
     ],
 )

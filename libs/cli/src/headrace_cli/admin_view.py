@@ -42,8 +42,10 @@ def list_topics(admin: AdminClient, internal: bool) -> list[Row]:
     ]
 
 
-def describe_topic(admin: AdminClient, name: str, segments: bool) -> Row:
-    """A topic with its partitions, what their leaders hold, and its settings."""
+def describe_topic(admin: AdminClient, name: str, segments: bool, states: Mapping[int, Row] | None = None) -> Row:
+    """
+    A topic with its partitions, what their leaders hold, and its settings; ``states`` has more to tell of partitions.
+    """
     topic = admin.describe_topic(name)
     brokers = admin.describe_logs(topics=[name], segments=segments)
     logs = {(b.broker_id, log.partition): log for b in brokers for log in b.logs}
@@ -54,6 +56,7 @@ def describe_topic(admin: AdminClient, name: str, segments: bool) -> Row:
             "leader_epoch": p.leader_epoch,
             "replicas": list(p.replicas),
             "isr": list(p.isr),
+            **(states or {}).get(p.partition, {}),
             **_extent(None if p.leader is None else logs.get((p.leader, p.partition))),
         }
         for p in topic.partitions

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from headrace_cli.commands import bench, broker, cluster, consume, debug, demo, local, produce, topic
+from headrace_cli.commands import bench, broker, cluster, consume, debug, demo, local, partition, produce, topic
 
 app = typer.Typer(
     name="headrace",
     help="Headrace: a distributed event log. Start with `headrace up`, or with `headrace demo`.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unreachable, 5 timed out, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unreachable, 5 timed out, "
+    "6 degraded, 7 unavailable (status, health), 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -20,7 +21,15 @@ app = typer.Typer(
 
 for module in (local, demo, produce, consume):
     module.register(app)
-for name, group in (("topic", topic), ("cluster", cluster), ("broker", broker), ("bench", bench), ("debug", debug)):
+GROUPS = {
+    "topic": topic,
+    "partition": partition,
+    "cluster": cluster,
+    "broker": broker,
+    "bench": bench,
+    "debug": debug,
+}
+for name, group in GROUPS.items():
     inner = typer.Typer(help=group.HELP, no_args_is_help=True, rich_markup_mode=None)
     group.register(inner)
     app.add_typer(inner, name=name)

@@ -3,11 +3,13 @@ How commands end: exit codes that scripts can rely on, and a next step for every
 
 ====  =============================================================================
  0    done
- 1    failed, or the answer is "not healthy"
+ 1    failed
  2    wrong usage: options, names, settings
  3    the thing named does not exist
  4    the cluster cannot be reached, or cannot serve this now
  5    not finished in the time given; what was asked may still happen
+ 6    status and health: degraded, all is served
+ 7    status and health: unavailable, some partitions are not served
 130   interrupted with Ctrl+C
 141   the reader of the output went away
 ====  =============================================================================
@@ -29,6 +31,8 @@ class ExitCode(IntEnum):
     NOT_FOUND = 3
     UNREACHABLE = 4
     TIMED_OUT = 5
+    DEGRADED = 6
+    UNAVAILABLE = 7
     INTERRUPTED = 130
     BROKEN_PIPE = 141
 
@@ -72,8 +76,21 @@ _HINTS = {
     ErrorCode.REPLICA_DAMAGED: "`headrace debug dump-log` shows what is left; restore the data or delete the topic.",
     ErrorCode.MESSAGE_TOO_LARGE: "Raise max.message.bytes of the topic with `headrace topic set`, or send less.",
     ErrorCode.INVALID_REPLICATION_FACTOR: "`headrace broker list` shows the brokers there are.",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "`headrace broker list` shows the brokers there are; name each once.",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "`headrace partition reassignments` shows what is under way.",
+    ErrorCode.ELECTION_NOT_NEEDED: "`headrace topic describe NAME` shows who leads.",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Wait until it is in sync: `headrace topic describe NAME`.",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "`headrace cluster health` says what to start, or what can be given up.",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "`headrace cluster health` says which broker is missing.",
     ErrorCode.UNKNOWN_SERVER_ERROR: "Run it again with --debug and look into the services' logs.",
 }
+
+_BY_STATE = {"healthy": ExitCode.OK, "degraded": ExitCode.DEGRADED, "unavailable": ExitCode.UNAVAILABLE}
+
+
+def exit_code_of_state(state: str) -> ExitCode:
+    """The code of ``status`` and ``health`` for what the cluster is called."""
+    return _BY_STATE.get(state, ExitCode.FAILED)
 
 
 def exit_code_of(error: HeadraceError) -> ExitCode:

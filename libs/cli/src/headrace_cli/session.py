@@ -28,6 +28,7 @@ from headrace_common.core.ids import Endpoint
 
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer, Producer
+    from headrace_cli.admin_calls import AdminCalls
 
 DEFAULT_DATA_DIR: Final = ".headrace"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
@@ -59,6 +60,13 @@ class Session:
 
         check_reachable(self.bootstrap)
         return AdminClient(self.bootstrap, **({"default_api_timeout_ms": API_TIMEOUT_MS} | settings))
+
+    def calls(self) -> AdminCalls:
+        """Calls of the admin service that ``admin()`` does not have; close them."""
+        from headrace_cli.admin_calls import AdminCalls
+
+        check_reachable(self.bootstrap)
+        return AdminCalls(self.bootstrap)
 
     def producer(self, **settings: Any) -> Producer:
         """A producer; close it."""

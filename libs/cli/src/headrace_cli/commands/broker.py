@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace_cli.commanding import command
-from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.commands.cluster import show_plan
+from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, confirm
+from headrace_cli.exits import CommandFailed
+from headrace_cli.output import Output, bytes_for_people, counted
 from headrace_cli.session import Session
+
+if TYPE_CHECKING:
+    from headrace_cli.admin_calls import AdminCalls
 
 HELP = "The brokers one by one"
 
@@ -17,11 +23,15 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace broker``."""
     command(app, "list")(list_)
     command(app)(describe)
+    command(app)(drain)
+    command(app)(undrain)
+    command(app)(decommission)
+    command(app)(unregister)
 
 
 def list_(session: Session) -> None:
     """List brokers with their addresses and what they hold."""
-    from headrace_cli import admin_view
+    from headrace_cli import admin_view, replication_view
 
     with session.admin() as admin:
         rows = admin_view.list_brokers(admin)
@@ -29,14 +39,20 @@ def list_(session: Session) -> None:
         for row in rows:
             row["size"] = None if row["size_bytes"] is None else bytes_for_people(row["size_bytes"])
             row["disk_free"] = None if row["disk_free_bytes"] is None else bytes_for_people(row["disk_free_bytes"])
-    columns = ("id", "state", "grpc", "rack", "logs", "size", "disk_free", "version", "error")
+    with session.calls() as calls:
+        carried = {b["id"]: b for b in replication_view.status(calls)["brokers"]}
+    for row in rows:
+        mine = carried.get(row["id"], {})
+        row |= {name: mine.get(name) for name in ("leaders", "replicas", "in_sync", "drained")}
+    carries = ("leaders", "replicas", "in_sync", "logs", "size", "disk_free")
+    columns = ("id", "state", "drained", "grpc", "rack", *carries, "version", "error")
     session.show(rows, *columns, empty="no broker is registered")
 
 
-def describe(
-    session: Session,
-    broker: Annotated[int, typer.Argument(help="Its id")],
-) -> None:
+BrokerId = Annotated[int, typer.Argument(min=0, max=2**31 - 1, help="Its id")]
+
+
+def describe(session: Session, broker: BrokerId) -> None:
     """Show one broker: addresses, its logs, what recovery found, and its settings."""
     from headrace_cli import admin_view
 
@@ -48,3 +64,96 @@ def describe(
             data[name] = None if count is None else bytes_for_people(count)
         data["configs"] = [row for row in data["configs"] if row["source"] != "default"]
     session.show(data)
+
+
+def drain(session: Session, broker: BrokerId) -> None:
+    """Move leaders away from a broker and keep them away; it goes on copying. Ended by ``undrain``."""
+    _drain(session, broker, drained=True)
+
+
+def undrain(session: Session, broker: BrokerId) -> None:
+    """Let leaders come back to a broker."""
+    _drain(session, broker, drained=False)
+
+
+def _drain(session: Session, broker: int, *, drained: bool) -> None:
+    from headrace_cli import replication_view as view
+
+    with session.calls() as calls:
+        leading = view.drain(calls, broker, drained)
+    if session.output is not Output.TABLE:
+        session.show({"broker": broker, "drained": drained, "still_leading": leading})
+    elif not drained:
+        session.say(f"broker {broker} may lead again; `headrace partition elect` brings its leaders back at once")
+    elif leading:
+        session.say(
+            f"broker {broker} is drained and leads {counted(leading, 'partition')} that nobody else can lead now; "
+            "`headrace cluster health` says why"
+        )
+    else:
+        session.say(f"broker {broker} is drained; it leads nothing and may be stopped")
+
+
+def decommission(
+    session: Session,
+    broker: BrokerId,
+    *,
+    dry_run: DryRun = False,
+    throttle: Throttle = None,
+    wait: Wait = False,
+    timeout: Timeout = 3_600,
+) -> None:
+    """Drain a broker and move all it holds to others. Given again, it goes on with what is left."""
+    from headrace_cli import replication_view as view
+
+    with session.calls() as calls:
+        left = view.decommission(calls, broker, execute=not dry_run, throttle=None if dry_run else throttle)
+        refused = [move for move in left["moves"] if move["error"] is not None]
+        if not refused and wait and not dry_run:
+            left = _until_empty(session, calls, broker, timeout, throttled=throttle is not None)
+    if session.output is not Output.TABLE:
+        session.show(left)
+    else:
+        show_plan(session, left)
+        session.say(left["next_step"])
+    if refused:
+        raise CommandFailed(
+            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['message']}",
+            hint="Mend that, then give the command again.",
+        )
+
+
+def _until_empty(
+    session: Session, calls: AdminCalls, broker: int, timeout: float, *, throttled: bool
+) -> dict[str, object]:
+    from headrace_cli import moving
+    from headrace_cli import replication_view as view
+
+    last: dict[str, object] = {}
+    tell = moving.Teller()
+
+    def left() -> int:
+        last.update(view.decommission(calls, broker, execute=False, throttle=None))
+        number = last["replicas_left"]
+        assert isinstance(number, int)
+        if number:
+            under_way = view.reassignments(calls)["reassignments"]
+            tell(session, [p for p in under_way if broker in p["removing"]])
+        return number
+
+    moving.wait_for(left, timeout)
+    if throttled:
+        moving.clear_throttle(session, calls)
+    return last
+
+
+def unregister(
+    session: Session, broker: BrokerId, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False
+) -> None:
+    """Forget a broker that is stopped and holds nothing, after its decommission."""
+    from headrace_cli import replication_view as view
+
+    confirm(f"forget broker {broker}?", yes)
+    with session.calls() as calls:
+        view.unregister(calls, broker)
+    session.say(f"broker {broker} is forgotten")

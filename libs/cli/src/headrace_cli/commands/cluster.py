@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from headrace_cli.commanding import command, pairs
-from headrace_cli.exits import ExitCode
-from headrace_cli.output import Output, counted
+from headrace_cli.commands.partition import Throttle, Timeout, Wait, wait_until_moved
+from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
+from headrace_cli.output import Output, bytes_for_people, counted
 from headrace_cli.session import Session
 
 HELP = "The cluster as a whole: status, health, nodes, settings"
@@ -20,28 +21,93 @@ def register(app: typer.Typer) -> None:
     command(app)(health)
     command(app)(describe)
     command(app)(configs)
+    command(app)(rebalance)
 
 
 def status(session: Session) -> None:
-    """How the cluster is, in full: nodes, partitions, and what is wrong."""
-    cluster = _describe(session)
-    healthy, verdict = judge(cluster)
-    if session.output is Output.TABLE:
-        session.show({"verdict": verdict, **cluster})
-    else:
-        session.show({"healthy": healthy, "verdict": verdict, **cluster})
+    """How the cluster is, in full: nodes, partitions, what is wrong. Ends with 6 (degraded) or 7 (unavailable)."""
+    from headrace_cli import replication_view as view
+
+    with session.calls() as calls:
+        found = view.status(calls)
+    hidden = {"state", "healthy"} if session.output is Output.TABLE else set()
+    session.show({name: value for name, value in found.items() if name not in hidden})
+    _end(found["state"])
 
 
 def health(session: Session) -> None:
-    """One line: healthy, or what is not. Ends with 1 when it is not."""
-    cluster = _describe(session)
-    healthy, verdict = judge(cluster)
+    """One line: how it is, and what to do. Ends with 6 (degraded) or 7 (unavailable)."""
+    from headrace_cli import replication_view as view
+
+    with session.calls() as calls:
+        found = view.status(calls)
     if session.output is Output.TABLE:
-        typer.echo(verdict)
+        typer.echo(found["verdict"])
     else:
-        session.show({"healthy": healthy, "verdict": verdict})
-    if not healthy:
-        raise typer.Exit(ExitCode.FAILED)
+        session.show({name: found[name] for name in ("state", "healthy", "verdict")})
+    _end(found["state"])
+
+
+def _end(state: str) -> None:
+    code = exit_code_of_state(state)
+    if code is not ExitCode.OK:
+        raise typer.Exit(code)
+
+
+def rebalance(
+    session: Session,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Show what would move; so without either")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Start it")] = False,
+    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only these")] = None,
+    throttle: Throttle = None,
+    wait: Wait = False,
+    timeout: Timeout = 3_600,
+) -> None:
+    """Level replicas and leaders over all brokers and racks, with few moves."""
+    from headrace_cli import replication_view as view
+
+    if plan and execute:
+        raise typer.BadParameter("give --plan or --execute, not both")
+    with session.calls() as calls:
+        found = view.rebalance(calls, topic or [], execute=execute, throttle=throttle if execute else None)
+        moved = [(move["topic"], move["partition"]) for move in found["moves"] if move["error"] is None]
+        if session.output is not Output.TABLE:
+            session.show(found)
+        else:
+            show_plan(session, found)
+        refused = [move for move in found["moves"] if move["error"] is not None]
+        if execute and wait and moved:
+            wait_until_moved(session, calls, moved, timeout, throttled=throttle is not None)
+            view.elect(calls, "preferred", moved, view.Topics(calls))
+    if refused:
+        raise CommandFailed(
+            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['message']}",
+            hint="Mend that, then give the command again.",
+        )
+    if not found["moves"]:
+        session.say("nothing is to be moved: replicas and leaders are level")
+    elif not execute:
+        session.say("`headrace cluster rebalance --execute` starts it")
+    elif not wait:
+        session.say("`headrace partition reassignments` shows how far it is; then `headrace partition elect`")
+
+
+def show_plan(session: Session, found: dict[str, Any]) -> None:
+    """A plan as tables."""
+    if not found["moves"]:
+        return
+    rows = [
+        {
+            "partition": f"{move['topic']}-{move['partition']}",
+            "from": move["replicas_before"],
+            "to": move["replicas"],
+            "size": bytes_for_people(move["size_bytes"]),
+        }
+        | ({"error": move["message"]} if move["error"] else {})
+        for move in found["moves"]
+    ]
+    session.show({"to_copy": bytes_for_people(found["bytes_to_copy"]), "moves": rows, "brokers": found["brokers"]})
 
 
 def describe(session: Session) -> None:
@@ -66,35 +132,6 @@ def configs(
     session.show(
         shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
     )
-
-
-def judge(cluster: dict[str, Any]) -> tuple[bool, str]:
-    """Whether a described cluster is well, and a sentence. Pure."""
-    wrong: list[str] = []
-    if cluster["active_controller"] is None:
-        wrong.append("no controller is active: topics cannot be changed")
-    if not cluster["metadata_store_reachable"]:
-        wrong.append("etcd cannot be reached: topics cannot be changed")
-    wrong += [
-        f"broker {broker['id']} is {broker['state']}" for broker in cluster["brokers"] if broker["state"] != "online"
-    ]
-    if offline := cluster["offline_partitions"]:
-        wrong.append(f"{counted(offline, 'partition')} without a leader")
-    if under := cluster["under_replicated_partitions"]:
-        wrong.append(f"{counted(under, 'partition')} with too few replicas in sync")
-    if wrong:
-        return False, f"not healthy: {'; '.join(wrong)}"
-    there = ((len(cluster["brokers"]), "broker"), (cluster["topics"], "topic"), (cluster["partitions"], "partition"))
-    return True, f"healthy: {', '.join(counted(number, what) for number, what in there)}"
-
-
-def health_of(bootstrap: str, timeout_ms: int) -> tuple[bool, str]:
-    """The same for ``headrace status``. Raises: HeadraceError when nobody answers in time."""
-    from headrace import AdminClient
-    from headrace_cli import admin_view
-
-    with AdminClient(bootstrap, default_api_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms) as admin:
-        return judge(admin_view.describe_cluster(admin))
 
 
 def _describe(session: Session) -> dict[str, Any]:

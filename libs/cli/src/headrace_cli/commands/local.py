@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace_cli.commanding import pairs, plain_command
-from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
 from headrace_cli.interrupts import interruptible
 from headrace_cli.output import Output, bytes_for_people
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headrace_cli.local.state import ClusterState
 
 FOLLOW_SECONDS = 0.2
+ASK_SECONDS = 5.0
 
 DataDirOption = Annotated[
     Path, typer.Option("--data-dir", metavar="DIR", help="Where its data are; a cluster is known by this directory")
@@ -61,6 +62,9 @@ def up(
         list[str] | None,
         typer.Option("--port", metavar="NAME=PORT", help="A fixed port, as broker-1=9292 or admin-1.http=8080"),
     ] = None,
+    racks: Annotated[
+        str | None, typer.Option("--racks", metavar="A,B,...", help="Racks of the brokers, to try placement")
+    ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="How long it may take to get ready, in seconds")] = 60.0,
 ) -> None:
     """Start a cluster on this machine: etcd, controller, brokers and admin, each a process of its own."""
@@ -79,6 +83,7 @@ def up(
         restart_delay_ms=restart_delay_ms,
         settings=pairs(setting, "--set KEY=VALUE"),
         ports=_ports(port),
+        racks=racks.split(",") if racks else (saved.racks if saved else ()),
         etcd=etcd,
         detach=detach,
     )
@@ -100,7 +105,7 @@ def down(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> 
 
 
 def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> None:
-    """The cluster on this machine: its processes, and how it is in one line. Ends with 1 when it is not well."""
+    """The cluster on this machine: its processes, and how it is in one line; ends as `cluster health` does."""
     from headrace_cli.local.state import DataDir
 
     directory = DataDir.at(data_dir)
@@ -111,7 +116,7 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
         )
     running = directory.locked()
     stopped = "stopped" if state.phase in {"stopped", "failed"} else "not running: its supervisor was killed"
-    healthy, verdict = _verdict(state) if running else (False, f"{stopped}; `headrace up` starts it")
+    called, verdict = _verdict(state) if running else ("unavailable", f"{stopped}; `headrace up` starts it")
     processes = [_process_row(p) for p in state.processes]
     if session.output is Output.TABLE:
         session.show(processes, "name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
@@ -121,15 +126,16 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
             {
                 "data_dir": str(directory.path),
                 "running": running,
-                "healthy": healthy,
+                "state": called,
+                "healthy": called == "healthy",
                 "verdict": verdict,
                 "bootstrap_servers": state.bootstrap_servers,
                 "admin_url": state.admin_url,
                 "processes": processes,
             }
         )
-    if not healthy:
-        raise typer.Exit(ExitCode.FAILED)
+    if called != "healthy":
+        raise typer.Exit(exit_code_of_state(called))
 
 
 def _run(session: Session, cluster: LocalCluster, timeout: float, *, detach: bool) -> None:
@@ -222,15 +228,28 @@ def _usage(pid: int) -> dict[str, Any]:
     }
 
 
-def _verdict(state: ClusterState) -> tuple[bool, str]:
-    """First the processes, then what the cluster itself says."""
-    from headrace_cli.commands.cluster import health_of
+def _verdict(state: ClusterState) -> tuple[str, str]:
+    """What the cluster says of itself, then which processes are missing."""
+    from headrace_cli import replication_view
+    from headrace_cli.admin_calls import AdminCalls
     from headrace_common.core.errors import HeadraceError
 
-    missing = [f"{p.name} is {p.health}" for p in state.processes if not p.alive() or p.health != "ready"]
-    if missing:
-        return False, f"not healthy: {', '.join(missing)}"
+    missing = [p for p in state.processes if not p.alive() or p.health != "ready"]
+    said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
+    admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
     try:
-        return health_of(",".join(state.bootstrap_servers), timeout_ms=5_000)
+        with AdminCalls(",".join(state.bootstrap_servers), admins, ASK_SECONDS) as calls:
+            found = replication_view.status(calls)
     except HeadraceError as error:
-        return False, f"not healthy: {error}"
+        return unasked([p.role for p in state.processes], [p.role for p in missing], said or str(error))
+    called, verdict = found["state"], found["verdict"]
+    if missing and called == "healthy":
+        return "degraded", f"degraded: {said}; nothing is lost; it is started again by itself, or see its log"
+    return called, f"{verdict} ({said})" if missing else verdict
+
+
+def unasked(roles: list[str], missing: list[str], said: str) -> tuple[str, str]:
+    """The verdict where the cluster cannot be asked: by its processes. Pure."""
+    brokers_left = roles.count("broker") - missing.count("broker")
+    called = "degraded" if brokers_left else "unavailable"
+    return called, f"{called}: the cluster cannot be asked, {brokers_left} brokers run; {said}; look into their logs"

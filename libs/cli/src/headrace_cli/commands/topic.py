@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from headrace_cli.commanding import command, pairs
-from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.commands.partition import DryRun, confirm
 from headrace_cli.output import Output, bytes_for_people
 from headrace_cli.session import Session
 
@@ -16,7 +15,6 @@ HELP = "Create, look at, change and delete topics"
 OFFSET_MAX = 2**63 - 1
 
 Name = Annotated[str, typer.Argument(help="The topic")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check it, and change nothing")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 
 
@@ -88,11 +86,13 @@ def describe(
     name: Name,
     segments: Annotated[bool, typer.Option("--segments", help="Also the segments of each partition")] = False,
 ) -> None:
-    """Show a topic: partitions with leaders, offsets and sizes, and its settings."""
-    from headrace_cli import admin_view
+    """Show a topic: partitions with leaders, replicas, offsets and sizes, and its settings."""
+    from headrace_cli import admin_view, replication_view
 
+    with session.calls() as calls:
+        states = replication_view.partition_states(replication_view.Topics(calls), name)
     with session.admin() as admin:
-        topic = admin_view.describe_topic(admin, name, segments)
+        topic = admin_view.describe_topic(admin, name, segments, states)
     if session.output is not Output.TABLE:
         session.show(topic)
         return
@@ -141,7 +141,7 @@ def add_partitions(
 
 def delete(session: Session, names: Annotated[list[str], typer.Argument(help="The topics")], yes: Yes = False) -> None:
     """Delete topics with all their records."""
-    _confirm(f"delete {', '.join(names)} with all records?", yes)
+    confirm(f"delete {', '.join(names)} with all records?", yes)
     with session.admin() as admin:
         for name in names:
             admin.delete_topic(name)
@@ -166,17 +166,7 @@ def trim(
         raise typer.BadParameter("give --before OFFSET, or --all")
     what = "all records" if everything else f"records before offset {offset}"
     where = f"partitions {', '.join(map(str, partition))}" if partition else "every partition"
-    _confirm(f"remove {what} of {where} of {name}?", yes)
+    confirm(f"remove {what} of {where} of {name}?", yes)
     with session.admin() as admin:
         rows = admin_view.trim(admin, name, partition, -1 if offset is None else offset)
     session.show(rows, "partition", "start_offset")
-
-
-def _confirm(question: str, yes: bool) -> None:
-    """Ask at a terminal; elsewhere only ``--yes`` will do."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise CommandFailed(f"{question} Nobody is here to ask", ExitCode.USAGE, "Give --yes.")
-    if not typer.confirm(question, err=True):
-        raise CommandFailed("nothing was done", ExitCode.FAILED, "Answer y, or give --yes.")

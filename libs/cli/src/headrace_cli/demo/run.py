@@ -178,7 +178,8 @@ class Watch:
 
 def create_topic(bootstrap: str) -> None:
     """
-    Create the topic, unless it is there; a cluster that just started may need a moment.
+    Create the topic, with as many replicas as the cluster gives by itself, unless it is there. A cluster that just
+    started may need a moment.
 
     Raises:
         HeadraceError: it did not work in half a minute.
@@ -189,7 +190,7 @@ def create_topic(bootstrap: str) -> None:
     with AdminClient(bootstrap) as admin:
         while True:
             try:
-                admin.create_topic(TOPIC, PARTITIONS, 1)
+                admin.create_topic(TOPIC, PARTITIONS)
             except TopicAlreadyExists:
                 return
             except HeadraceError as error:

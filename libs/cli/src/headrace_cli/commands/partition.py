@@ -1,0 +1,290 @@
+"""``headrace partition``: which brokers hold and lead the partitions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import command, pairs
+from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.output import Output, bytes_for_people, counted
+from headrace_cli.session import Session
+
+if TYPE_CHECKING:
+    from headrace_cli.admin_calls import AdminCalls
+    from headrace_cli.replication_view import Named, Row
+
+HELP = "Which brokers hold and lead the partitions"
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check it, and change nothing")]
+Throttle = Annotated[
+    int | None,
+    typer.Option("--throttle", min=1, metavar="BYTES_PER_S", help="How fast brokers copy; off again after --wait"),
+]
+Wait = Annotated[bool, typer.Option("--wait", help="Return when it is done")]
+Timeout = Annotated[float, typer.Option("--timeout", min=1, help="How long --wait waits, in seconds")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace partition``."""
+    command(app)(move)
+    command(app)(cancel)
+    command(app)(reassignments)
+    command(app)(throttle)
+    command(app)(elect)
+
+
+def move(
+    session: Session,
+    moves: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-N=1,2,3...]", help="Broker ids, preferred leader first")
+    ] = None,
+    *,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="FILE", help="Moves as JSON, as `cluster rebalance --plan -o json` prints"),
+    ] = None,
+    dry_run: DryRun = False,
+    throttle: Throttle = None,
+    wait: Wait = False,
+    timeout: Timeout = 3_600,
+    status: Annotated[bool, typer.Option("--status", help="Show what is under way instead")] = False,
+) -> None:
+    """Give partitions other replicas. New replicas copy while the old ones serve."""
+    if status:
+        reassignments(session)
+        return
+    if (from_file is None) == (not moves):
+        raise typer.BadParameter("name moves as TOPIC-N=1,2,3, or give --from-file FILE")
+    wanted = read_moves(from_file) if from_file is not None else parse_moves(moves or [])
+    if not wanted:
+        session.say("there is nothing to move")
+        return
+    with session.calls() as calls:
+        _move(session, calls, wanted, dry_run, throttle)
+        if wait and not dry_run:
+            wait_until_moved(session, calls, list(wanted), timeout, throttled=throttle is not None)
+
+
+def _move(
+    session: Session, calls: AdminCalls, wanted: dict[Named, list[int]], dry_run: bool, throttle: int | None
+) -> None:
+    from headrace_cli import replication_view as view
+
+    topics = view.Topics(calls)
+    topics.refs(list(wanted))
+    if throttle is not None and not dry_run:
+        view.set_throttle(calls, throttle)
+    rows = view.reassign(calls, wanted, topics, dry_run=dry_run)
+    told = "could be moved" if dry_run else "on the move"
+    _show_outcomes(session, rows, told)
+
+
+def wait_until_moved(
+    session: Session, calls: AdminCalls, partitions: list[Named], timeout: float, *, throttled: bool
+) -> None:
+    """For ``--wait``. Raises: CommandFailed when it takes longer."""
+    from headrace_cli import moving
+
+    moving.until_moved(session, calls, set(partitions), timeout)
+    if throttled:
+        moving.clear_throttle(session, calls)
+    session.say(f"done: {counted(len(partitions), 'partition')}")
+
+
+def cancel(
+    session: Session,
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-N...]", help="Those to be cancelled")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every one that is under way")] = False,
+) -> None:
+    """Stop moving: back to the replicas before it."""
+    from headrace_cli import replication_view as view
+
+    if all_ == bool(partitions):
+        raise typer.BadParameter("name partitions as TOPIC-N, or give --all")
+    with session.calls() as calls:
+        topics = view.Topics(calls)
+        if all_:
+            under_way = view.reassignments(calls)["reassignments"]
+            chosen = [(p["topic"], p["partition"]) for p in under_way]
+        else:
+            chosen = [one for text in partitions or [] for one in topics.meant(text)]
+        if not chosen:
+            session.say("nothing is under way")
+            return
+        rows = view.reassign(calls, {one: [] for one in chosen}, topics, dry_run=False)
+    _show_outcomes(session, rows, "cancelled")
+
+
+def reassignments(session: Session) -> None:
+    """Show partitions whose replicas are being changed, and how far each new replica has come."""
+    from headrace_cli import replication_view as view
+
+    with session.calls() as calls:
+        found = view.reassignments(calls, measure_ms=1_000)
+    if session.output is not Output.TABLE:
+        session.show(found)
+        return
+    session.show(view.progress_rows(found["reassignments"]), empty="nothing is under way")
+    if found["throttle_bytes_per_s"] is not None:
+        session.say(f"throttle: {bytes_for_people(found['throttle_bytes_per_s'])}/s per broker")
+
+
+def throttle(
+    session: Session,
+    rate: Annotated[str | None, typer.Argument(metavar="[BYTES_PER_S|off]", help="Without it: show what it is")] = None,
+) -> None:
+    """Show or change how fast each broker copies for replicas that move; also for what is under way."""
+    from headrace_cli import replication_view as view
+
+    if rate is not None and rate != "off" and not (rate.isascii() and rate.isdigit() and int(rate) > 0):
+        raise typer.BadParameter(f"{rate!r}: give bytes per second, or off")
+    with session.calls() as calls:
+        if rate is not None:
+            view.set_throttle(calls, view.DOWN if rate == "off" else int(rate))
+            now = None if rate == "off" else int(rate)
+        else:
+            now = view.reassignments(calls)["throttle_bytes_per_s"]
+    if session.output is not Output.TABLE:
+        session.show({"bytes_per_s": now})
+    else:
+        session.say("throttle: off" if now is None else f"throttle: {bytes_for_people(now)}/s per broker")
+
+
+def elect(
+    session: Session,
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC|TOPIC-N...]", help="Without any: all, preferred leaders")
+    ] = None,
+    *,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Where nobody leads: any living replica; records may be lost")
+    ] = False,
+    without_missing: Annotated[
+        bool,
+        typer.Option("--without-missing", help="Where nobody leads: give up replicas that are away; may lose records"),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
+) -> None:
+    """Elect leaders: the preferred ones; or, where nobody leads, such that may lack records."""
+    from headrace_cli import replication_view as view
+
+    if unclean and without_missing:
+        raise typer.BadParameter("give --unclean or --without-missing, not both")
+    kind = "unclean" if unclean else "without-missing" if without_missing else "preferred"
+    if kind != "preferred":
+        if not partitions:
+            raise typer.BadParameter(f"name the partitions for --{kind}")
+        confirm(f"an election of type {kind} of {', '.join(partitions)} may lose records for good; do it?", yes)
+    with session.calls() as calls:
+        topics = view.Topics(calls)
+        chosen = [one for text in partitions or [] for one in topics.meant(text)]
+        rows = view.elect(calls, kind, chosen, topics)
+        _name(rows, calls)
+    not_needed = [row for row in rows if row["error"] == "ELECTION_NOT_NEEDED"]
+    rest = [row for row in rows if row["error"] != "ELECTION_NOT_NEEDED"]
+    if session.output is Output.TABLE and not rest:
+        session.say(f"nothing to do: {counted(len(not_needed), 'partition')} led as asked" if rows else "nothing to do")
+        return
+    _show_outcomes(session, rest if session.output is Output.TABLE else rows, "elected", ignored="ELECTION_NOT_NEEDED")
+
+
+def _name(rows: list[Row], calls: AdminCalls) -> None:
+    """Names for topics that were not named by the user."""
+    from headrace_proto.v1 import controller_pb2 as pb
+
+    if all(row["topic"] is not None and not _is_id(row["topic"]) for row in rows):
+        return
+    request = pb.ListTopicsRequest(limit=10_000, include_internal=True)
+    answer = calls.read(lambda stub, timeout: stub.ListTopics(request, timeout=timeout))
+    names = {t.topic_id.hex(): t.name for t in answer.topics}
+    for row in rows:
+        row["topic"] = names.get(row["topic"], row["topic"])
+
+
+def _is_id(text: str) -> bool:
+    return len(text) == 32 and set(text) <= set("0123456789abcdef")
+
+
+def confirm(question: str, yes: bool) -> None:
+    """
+    Ask at a terminal; elsewhere only ``--yes`` will do.
+
+    Raises:
+        CommandFailed: nobody said yes.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"{question} Nobody is here to ask", ExitCode.USAGE, "Give --yes.")
+    if not typer.confirm(question, err=True):
+        raise CommandFailed("nothing was done", ExitCode.FAILED, "Answer y, or give --yes.")
+
+
+def _show_outcomes(session: Session, rows: list[Row], told: str, ignored: str | None = None) -> None:
+    """What became of each. Raises: CommandFailed when one was refused."""
+    failed = [row for row in rows if row["error"] is not None and row["error"] != ignored]
+    if session.output is Output.TABLE:
+        for row in rows:
+            row["result"] = told if row["error"] is None else f"{row['error']}: {row['message']}"
+        session.show(rows, "topic", "partition", "leader", "replicas", "isr", "result")
+    else:
+        session.show(rows)
+    if failed:
+        from headrace_cli.exits import exit_code_of, hint_of
+        from headrace_common.core.errors import ErrorCode, error_for
+
+        first = error_for(ErrorCode[failed[0]["error"]], failed[0]["message"])
+        which = f"{failed[0]['topic']}-{failed[0]['partition']}"
+        text = f"{counted(len(failed), 'partition')} of {len(rows)} refused; {which}: {first}"
+        raise CommandFailed(text, exit_code_of(first), hint_of(first))
+
+
+def parse_moves(texts: list[str]) -> dict[Named, list[int]]:
+    """``["a-0=1,2"]`` as ``{("a", 0): [1, 2]}``. Raises: BadParameter when it is not written so."""
+    from headrace_cli.replication_view import named
+
+    found: dict[Named, list[int]] = {}
+    for text, ids in pairs(texts, "TOPIC-N=1,2,3").items():
+        one = named(text, ":") or named(text, "-")
+        parts = ids.split(",")
+        if one is None or not all(part.strip().isascii() and part.strip().isdigit() for part in parts):
+            raise typer.BadParameter(f"{text}={ids}: write it as TOPIC-N=1,2,3 with broker ids")
+        if one in found:
+            raise typer.BadParameter(f"{text} is given twice")
+        found[one] = [int(part) for part in parts]
+    return found
+
+
+def read_moves(path: Path) -> dict[Named, list[int]]:
+    """
+    Moves from a file: a plan of ours, a list of ``{"topic", "partition", "replicas"}``, or Kafka's ``{"partitions"}``.
+
+    Raises:
+        CommandFailed: the file is not that.
+    """
+    shape = 'It takes {"moves": [{"topic": "a", "partition": 0, "replicas": [1, 2]}]}.'
+    try:
+        data: Any = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise CommandFailed(f"{path} is not JSON: {error}", ExitCode.USAGE, shape) from None
+    entries = data.get("moves", data.get("partitions")) if isinstance(data, dict) else data
+    if not isinstance(entries, list):
+        raise CommandFailed(f"{path} has no moves", ExitCode.USAGE, shape)
+    found: dict[Named, list[int]] = {}
+    for at, entry in enumerate(entries):
+        try:
+            one, replicas = (entry["topic"], entry["partition"]), entry["replicas"]
+            good = isinstance(one[0], str) and all(type(n) is int and n >= 0 for n in (one[1], *replicas))
+        except (KeyError, TypeError):
+            good = False
+        if not good or not replicas or one in found:
+            raise CommandFailed(f"{path}: move {at} is not well-formed, or is there twice", ExitCode.USAGE, shape)
+        found[one] = list(replicas)
+    return found

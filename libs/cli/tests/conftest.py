@@ -1,0 +1,144 @@
+"""A stand-in of the admin service's stub: one topic of two partitions on brokers 1 and 2, and what was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace_cli.session import Session
+from headrace_common.core.errors import ErrorCode
+from headrace_proto.v1 import admin_pb2, cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+
+ID = bytes(range(16))
+
+
+class FakeStub:
+    """Answers at once. ``moving`` are reassignments under way; each look at them takes one away."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.partitions = [
+            cluster_pb2.Partition(topic_id=ID, partition=0, replicas=[2, 1], isr=[2], leader=2),
+            cluster_pb2.Partition(topic_id=ID, partition=1, replicas=[1], elr=[1], leader=-1),
+        ]
+        self.moving: list[cluster_pb2.Partition] = []
+        self.refused: dict[int, ErrorCode] = {}
+        self.moves: list[admin_pb2.PlannedMove] = []
+        self.replicas_left: list[int] = [0]
+        self.judged("healthy", "all is there")
+
+    def judged(self, state: str, why: str) -> None:
+        """What the cluster is called from now on."""
+        self.status = admin_pb2.DescribeStatusResponse(
+            state=admin_pb2.ClusterState.Value(state.upper()),
+            verdict=f"{state}: {why}",
+            controller_id=1,
+            brokers=[
+                admin_pb2.BrokerStatus(broker_id=1, fenced=True, replicas=2),
+                admin_pb2.BrokerStatus(broker_id=2, leaders=1, replicas=1, in_sync=1),
+            ],
+            troubled=[admin_pb2.TroubledPartition(topic="flights", partition=self.partitions[1], min_isr=1)],
+        )
+
+    def DescribeStatus(self, request: Any, timeout: float) -> Any:
+        return self.status
+
+    def DescribeTopics(self, request: pb.DescribeTopicsRequest, timeout: float) -> pb.DescribeTopicsResponse:
+        (name,) = request.names
+        if name != "flights":
+            code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            return pb.DescribeTopicsResponse(topics=[pb.TopicResult(name=name, error=code)])  # type: ignore[arg-type]  # a number
+        topic = pb.TopicDescription(topic=cluster_pb2.Topic(name=name, topic_id=ID), partitions=self.partitions)
+        return pb.DescribeTopicsResponse(topics=[pb.TopicResult(name=name, topic=topic)])
+
+    def ListTopics(self, request: Any, timeout: float) -> pb.ListTopicsResponse:
+        return pb.ListTopicsResponse(topics=[cluster_pb2.Topic(name="flights", topic_id=ID)])
+
+    def _outcome(self, number: int) -> pb.PartitionOutcome:
+        code = self.refused.get(number)
+        outcome = pb.PartitionOutcome(topic_id=ID, partition=number, current=self.partitions[number])
+        if code is not None:
+            outcome.error = int(code)  # type: ignore[assignment]  # a number on the wire
+            outcome.message = "it is not so"
+        return outcome
+
+    def ElectLeaders(self, request: pb.ElectLeadersRequest, timeout: float) -> pb.ElectLeadersResponse:
+        self.asked.append((pb.ElectionType.Name(request.type), [p.partition for p in request.partitions]))
+        numbers = [p.partition for p in request.partitions] or [0]
+        return pb.ElectLeadersResponse(partitions=[self._outcome(n) for n in numbers])
+
+    def AlterReassignments(
+        self, request: pb.AlterReassignmentsRequest, timeout: float
+    ) -> pb.AlterReassignmentsResponse:
+        moves = {r.partition: list(r.replicas) for r in request.reassignments}
+        self.asked.append(("reassign", moves, request.validate_only))
+        return pb.AlterReassignmentsResponse(partitions=[self._outcome(n) for n in moves])
+
+    def DescribeReassignments(self, request: Any, timeout: float) -> admin_pb2.DescribeReassignmentsResponse:
+        shown = [
+            admin_pb2.ReassignmentProgress(
+                topic="flights",
+                partition=p,
+                leader_bytes=2048,
+                replicas=[admin_pb2.ReplicaProgress(broker_id=b, bytes=1024, percent=50) for b in p.adding],
+            )
+            for p in self.moving
+        ]
+        self.moving = self.moving[1:]
+        return admin_pb2.DescribeReassignmentsResponse(partitions=shown, throttle_bytes_per_s=1000)
+
+    def IncrementalAlterConfigs(
+        self, request: pb.IncrementalAlterConfigsRequest, timeout: float
+    ) -> pb.IncrementalAlterConfigsResponse:
+        (resource,) = request.resources
+        self.asked += [(pb.AlterConfigOp.Name(c.op), c.name, c.value) for c in resource.changes]
+        return pb.IncrementalAlterConfigsResponse(results=[pb.ConfigResult(resource=resource.resource)])
+
+    def RebalanceCluster(self, request: Any, timeout: float) -> admin_pb2.RebalanceClusterResponse:
+        throttle = request.throttle_bytes_per_s if request.HasField("throttle_bytes_per_s") else None
+        self.asked.append(("rebalance", list(request.topics), request.validate_only, throttle))
+        return admin_pb2.RebalanceClusterResponse(moves=self.moves, brokers=[admin_pb2.BrokerLoad(broker_id=1)])
+
+    def DecommissionBroker(self, request: Any, timeout: float) -> admin_pb2.DecommissionBrokerResponse:
+        self.asked.append(("decommission", request.broker_id, request.validate_only))
+        left = self.replicas_left[0]
+        self.replicas_left = self.replicas_left[1:] or [0]
+        step = "stop it" if not left else "wait"
+        return admin_pb2.DecommissionBrokerResponse(moves=self.moves, replicas_left=left, next_step=step)
+
+    def DrainBroker(self, request: pb.DrainBrokerRequest, timeout: float) -> pb.DrainBrokerResponse:
+        self.asked.append(("drain", request.broker_id, request.drained))
+        return pb.DrainBrokerResponse(still_leading=1 if request.broker_id == 2 else 0)
+
+    def UnregisterNode(self, request: pb.UnregisterNodeRequest, timeout: float) -> pb.UnregisterNodeResponse:
+        self.asked.append(("unregister", request.id))
+        return pb.UnregisterNodeResponse()
+
+
+class FakeCalls:
+    """``AdminCalls`` over a stand-in."""
+
+    def __init__(self, stub: FakeStub) -> None:
+        self._stub = stub
+
+    def __enter__(self) -> FakeCalls:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def read(self, ask: Callable[[Any, float], Any]) -> Any:
+        return ask(self._stub, 1.0)
+
+    change = read
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> FakeStub:
+    """What commands that move or judge speak to."""
+    fake = FakeStub()
+    monkeypatch.setattr(Session, "calls", lambda self: FakeCalls(fake))
+    return fake
