@@ -16,6 +16,8 @@ from headrace.admin_types import (
     ClusterDescription,
     ConfigEntry,
     NewTopic,
+    PartitionInfo,
+    Reassignment,
     TopicDescription,
     TopicInfo,
 )
@@ -74,6 +76,23 @@ class AdminClient:
         ([1], False)
         >>> sum(len(broker.logs) for broker in admin.describe_logs(topics=["departures"]))
         8
+
+    Leaders and replicas::
+
+        >>> zero = headrace.TopicPartition("departures", 0)
+        >>> type(admin.elect_leaders([zero])[zero]).__name__
+        'ElectionNotNeeded'
+        >>> type(admin.alter_reassignments({zero: None})[zero]).__name__
+        'NoReassignmentInProgress'
+        >>> admin.list_reassignments()
+        []
+        >>> admin.drain_broker(1) > 0, admin.describe_broker(1).drained
+        (True, True)
+        >>> admin.drain_broker(1, drained=False) > 0, admin.describe_broker(1).drained
+        (True, False)
+
+    And at the end::
+
         >>> admin.delete_topic("departures")
         >>> admin.close()
     """
@@ -252,3 +271,52 @@ class AdminClient:
     ) -> list[BrokerLogs]:
         """The logs of all brokers or of one, of all topics or of some; a broker that does not answer says why."""
         return self._wait(self._client.describe_logs(broker=broker, topics=topics, segments=segments))
+
+    # --- leaders and replicas -----------------------------------------------------------------------------------
+
+    def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, kind: str = "preferred"
+    ) -> dict[TopicPartition, PartitionInfo | HeadraceError]:
+        """
+        Elect leaders by command.
+
+        Args:
+            partitions: None: all, which only ``preferred`` takes.
+            kind: ``"preferred"``: the first replica leads, where it is in sync; nothing can be lost. Where nobody
+                leads, ``"without_missing"``: the longest log leads of the replicas that may hold all that is committed;
+                those that are away are given up. ``"unclean"``: any replica that lives; committed records may be lost.
+
+        Returns:
+            The partitions that were named or changed, as they are now; in place of each that could not be, its error:
+            ``ElectionNotNeeded``, ``PreferredLeaderNotAvailable``, ``EligibleLeadersNotAvailable``…
+        """
+        return self._wait(self._client.elect_leaders(partitions, kind=kind))
+
+    def alter_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False
+    ) -> dict[TopicPartition, PartitionInfo | HeadraceError]:
+        """
+        Give partitions other replicas: broker ids, the preferred leader first. New ones copy while the old ones serve;
+        ``list_reassignments`` shows what is under way. None cancels that for a partition.
+
+        Returns:
+            Per partition its state, or in its place its error: ``InvalidReplicaAssignment``,
+            ``NoReassignmentInProgress``…
+        """
+        return self._wait(self._client.alter_reassignments(targets, validate_only=validate_only))
+
+    def list_reassignments(self, partitions: Iterable[tuple[str, int]] = ()) -> list[Reassignment]:
+        """Partitions whose replicas are being changed: all, or those of ``partitions``."""
+        return self._wait(self._client.list_reassignments(partitions))
+
+    def drain_broker(self, broker_id: int, *, drained: bool = True) -> int:
+        """
+        Keep leaders away from a broker, also after it restarts; with ``drained=False`` they may come back.
+
+        Returns:
+            How many partitions it still leads, because nobody else can. Ask again until it is 0.
+
+        Raises:
+            NotFound: no broker of this id is registered.
+        """
+        return self._wait(self._client.drain_broker(broker_id, drained=drained))

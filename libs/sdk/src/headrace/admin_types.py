@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.records import TopicPartition
+
 if TYPE_CHECKING:
     from headrace_proto.v1 import admin_pb2, cluster_pb2
     from headrace_proto.v1 import broker_pb2 as broker
@@ -43,6 +45,12 @@ class PartitionInfo:
     """Preferred leader first."""
     isr: tuple[int, ...]
     """Replicas in sync with the leader."""
+    elr: tuple[int, ...] = ()
+    """Out of sync, and known to hold all that is committed: they may lead when no replica in sync is left."""
+    last_known_elr: tuple[int, ...] = ()
+    """Those of whom that was known last, when nobody is left who may lead."""
+    recovering: bool = False
+    """True: led from replicas that may have lost committed records, since an operator allowed it."""
 
     @staticmethod
     def of(partition: cluster_pb2.Partition) -> PartitionInfo:
@@ -53,6 +61,9 @@ class PartitionInfo:
             partition.leader_epoch,
             tuple(partition.replicas),
             tuple(partition.isr),
+            tuple(partition.elr),
+            tuple(partition.last_known_elr),
+            partition.recovering,
         )
 
 
@@ -115,6 +126,8 @@ class BrokerInfo:
     """True: leads nothing; it is starting, stopping, or was not heard of."""
     in_controlled_shutdown: bool
     version: str
+    drained: bool = False
+    """True: leaders are kept away from it by command; see ``drain_broker``."""
 
     @staticmethod
     def of(node: cluster_pb2.Node) -> BrokerInfo:
@@ -127,6 +140,41 @@ class BrokerInfo:
             node.fenced,
             node.in_controlled_shutdown,
             node.version,
+            node.drained,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TroubledPartition:
+    """A partition that nobody leads, or whose replicas in sync are too few."""
+
+    topic_id: bytes
+    """16 bytes, as in ``TopicInfo``."""
+    state: PartitionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition whose replicas are being changed."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    """All that hold it now: those it shall have, then those that will go."""
+    adding: tuple[int, ...]
+    """Those that copy it."""
+    removing: tuple[int, ...]
+    """Those that go when the new ones are in sync."""
+    isr: tuple[int, ...]
+
+    @staticmethod
+    def of(topic: str, partition: cluster_pb2.Partition) -> Reassignment:
+        """From the wire."""
+        return Reassignment(
+            TopicPartition(topic, partition.partition),
+            tuple(partition.replicas),
+            tuple(partition.adding),
+            tuple(partition.removing),
+            tuple(partition.isr),
         )
 
 
@@ -145,6 +193,16 @@ class ClusterDescription:
     """Partitions that nobody leads."""
     under_replicated_partitions: int
     metadata_store_reachable: bool
+    under_min_isr_partitions: int = 0
+    """Partitions with fewer replicas in sync than ``min.insync.replicas``: ``acks="all"`` is refused there."""
+    not_preferred_partitions: int = 0
+    """Partitions that another than their preferred replica leads; see ``elect_leaders``."""
+    reassigning_partitions: int = 0
+    """Partitions whose replicas are being changed; see ``list_reassignments``."""
+    recovering_partitions: int = 0
+    """Partitions led from replicas that may have lost committed records, since an operator allowed it."""
+    troubled: tuple[TroubledPartition, ...] = ()
+    """Up to 100 partitions that nobody leads or that are below their minimum, worst first."""
 
     @staticmethod
     def of(answer: controller.DescribeClusterResponse) -> ClusterDescription:
@@ -162,6 +220,11 @@ class ClusterDescription:
             offline_partitions=answer.offline_partition_count,
             under_replicated_partitions=answer.under_replicated_partition_count,
             metadata_store_reachable=answer.metadata_store_reachable,
+            under_min_isr_partitions=answer.under_min_isr_partition_count,
+            not_preferred_partitions=answer.not_preferred_partition_count,
+            reassigning_partitions=answer.reassigning_partition_count,
+            recovering_partitions=answer.recovering_partition_count,
+            troubled=tuple(TroubledPartition(p.topic_id, PartitionInfo.of(p)) for p in answer.troubled),
         )
 
 

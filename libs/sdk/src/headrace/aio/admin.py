@@ -21,9 +21,12 @@ from headrace.admin_types import (
     ClusterDescription,
     ConfigEntry,
     NewTopic,
+    PartitionInfo,
+    Reassignment,
     TopicDescription,
     TopicInfo,
 )
+from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -330,6 +333,70 @@ class AdminClient:
         request.request.segments = segments
         answer = await self._call(lambda stub, timeout: stub.DescribeLogs(request, timeout=timeout))
         return [BrokerLogs.of(logs) for logs in sorted(answer.brokers, key=lambda logs: logs.broker_id)]
+
+    # --- leaders and replicas -----------------------------------------------------------------------------------
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, kind: str = "preferred"
+    ) -> dict[TopicPartition, PartitionInfo | HeadraceError]:
+        """
+        Elect leaders by command.
+
+        Args:
+            partitions: None: all, which only ``preferred`` takes.
+            kind: ``"preferred"``: the first replica leads, where it is in sync; nothing can be lost. Where nobody
+                leads, ``"without_missing"``: the longest log leads of the replicas that may hold all that is committed;
+                those that are away are given up. ``"unclean"``: any replica that lives; committed records may be lost.
+
+        Returns:
+            The partitions that were named or changed, as they are now; in place of each that could not be, its error:
+            ``ElectionNotNeeded``, ``PreferredLeaderNotAvailable``, ``EligibleLeadersNotAvailable``…
+        """
+        ids = await self._topic_ids()
+        request = elect_request(kind, [TopicPartition(*tp) for tp in partitions or ()], ids)
+        answer = await self._call(lambda stub, timeout: stub.ElectLeaders(request, timeout=timeout), change=True)
+        return outcomes(answer.partitions, ids)
+
+    async def alter_reassignments(
+        self, targets: Mapping[tuple[str, int], Sequence[int] | None], *, validate_only: bool = False
+    ) -> dict[TopicPartition, PartitionInfo | HeadraceError]:
+        """
+        Give partitions other replicas: broker ids, the preferred leader first. New ones copy while the old ones serve;
+        ``list_reassignments`` shows what is under way. None cancels that for a partition.
+
+        Returns:
+            Per partition its state, or in its place its error: ``InvalidReplicaAssignment``,
+            ``NoReassignmentInProgress``…
+        """
+        ids = await self._topic_ids()
+        wanted = {TopicPartition(*tp): replicas for tp, replicas in targets.items()}
+        request = reassign_request(wanted, ids, validate_only=validate_only)
+        answer = await self._call(lambda stub, timeout: stub.AlterReassignments(request, timeout=timeout), change=True)
+        return outcomes(answer.partitions, ids)
+
+    async def list_reassignments(self, partitions: Iterable[tuple[str, int]] = ()) -> list[Reassignment]:
+        """Partitions whose replicas are being changed: all, or those of ``partitions``."""
+        ids = await self._topic_ids()
+        request = pb.ListReassignmentsRequest(partitions=[ids.ref(TopicPartition(*tp)) for tp in partitions])
+        answer = await self._call(lambda stub, timeout: stub.ListReassignments(request, timeout=timeout))
+        return reassignments(answer.partitions, ids)
+
+    async def drain_broker(self, broker_id: int, *, drained: bool = True) -> int:
+        """
+        Keep leaders away from a broker, also after it restarts; with ``drained=False`` they may come back.
+
+        Returns:
+            How many partitions it still leads, because nobody else can. Ask again until it is 0.
+
+        Raises:
+            NotFound: no broker of this id is registered.
+        """
+        request = pb.DrainBrokerRequest(broker_id=broker_id, drained=drained)
+        answer = await self._call(lambda stub, timeout: stub.DrainBroker(request, timeout=timeout), change=True)
+        return int(answer.still_leading)
+
+    async def _topic_ids(self) -> TopicIds:
+        return TopicIds({topic.name: topic.topic_id for topic in await self.list_topics(include_internal=True)})
 
     # --- calls --------------------------------------------------------------------------------------------------
 
