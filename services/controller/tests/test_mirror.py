@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +16,7 @@ from headrace_common.core.image import (
     Node,
     NodeKey,
     Partition,
+    ReplicaRemoval,
     Role,
     Topic,
     TopicDeletion,
@@ -166,6 +169,7 @@ nodes = st.builds(
     rack=st.one_of(st.none(), st.text(max_size=3)),
     fenced=st.booleans(),
     in_controlled_shutdown=st.booleans(),
+    drained=st.booleans(),
     version=st.text(max_size=3),
 )
 _IDS = [TopicId(bytes([n]) * 16) for n in range(3)]
@@ -196,6 +200,7 @@ any_topic = st.builds(
 )
 any_configs = st.builds(Configs, st.one_of(st.none(), st.integers(0, 3).map(NodeId)), texts)
 any_deletion = st.builds(TopicDeletion, topic_ids, names, members)
+any_removal = st.builds(ReplicaRemoval, st.builds(PartitionId, topic_ids, st.integers(0, 3)), members)
 
 
 def key_of(record: records.Record) -> str:
@@ -208,6 +213,8 @@ def key_of(record: records.Record) -> str:
             return records.partition_key(record.id)
         case TopicDeletion():
             return records.deletion_key(record.topic_id)
+        case ReplicaRemoval():
+            return records.removal_key(record.id)
         case Configs():
             return records.configs_key(record.broker)
         case ActiveController():
@@ -216,12 +223,18 @@ def key_of(record: records.Record) -> str:
             return records.CLUSTER_KEY
 
 
-@given(st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion))
+@given(st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal))
 def test_every_record_survives_the_store(record: records.Record) -> None:
     assert records.decode(key_of(record), records.encode(record)) == record
 
 
-puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion).map(
+def test_a_node_of_a_version_before_drains_is_not_drained() -> None:
+    node = Node(NodeKey(Role.BROKER, NodeId(1)), Endpoint("127.0.0.1", 9), b"i" * 16, 3, drained=True)
+    old = records.encode(node).replace(b',"drained":true', b"")
+    assert records.decode(records.node_key(node.key), old) == replace(node, drained=False)
+
+
+puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal).map(
     lambda r: Put(key_of(r), records.encode(r))
 )
 counters = st.sampled_from([Put(records.PRODUCER_KEY, b"7"), Put(records.EPOCH_KEY, b"3")])
@@ -278,7 +291,7 @@ def shrinks(store: Store, operation: Operation) -> bool:
 
 
 def same(one: ClusterImage, other: ClusterImage) -> bool:
-    strip = ("nodes", "topics", "partitions", "deletions", "cluster_configs", "broker_configs", "topic_ids")
+    strip = ("nodes", "topics", "partitions", "deletions", "removals", "cluster_configs", "broker_configs", "topic_ids")
     for name in strip:
         left, right = getattr(one, name), getattr(other, name)
         if name == "broker_configs":

@@ -135,6 +135,62 @@ async def test_configs_over_the_wire(client: Client) -> None:
     assert any(e.read_only for e in described.results[1].entries)
 
 
+def ref(partition: cluster_pb2.Partition) -> cluster_pb2.PartitionRef:
+    return cluster_pb2.PartitionRef(topic_id=partition.topic_id, partition=partition.partition)
+
+
+async def test_replication_over_the_wire(client: Client) -> None:
+    joined = {n: await client.register(node(n, incarnation=bytes([n]) * 16)) for n in (1, 2, 3)}
+    await client.create("t", 3, 3)
+    partitions = list((await client.describe("t")).topic.partitions)
+    (first,) = [p for p in partitions if p.leader == 1]
+    change = pb.AlterPartition(
+        topic_id=first.topic_id,
+        partition=first.partition,
+        leader_epoch=first.leader_epoch,
+        partition_epoch=first.partition_epoch,
+        isr=[pb.IsrMember(broker_id=1)],
+    )
+    stale = pb.AlterPartition(topic_id=b"x" * 16, partition=0, isr=[pb.IsrMember(broker_id=1)])
+    request = pb.AlterPartitionsRequest(broker_id=1, broker_epoch=joined[1].epoch, partitions=[change, stale])
+    answer = await client.call("AlterPartitions", request)
+    assert [r.error for r in answer.partitions] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert (list(answer.partitions[0].current.isr), len(answer.partitions[0].current.elr)) == ([1], 2)
+    assert not answer.partitions[1].HasField("current")
+
+    drained = await client.call("DrainBroker", pb.DrainBrokerRequest(broker_id=1, drained=True))
+    assert drained.still_leading == 1
+    cluster = await client.cluster()
+    assert [n.id for n in cluster.nodes if n.drained] == [1]
+    assert (cluster.under_min_isr_partition_count, cluster.not_preferred_partition_count) == (1, 0)
+    assert (cluster.reassigning_partition_count, cluster.recovering_partition_count) == (0, 0)
+    assert [(p.topic_id, p.partition) for p in cluster.troubled] == [(first.topic_id, first.partition)]
+
+    elected = await client.call(
+        "ElectLeaders", pb.ElectLeadersRequest(type=pb.PREFERRED, partitions=[ref(p) for p in partitions])
+    )
+    assert {o.error for o in elected.partitions} == {ErrorCode.ELECTION_NOT_NEEDED}
+    led = await client.call("ElectLeaders", pb.ElectLeadersRequest(type=pb.UNCLEAN, partitions=[ref(first)]))
+    assert [o.error for o in led.partitions] == [ErrorCode.ELECTION_NOT_NEEDED]
+
+    moves = [
+        pb.Reassignment(topic_id=first.topic_id, partition=first.partition, replicas=[2, 1]),
+        pb.Reassignment(topic_id=first.topic_id, partition=99, replicas=[2]),
+    ]
+    moved = await client.call("AlterReassignments", pb.AlterReassignmentsRequest(reassignments=moves))
+    assert [o.error for o in moved.partitions] == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert list(moved.partitions[0].current.removing) == [3]
+    listed = await client.call("ListReassignments", pb.ListReassignmentsRequest())
+    assert list(listed.partitions) == [moved.partitions[0].current]
+    moves = [pb.Reassignment(topic_id=first.topic_id, partition=first.partition)]
+    back = await client.call("AlterReassignments", pb.AlterReassignmentsRequest(reassignments=moves))
+    assert sorted(back.partitions[0].current.replicas) == [1, 2, 3]
+    assert not (await client.call("ListReassignments", pb.ListReassignmentsRequest())).partitions
+
+
+TOO_MANY = [cluster_pb2.PartitionRef(topic_id=b"t" * 16, partition=n) for n in range(10_001)]
+TWICE = [pb.IsrMember(broker_id=1), pb.IsrMember(broker_id=1)]
+
 BAD: list[tuple[str, Any]] = [
     ("RegisterNode", pb.RegisterNodeRequest()),
     ("RegisterNode", pb.RegisterNodeRequest(node=node(-1))),
@@ -169,6 +225,27 @@ BAD: list[tuple[str, Any]] = [
     ("DescribeConfigs", pb.DescribeConfigsRequest()),
     ("IncrementalAlterConfigs", pb.IncrementalAlterConfigsRequest()),
     ("AllocateProducerIds", pb.AllocateProducerIdsRequest(broker_id=-1, broker_epoch=0)),
+    (
+        "ConfirmDeletions",
+        pb.ConfirmDeletionsRequest(broker_id=1, broker_epoch=1, partitions=[cluster_pb2.PartitionRef()]),
+    ),
+    ("AlterPartitions", pb.AlterPartitionsRequest()),
+    ("AlterPartitions", pb.AlterPartitionsRequest(broker_id=404, partitions=[pb.AlterPartition(topic_id=bytes(16))])),
+    ("AlterPartitions", pb.AlterPartitionsRequest(partitions=[pb.AlterPartition(topic_id=b"short")])),
+    ("AlterPartitions", pb.AlterPartitionsRequest(partitions=[pb.AlterPartition(topic_id=bytes(16), isr=TWICE)])),
+    ("AlterPartitions", pb.AlterPartitionsRequest(partitions=[pb.AlterPartition(topic_id=bytes(16))] * 2)),
+    ("AlterPartitions", pb.AlterPartitionsRequest(partitions=[pb.AlterPartition(topic_id=bytes(16))] * 1_001)),
+    ("ElectLeaders", pb.ElectLeadersRequest()),
+    ("ElectLeaders", pb.ElectLeadersRequest(type=99)),  # type: ignore[arg-type]  # newer than this version
+    ("ElectLeaders", pb.ElectLeadersRequest(type=pb.UNCLEAN)),
+    ("ElectLeaders", pb.ElectLeadersRequest(type=pb.WITHOUT_MISSING)),
+    ("ElectLeaders", pb.ElectLeadersRequest(type=pb.PREFERRED, partitions=TOO_MANY)),
+    ("AlterReassignments", pb.AlterReassignmentsRequest()),
+    ("AlterReassignments", pb.AlterReassignmentsRequest(reassignments=[pb.Reassignment(partition=-1)])),
+    ("AlterReassignments", pb.AlterReassignmentsRequest(reassignments=[pb.Reassignment(topic_id=bytes(16))] * 2)),
+    ("ListReassignments", pb.ListReassignmentsRequest(partitions=TOO_MANY)),
+    ("DrainBroker", pb.DrainBrokerRequest(broker_id=404, drained=True)),
+    ("DrainBroker", pb.DrainBrokerRequest(broker_id=-1)),
     ("ConfirmDeletions", pb.ConfirmDeletionsRequest(broker_id=1, broker_epoch=1, topic_ids=[b"short"])),
 ]
 

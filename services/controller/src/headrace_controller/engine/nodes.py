@@ -118,7 +118,8 @@ class Nodes:
             )
         old = image.nodes.get(joining.node.key)
         clean = old is not None and joining.previous_epoch == old.epoch
-        if joining.node.key.role is Role.BROKER and joining.cluster_id is None:
+        again = old is not None and old.incarnation == joining.node.incarnation
+        if joining.node.key.role is Role.BROKER and joining.cluster_id is None and not again:
             joining = replace(joining, damaged=self._held_by(joining.node.key.id))
         if old is not None and not clean:
             await self._refuse_second(old, joining.node)
