@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from headrace._core.fetch_events import PositionReset, TopicRecreated
+from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_plans import FetchLimits, FetchPlan
 from headrace._core.fetch_positions import Answer, FetchPositions
 from headrace._core.starts import Ago, AtTime, Beginning, End, Start, parse_reset, timestamp_to_ask
+from headrace.errors import LogTruncated
 from headrace_common.core.errors import (
     CorruptBatch,
+    DataLost,
     ErrorCode,
     InvalidConfig,
     LeaderNotAvailable,
@@ -500,3 +502,174 @@ def test_a_batch_that_ends_before_what_was_asked_for_is_dropped() -> None:
     plan = core.fetch(A)
     core.answered(plan, [Answer(plan.entries[K0], 0, "", 6, 0, [batch(0, 4), batch(4, 2)])], 0.0)
     assert hand_out(core) == (T0, [4, 5])
+
+
+# --- replicas near the client, and logs that lost what was read ---------------------------------------------------
+
+
+def named(plan: FetchPlan, replica: NodeId) -> Answer:
+    """The leader's answer that names a replica."""
+    return Answer(plan.entries[K0], 0, "", 10, 0, [], None, None, replica)
+
+
+def diverging(plan: FetchPlan, epoch: int, end: int) -> Answer:
+    return Answer(plan.entries[K0], 0, "", 10, 0, [], None, (epoch, end))
+
+
+def following(*, reset: Start | None = BEGINNING) -> FetchPositions:
+    """Reads T0, which A leads, from B."""
+    core = reading(reset=reset)
+    plan = core.fetch(A)
+    core.answered(plan, [named(plan, B)], 0.0)
+    return core
+
+
+def test_the_replica_that_the_leader_names_is_read_from() -> None:
+    core, log = following(), PlainLog()
+    log.append(3)
+    assert B in core.rooms.wakes
+    assert core.fetch(A) is None
+    plan = core.fetch(B)
+    assert asked(plan) == {0: 0}
+    assert core.answered(plan, [answer_for(plan, K0, log)], 1.0)
+    assert hand_out(core) == (T0, [0, 1, 2])
+    assert asked(core.fetch(B)) == {0: 3}
+
+
+def test_after_some_time_the_leader_is_asked_again() -> None:
+    core = following()
+    assert core.tick(SMALL.follow_ms - 1.0) == SMALL.follow_ms
+    core.tick(float(SMALL.follow_ms))
+    plan = core.fetch(A)
+    assert asked(plan) == {0: 0}
+    assert not plan.entries[K0].partition.from_leader, "it may name one again"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.REPLICA_DAMAGED,
+    ],
+)
+def test_a_follower_that_errs_is_left_at_once_and_its_word_is_not_believed(code: ErrorCode) -> None:
+    core = following()
+    plan = core.fetch(B)
+    core.answered(plan, [refusal(plan, K0, code)], 0.0)
+    again = core.fetch(A)
+    assert asked(again) == {0: 0}, "no reset, no pause"
+    assert again.entries[K0].partition.from_leader
+    assert not core.events
+    core.answered(again, [named(again, B)], 1.0)
+    assert asked(core.fetch(A)) == {0: 0}, "a leader that names it all the same is not obeyed"
+    core.tick(20_000.0)
+    assert not core.partitions[T0].from_leader
+
+
+def test_a_follower_that_cannot_be_reached_is_left_at_once() -> None:
+    core = following()
+    plan = core.fetch(B)
+    core.fetch_failed(plan, NetworkFailed("gone"), 0.0)
+    assert asked(core.fetch(A)) == {0: 0}
+
+
+def test_a_follower_that_does_not_know_enough_yet_is_asked_again_for_a_while() -> None:
+    core, now = following(), 0.0
+    for _ in range(5):
+        plan = core.fetch(B)
+        core.answered(plan, [refusal(plan, K0, ErrorCode.OFFSET_NOT_AVAILABLE)], now)
+        assert core.fetch(A) is None
+        assert core.fetch(B) is None, "after a pause"
+        now += 2_000.0
+        core.tick(now)
+    plan = core.fetch(B)
+    core.answered(plan, [refusal(plan, K0, ErrorCode.OFFSET_NOT_AVAILABLE)], now)
+    assert asked(core.fetch(A)) == {0: 0}
+
+
+def test_another_leader_is_asked_itself() -> None:
+    core = following()
+    core.placed(T0, TOPIC_ID, NodeId(3), 1, 0.0)
+    assert asked(core.fetch(NodeId(3))) == {0: 0}
+
+
+def test_the_epoch_of_what_was_read_last_goes_along_and_a_seek_forgets_it() -> None:
+    core, log = reading(), PlainLog()
+    log.append(2)
+    plan = core.fetch(A)
+    assert plan.entries[K0].last_epoch == -1
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    plan = core.fetch(A)
+    assert plan.entries[K0].last_epoch == 0
+    core.answered(plan, [], 0.0)
+    core.seek(T0, 1)
+    assert core.fetch(A).entries[K0].last_epoch == -1
+
+
+def read_three(*, reset: Start | None) -> FetchPositions:
+    core, log = reading(reset=reset), PlainLog()
+    log.append(3)
+    plan = core.fetch(A)
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    return core
+
+
+def test_a_log_that_lost_what_was_read_is_told_where_nothing_is_reset() -> None:
+    core = read_three(reset=None)
+    plan = core.fetch(A)
+    core.answered(plan, [diverging(plan, 0, 1)], 0.0)
+    assert core.take_failure(0.0) is None
+    assert hand_out(core) == (T0, [0, 1, 2]), "what is here comes first"
+    plan = core.fetch(A)
+    assert core.answered(plan, [diverging(plan, 0, 1)], 0.0)
+    error = core.take_failure(0.0)
+    assert isinstance(error, LogTruncated)
+    assert isinstance(error, DataLost)
+    assert (error.partition, error.offset) == (T0, 1)
+    assert "records 1 to 2 were read and are lost" in str(error)
+    assert core.partitions[T0].position == 3, "nothing moves by itself"
+    core.seek(T0, 1)
+    assert asked(core.fetch(A)) == {0: 1}
+
+
+def test_with_a_reset_reading_goes_on_where_the_log_is_still_the_same() -> None:
+    core = read_three(reset=BEGINNING)
+    assert hand_out(core) == (T0, [0, 1, 2])
+    plan = core.fetch(A)
+    core.answered(plan, [diverging(plan, 0, 1)], 0.0)
+    assert list(core.events) == [LogDiverged(T0, 3, 1)]
+    again = core.fetch(A)
+    assert asked(again) == {0: 1}
+    assert again.entries[K0].last_epoch == -1
+
+
+def test_a_follower_that_says_the_log_is_another_is_not_believed() -> None:
+    core = following()
+    core.partitions[T0].last_epoch = 0
+    plan = core.fetch(B)
+    core.answered(plan, [diverging(plan, 0, 0)], 0.0)
+    assert asked(core.fetch(A)) == {0: 0}
+    assert not core.events
+
+
+def test_a_hint_of_the_same_broker_under_a_newer_epoch_changes_the_request() -> None:
+    core = reading()
+    plan = core.fetch(A)
+    core.answered(plan, [refusal(plan, K0, ErrorCode.FENCED_LEADER_EPOCH, leader=(A, 5))], 0.0)
+    again = core.fetch(A)
+    assert again.rebuilt
+    assert again.entries[K0].partition.leader_epoch == 5
+
+
+def test_a_start_that_a_silent_leader_was_asked_for_is_asked_of_the_next() -> None:
+    core = FetchPositions(SMALL, End())
+    core.add(T0, End())
+    core.placed(T0, TOPIC_ID, A, 0, 0.0)
+    [late] = core.lookups()[A]
+    core.placed(T0, TOPIC_ID, B, 1, 0.0)
+    [lookup] = core.lookups()[B]
+    core.looked_up(lookup, 7)
+    core.looked_up(late, 3)
+    assert core.partitions[T0].position == 7
