@@ -60,6 +60,7 @@ TICK_MS = 150.0
 LAG_MS_MAX = 600.0
 ASK_AGAIN_MS = 250.0
 PROPOSE_AGAIN_MS = 250.0
+STOP_MS_MAX = 3_000.0
 BATCHES_PER_ANSWER = 4
 MOVED = NotLeader("the partition moved; refresh metadata")
 
@@ -145,6 +146,10 @@ class Broker:
         self.broker_epoch = -1
         """-1: this process is not registered yet."""
         self.stays_down = False
+        self.wiped = False
+        """The directory is new: no registration has told it its cluster."""
+        self.hurt: dict[PartitionId, None] = {}
+        """Damaged logs, which stay so until they were copied anew."""
         self.unsound: set[PartitionId] = set()
         """Logs that may lack what was committed: nobody may lead with them before they were copied anew."""
         self._world = world
@@ -180,8 +185,9 @@ class Broker:
             elif replica.copying is not None and now - replica.copying.heard_ms > ASK_AGAIN_MS:
                 self._open(id, replica)
 
-    def start(self, previous_epoch: int | None, *, wiped: bool = False, damaged: tuple[PartitionId, ...] = ()) -> None:
+    def start(self, previous_epoch: int | None) -> None:
         """A new process finds the disk as it is."""
+        wiped, damaged = self.wiped, tuple(self.hurt)
         self.incarnation += 1
         self.up, self.paused, self.leaving = True, False, False
         self.inbox.clear()
@@ -203,12 +209,18 @@ class Broker:
         self._world.schedule.say("broker", self.id, "loses power" if power else "is killed")
         self.up = False
         self.disk = self.disk.after_crash(self._world.rng if power else None)
-        self.replicas_of_the_dead = self.replicas
         self.replicas = {}
 
     def stop_cleanly(self) -> None:
         """Begin a controlled shutdown."""
         self.leaving = True
+        self._world.schedule.after(STOP_MS_MAX, self._stop_anyway, self.incarnation)
+
+    def _stop_anyway(self, incarnation: int) -> None:
+        """Nobody said in time that nothing depends on it."""
+        if self.up and self.incarnation == incarnation and not self.stays_down:
+            self.crash(power=False)
+            self._world.restart_later(self, None)
 
     def may_stop(self) -> None:
         """The controller says that nothing depends on this broker: flush and go."""
@@ -247,6 +259,7 @@ class Broker:
         if joining is self._joining and isinstance(result, int) and result > self.broker_epoch:
             self._world.schedule.say("broker", self.id, "is registered with epoch", result)
             self.broker_epoch = result
+            self.wiped = False
             self.take(self.image)
 
     # --- the image ----------------------------------------------------------------------------------------
@@ -327,6 +340,7 @@ class Broker:
         self.disk.write([DropLog(replica.core.log)])
         del self.replicas[id]
         self.unsound.discard(id)
+        self.hurt.pop(id, None)
         active = self._world.active_for(self)
         if active is not None:
             me = self.id
@@ -614,6 +628,7 @@ class Broker:
         if point is None:
             self.handle(id, Emptied(answer.leader_epoch, answer.log_start, int(self.clock)))
             replica.damaged = False
+            self.hurt.pop(id, None)
         else:
             self.handle(
                 id, Truncated(answer.leader_epoch, point, rebuilt(self.disk, core, point, int(self.clock)))

@@ -49,7 +49,7 @@ class Faults:
         if broker is None or (self._world.profile.flush_os and not self._others_are_sound(broker)):
             return False
         if self._world.profile.flush_os:
-            broker.unsound.update(broker.replicas)
+            broker.unsound.update(self._world.store.snapshot.partitions)
         self._die(broker, power=True)
         self._world.restart_later(broker, None)
         return True
@@ -76,12 +76,23 @@ class Faults:
         broker = self._living()
         if broker is None or not self._others_are_sound(broker):
             return False
-        broker.unsound.update(broker.replicas)
+        broker.unsound.update(self._world.store.snapshot.partitions)
         self._die(broker, power=False)
         if wiped:
-            broker.disk = Disk(None)
-        self._world.restart_later(broker, None, wiped=wiped, damaged=not wiped)
+            broker.disk, broker.wiped = Disk(None), True
+            broker.hurt.clear()
+        else:
+            self._rot(broker)
+        self._world.restart_later(broker, None)
         return True
+
+    def _rot(self, broker: Broker) -> None:
+        """Each log is sound up to some batch, and known to have had more."""
+        for found in list(broker.disk.recovered()):
+            rows = list(broker.disk.index(found.log, found.state.log_start, found.log_end))
+            end = self._world.rng.choice(rows).base_offset if rows else found.log_end
+            broker.disk = broker.disk.cut_short(found.log, max(end, found.state.log_start))
+            broker.hurt[found.state.partition] = None
 
     def clean_restart(self) -> bool:
         """A controlled shutdown."""
@@ -133,8 +144,8 @@ class Faults:
         """Whether fewer than min ISR would be unsound, and somebody sound left, wherever this broker matters."""
         for id, partition in self._world.store.snapshot.partitions.items():
             holders = {*partition.isr, *partition.elr, *partition.last_known_elr}
-            if broker.id not in holders:
-                continue
+            if broker.id not in partition.replicas:
+                continue  # a replica that is in no set may be about to join
             others = sorted(holders - {broker.id})
             sound = [h for h in others if id not in self._world.brokers[h].unsound]
             if not sound or len(others) - len(sound) + 1 >= self._world.rules_of(partition).min_isr:
@@ -289,9 +300,7 @@ class Faults:
                 self._break(broker)
             elif broker.up and broker.paused:
                 broker.go_on()
-            elif broker.up:
-                broker.leaving = False
-            # those that are down start by themselves
+            # those that are down start by themselves, those that leave come back
 
     def _break(self, broker: Broker) -> None:
         world = self._world
@@ -326,7 +335,13 @@ class Faults:
         others = [r for r in partition.replicas if r != broker]
         if len(others) < self._world.rules_of(partition).min_isr:
             return False
-        heirs = [*partition.isr, *partition.elr] or list(partition.last_known_elr)
-        if not partition.isr and not partition.elr:
-            return broker not in heirs
-        return any(h != broker and id not in self._world.brokers[h].unsound for h in heirs)
+        heirs = [*partition.isr, *partition.elr]
+        if not heirs:
+            return broker not in partition.last_known_elr
+        return any(h != broker and self._will_stay(self._world.brokers[h], id) for h in heirs)
+
+    def _will_stay(self, heir: Broker, id: PartitionId) -> bool:
+        """Whether it holds everything, and the controller has no reason to doubt that."""
+        node = self._world.store.snapshot.nodes.get(heir.id)
+        registered = node is not None and node.epoch == heir.broker_epoch
+        return heir.up and registered and not heir.leaving and id not in heir.unsound

@@ -210,8 +210,9 @@ class World:
             before = old.partitions[id]
             if partition is not before:
                 for member in partition.isr:
-                    if member not in before.isr:
-                        self.brokers[member].unsound.discard(id)
+                    broker = self.brokers[member]
+                    if member not in before.isr and broker.up and broker.broker_epoch == new.nodes[member].epoch:
+                        broker.unsound.discard(id)
                 if partition.leader != before.leader:
                     self.counts["leader changes"] += 1
                 else:
@@ -220,30 +221,14 @@ class World:
             if broker.up:
                 self._send_image(broker, new)
 
-    def restart_later(self, broker: Broker, token: int | None, *, wiped: bool = False, damaged: bool = False) -> None:
+    def restart_later(self, broker: Broker, token: int | None) -> None:
         """Start a broker that is down some time from now."""
-        hurt: tuple[PartitionId, ...] = ()
-        if damaged:
-            hurt = self._damaged(broker)
         pause = 30.0 + self.rng.random() * self.rng.choice((200.0, 1_500.0))
-        self.schedule.after(pause, self._restart, broker, broker.incarnation, token, wiped, hurt)
+        self.schedule.after(pause, self._restart, broker, broker.incarnation, token)
 
-    def _restart(
-        self, broker: Broker, incarnation: int, token: int | None, wiped: bool, hurt: tuple[PartitionId, ...]
-    ) -> None:
+    def _restart(self, broker: Broker, incarnation: int, token: int | None) -> None:
         if not broker.up and broker.incarnation == incarnation and not broker.stays_down:
-            broker.start(token, wiped=wiped, damaged=hurt)
-
-    def _damaged(self, broker: Broker) -> tuple[PartitionId, ...]:
-        hurt = []
-        for found in list(broker.disk.recovered()):
-            if found.state.partition not in broker.unsound:
-                continue
-            rows = list(broker.disk.index(found.log, found.state.log_start, found.log_end))
-            end = self.rng.choice(rows).base_offset if rows else found.log_end
-            broker.disk = broker.disk.cut_short(found.log, end)
-            hurt.append(found.state.partition)
-        return tuple(hurt)
+            broker.start(token)
 
     # --- running ------------------------------------------------------------------------------------------
 
