@@ -77,7 +77,7 @@ def _rocks_options(sizes: StoreOptions) -> Options:
     options.set_min_blob_size(sizes.blob_size_min)
     options.set_blob_file_size(sizes.blob_file_bytes)
     options.set_blob_compression_type(DBCompressionType.none())
-    options.set_enable_blob_gc(True)
+    options.set_enable_blob_gc(False)  # the reclaimer switches it on where it pays
     options.set_blob_gc_age_cutoff(0.25)
     options.set_blob_gc_force_threshold(0.5)
     options.set_level_zero_slowdown_writes_trigger(24)
@@ -112,7 +112,7 @@ def _expected_options(sizes: StoreOptions) -> dict[str, str]:
         "enable_blob_files": "true",
         "min_blob_size": str(sizes.blob_size_min),
         "blob_file_size": str(sizes.blob_file_bytes),
-        "enable_blob_garbage_collection": "true",
+        "enable_blob_garbage_collection": "false",
         "blob_garbage_collection_age_cutoff": "0.250000",
         "blob_garbage_collection_force_threshold": "0.500000",
         "blob_compression_type": "kNoCompression",
@@ -273,6 +273,13 @@ class RocksDbStore:
         """Whether compactions move live blobs out of old blob files. Blob files without any live blob go always."""
         with mapped("setting an option"):
             self._db.set_options({"enable_blob_garbage_collection": "true" if on else "false"})
+
+    def blob_bytes(self) -> tuple[int, int]:
+        """Bytes of all blob files, and how much of it is dead as far as compactions have noticed."""
+        with mapped("reading a property"):
+            size = self._db.property_int_value("rocksdb.live-blob-file-size")
+            dead = self._db.property_int_value("rocksdb.live-blob-file-garbage-size")
+        return int(size or 0), int(dead or 0)
 
     def compact(self, low: bytes, high: bytes) -> None:
         """Rewrite what overlaps the range, so that deleted rows leave the disk. In a thread; not during close."""
