@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from storage_batches import Writer, partition
 
 from headrace_broker.adapters import rocksdb_reclaim
-from headrace_broker.core.rows import DropLog, DropPrefix, PutState, StateRow
+from headrace_broker.core.rows import DropLog, DropPrefix, LogWrite, PutState, StateRow
 from headrace_broker.ports import WriteStalled
 from headrace_common.core.ids import Offset
 
@@ -25,17 +26,21 @@ def used(path: Path) -> int:
     return total
 
 
+def write(disk: RocksDisk, writes: Sequence[LogWrite]) -> None:
+    """On a busy machine what waits is flushed first."""
+    try:
+        disk.logs.write(writes)
+    except WriteStalled:
+        disk.logs._store.flush()
+        disk.logs.write(writes)
+
+
 async def filled(disk: RocksDisk, logs: int, batches: int, *, flush_every: int = 200) -> list[Writer]:
     writers = [Writer(disk.logs.new_log_id(), size=32_000) for _ in range(logs)]
-    disk.logs.write([one for writer in writers for one in writer.create()])
+    write(disk, [one for writer in writers for one in writer.create()])
     for number in range(1, batches + 1):
         for writer in writers:
-            writes = writer.append(1)
-            try:
-                disk.logs.write(writes)
-            except WriteStalled:  # a busy machine: what waits is flushed first
-                disk.logs._store.flush()
-                disk.logs.write(writes)
+            write(disk, writer.append(1))
         if number % flush_every == 0:
             disk.logs._store.flush()
     disk.logs._store.flush()
@@ -48,7 +53,7 @@ async def test_retention_gives_space_back(rocks: RocksDisk) -> None:
     for writer in writers:
         start = Offset(writer.end // 2)
         state = StateRow(partition(writer.log), start, start)
-        rocks.logs.write([PutState(writer.log, state), DropPrefix(writer.log, start)])
+        write(rocks, [PutState(writer.log, state), DropPrefix(writer.log, start)])
     await rocks.logs.reclaim()
     await rocks.logs.reclaimed()
     assert used(rocks.path) < before * 0.65
@@ -63,13 +68,13 @@ async def test_deleted_logs_give_space_back(rocks: RocksDisk) -> None:
     before = used(rocks.path)
     gone = [writers[0].log, writers[1].log, writers[3].log]
     await rocks.logs.lower_evidence([(log, Offset(0), -1) for log in gone])
-    rocks.logs.write([DropLog(log) for log in gone])
+    write(rocks, [DropLog(log) for log in gone])
     await rocks.logs.reclaim()
     await rocks.logs.reclaimed()
     assert used(rocks.path) < before * 0.8, "live blobs lie between dead ones: the rest goes as files age"
     assert await rocks.logs.read(writers[2].log, writers[2].rows) == list(writers[2].batches.values())
     await rocks.logs.lower_evidence([(writers[2].log, Offset(0), -1)])
-    rocks.logs.write([DropLog(writers[2].log)])
+    write(rocks, [DropLog(writers[2].log)])
     await rocks.logs.reclaim()
     await rocks.logs.reclaimed()
     assert used(rocks.path) < 10_000
@@ -82,7 +87,7 @@ async def test_what_short_lived_logs_leave_between_long_lived_ones_goes_too(
     kept, short = await filled(rocks, 2, 200, flush_every=10)
     for row in short.rows[20::20]:
         state = StateRow(partition(short.log), row.base_offset, row.base_offset)
-        rocks.logs.write([PutState(short.log, state), DropPrefix(short.log, row.base_offset)])
+        write(rocks, [PutState(short.log, state), DropPrefix(short.log, row.base_offset)])
         await rocks.logs.reclaim()
         await rocks.logs.reclaimed()
     size, dead = rocks.logs._store.blob_bytes()
@@ -95,8 +100,9 @@ async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rock
     await rocks.logs.reclaim()
     await rocks.logs.reclaimed()
     (writer,) = await filled(rocks, 1, 50)
-    rocks.logs.write(
-        [PutState(writer.log, StateRow(partition(1), Offset(200), Offset(0))), DropPrefix(writer.log, Offset(200))]
+    write(
+        rocks,
+        [PutState(writer.log, StateRow(partition(1), Offset(200), Offset(0))), DropPrefix(writer.log, Offset(200))],
     )
     await rocks.logs.reclaim()
     await rocks.logs.reclaim()
