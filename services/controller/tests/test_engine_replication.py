@@ -175,6 +175,25 @@ class TestRecovery:
         assert engine.gauges()["balanced_recoveries"] == 1
         assert engine.gauges()["unclean_elections"] == 0
 
+    async def test_an_answer_counts_only_for_the_process_that_gave_it(self, world: Cell) -> None:
+        """It was started anew after it had said where its log ends, and that start cost it records."""
+        engine = await ready(world)
+        await world.create(engine, "t", 1, 3)
+        id = world.partition(engine, "t").id
+        await kill(engine, 1, 2, 3)
+        await world.until(lambda: len(world.partition(engine, "t").elr) == 2)
+        one, other = world.partition(engine, "t").elr
+        world.log_ends.open.clear()
+        world.log_ends.ends = {one: {id: (3, 20)}, other: {id: (3, 10)}}
+        await back(world, engine, one, start=1)
+        await back(world, engine, other, start=1)
+        await world.until(lambda: len(world.log_ends.asked) == 2)
+        world.log_ends.ends[one] = {id: (3, 5)}
+        await back(world, engine, one, start=2)
+        world.log_ends.open.set()
+        await world.until(lambda: not world.partition(engine, "t").offline)
+        assert world.partition(engine, "t").leader == other
+
     async def test_a_wiped_disk_never_leads_and_an_operator_decides(self, world: Cell) -> None:
         engine = await ready(world, 1)
         await world.create(engine, "t", 2)
@@ -359,14 +378,25 @@ class TestReassignment:
         assert back_again.replicas == (2,)
         assert engine.image.removals[id].pending == (1,)
 
+    async def test_hundreds_of_replicas_taken_away_at_once(self, world: Cell) -> None:
+        """Each brings an order to delete a log along, and fits its transaction."""
+        engine = await ready(world)
+        await world.create(engine, "t", 350, 3)
+        every = list(engine.image.partitions)
+        results = await engine.alter_reassignments({i: ids(2) for i in every}, validate_only=False)
+        assert all(isinstance(r, Partition) and (r.replicas, r.leader) == (ids(2), 2) for r in results)
+        assert {r.pending for r in engine.image.removals.values()} == {ids(1, 3)}
+        await engine.alter_reassignments({i: ids(2, 1, 3) for i in every}, validate_only=False)
+        assert not engine.image.removals
+
     async def test_deleting_the_topic_meanwhile_takes_everybody_in(self, world: Cell) -> None:
         engine = await ready(world, 4)
-        await engine.create_topic(_by_hand("t", (1, 2), (1, 2)), validate_only=False, timeout_ms=1_000)
+        await engine.create_topic(_by_hand("t", (1, 2), (3, 2)), validate_only=False, timeout_ms=1_000)
         zero, one = (world.partition(engine, "t", n).id for n in (0, 1))
-        await engine.alter_reassignments({zero: ids(2), one: ids(3, 2)}, validate_only=False)
+        await engine.alter_reassignments({zero: ids(2), one: ids(4, 2)}, validate_only=False)
         topic = await engine.delete_topic("t")
         await world.until(lambda: not engine.image.removals)
-        assert engine.image.deletions[topic.topic_id].pending == (1, 2, 3)
+        assert engine.image.deletions[topic.topic_id].pending == (1, 2, 3, 4)
         assert not [i for i in (await world.store.list_all()).items if i.key.startswith(("removals/", "partitions/"))]
 
     async def test_a_broker_that_leaves_for_good_confirms(self, world: Cell) -> None:

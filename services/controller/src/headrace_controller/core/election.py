@@ -130,6 +130,24 @@ def without_log(partition: Partition, broker: NodeId, rules: Rules, *, damaged: 
     return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
+def registered_again(
+    partition: Partition, broker: NodeId, brokers: Brokers, rules: Rules, *, clean: bool, damaged: bool
+) -> Partition:
+    """
+    The partition before ``broker``, which was registered before, is registered anew and fenced.
+
+    Args:
+        brokers: as they are; ``broker`` counts as fenced, whatever they say.
+        clean: it stopped cleanly, or is the same process: its log holds what it held.
+        damaged: its log lost acknowledged records, or its disk is a new one.
+    """
+    others = replace(brokers, unfenced=brokers.unfenced - {broker}, leaving=brokers.leaving - {broker})
+    new = settled(partition, others, rules)
+    if damaged or not clean:
+        new = without_log(new, broker, rules, damaged=damaged)
+    return partition if new == partition else new
+
+
 def with_cleared_elr(partition: Partition) -> Partition:
     """Min ISR was changed: the ELR is no longer what it says, except where it is all there is."""
     if not partition.isr:

@@ -66,6 +66,8 @@ class Elections:
         self._clock = clock
         self.balanced = 0
         """Partitions that came back by comparing the logs of all last known replicas."""
+        self._told: frozenset[PartitionId] = frozenset()
+        self._mute: set[NodeKey] = set()
         self.given_back = 0
         """Leaderships that went back to preferred leaders."""
 
@@ -111,7 +113,9 @@ class Elections:
             some = {str(i): {"leader": now[i].leader, "log_ends": dict(answers.ends[i])} for i in back[:_NAMED_IN_LOG]}
             extra = {"recovered": len(back), "partitions": some}
             log.warning("balanced recovery: the longest of all last known logs leads", extra=extra)
-        if left:
+        stuck = frozenset(p.id for p in left)
+        told, self._told = self._told, stuck
+        if stuck - told:
             waiting = [str(p.id) for p in left][:_NAMED_IN_LOG]
             log.error("partitions wait for a whole log", extra={"waiting": len(left), "partitions": waiting})
         return bool(left)
@@ -194,8 +198,12 @@ class Elections:
             for start in range(0, len(held), ASKED_AT_ONCE):
                 found.update(await self._source.log_ends(node, [p.id for p in held[start : start + ASKED_AT_ONCE]]))
         except HeadraceError as error:
-            log.warning("a broker does not say where its logs end", extra={"peer": str(node.key), "reason": str(error)})
+            if node.key not in self._mute:
+                extra = {"peer": str(node.key), "reason": str(error)}
+                log.warning("a broker does not say where its logs end", extra=extra)
+            self._mute.add(node.key)
             return None
+        self._mute.discard(node.key)
         return found
 
     async def keep_preferred(self) -> None:

@@ -30,7 +30,7 @@ from headrace_controller.core import election, records
 from headrace_controller.core.sessions import Heartbeat, Sessions, may_be_unfenced
 from headrace_controller.core.store import Delete, Operation, Put, Unchanged
 from headrace_controller.engine.follower import Follower
-from headrace_controller.engine.settling import Settling, without
+from headrace_controller.engine.settling import Settling
 from headrace_controller.engine.waiting import event_within
 from headrace_controller.engine.writer import Decision, Writer
 from headrace_controller.ports import NodeProbe, ProbeResult
@@ -265,15 +265,10 @@ class Nodes:
         return frozenset(p.id for p in held)
 
     async def _unsettle(self, broker: NodeId, damaged: frozenset[PartitionId], *, clean: bool) -> None:
-        brokers = without(self._settling.brokers(), broker)
-
         def step(partition: Partition) -> Partition:
-            rules = self._settling.rules_of(partition)
-            new = election.settled(partition, brokers, rules)
+            brokers, rules = self._settling.brokers(), self._settling.rules_of(partition)
             hurt = partition.id in damaged
-            if hurt or not clean:
-                new = election.without_log(new, broker, rules, damaged=hurt)
-            return partition if new == partition else new
+            return election.registered_again(partition, broker, brokers, rules, clean=clean, damaged=hurt)
 
         held = [p for p in self._follower.mirror.image.partitions.values() if broker in p.replicas]
         await self._settling.bring(held, step)

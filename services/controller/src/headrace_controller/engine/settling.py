@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, UnknownTopicOrPartition
-from headrace_common.core.ids import NodeId, PartitionId, TopicId
+from headrace_common.core.ids import PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, ReplicaRemoval
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -113,9 +112,10 @@ class Settling:
         Raises:
             NotController, MetadataUnavailable, StoreOutcomeUnknown: some chunks may be written; repeat the whole.
         """
-        due: list[Partition] = []
+        due: list[tuple[Partition, Partition]] = []
         for start in range(0, len(partitions), _SCANNED_AT_ONCE):
-            due += [p for p in partitions[start : start + _SCANNED_AT_ONCE] if step(p) is not p]
+            now = partitions[start : start + _SCANNED_AT_ONCE]
+            due += [(p, new) for p, new in zip(now, map(step, now), strict=True) if new is not p]
             await asyncio.sleep(0)  # heartbeats and the lease go on meanwhile
         pieces = list(self._pieces(due))
         for start in range(0, len(pieces), PIPELINED):
@@ -175,17 +175,18 @@ class Settling:
 
         await self._writer.decide(decision)
 
-    def _pieces(self, partitions: Iterable[Partition]) -> Iterator[list[Partition]]:
+    def _pieces(self, due: Iterable[tuple[Partition, Partition]]) -> Iterator[list[Partition]]:
         """Chunks for one transaction each; where replicas may change, an order to delete a log goes with it."""
         removals = self._follower.mirror.image.removals
         piece: list[Partition] = []
         weight = 0
-        for partition in partitions:
-            own = 2 if reassign.is_under_way(partition) or partition.id in removals else 1
+        for old, new in due:
+            moves = reassign.is_under_way(old) or old.replicas != new.replicas or old.id in removals
+            own = 2 if moves else 1
             if weight + own > CHUNK:
                 yield piece
                 piece, weight = [], 0
-            piece.append(partition)
+            piece.append(old)
             weight += own
         if piece:
             yield piece
@@ -257,8 +258,3 @@ def brokers_of(image: ClusterImage) -> Brokers:
         drained=frozenset(n.key.id for n in registered if n.drained),
         epochs={n.key.id: n.epoch for n in registered},
     )
-
-
-def without(brokers: Brokers, broker: NodeId) -> Brokers:
-    """The same with one broker fenced."""
-    return replace(brokers, unfenced=brokers.unfenced - {broker}, leaving=brokers.leaving - {broker})

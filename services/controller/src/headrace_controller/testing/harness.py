@@ -52,6 +52,9 @@ class FakeLogEnds:
         """Brokers with an entry hold these logs and no others."""
         self.silent: set[NodeId] = set()
         self.asked: list[tuple[NodeId, tuple[PartitionId, ...]]] = []
+        self.open = asyncio.Event()
+        """Answers are on their way until it is set."""
+        self.open.set()
 
     async def log_ends(self, node: Node, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, LogEnd]:
         self.asked.append((node.key.id, tuple(partitions)))
@@ -59,6 +62,7 @@ class FakeLogEnds:
         if node.key.id in self.silent:
             raise RequestTimedOut("the test says that it does not answer")
         held = self.ends.get(node.key.id)
+        await self.open.wait()
         return {i: (0, 0) if held is None else held[i] for i in partitions if held is None or i in held}
 
 
