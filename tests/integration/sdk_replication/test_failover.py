@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from headrace import Producer, TopicPartition
 from headrace.admin_types import PartitionInfo
 from headrace.delivery import Delivery
-from headrace.testing import TestCluster
+from headrace.testing import TestCluster, started_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -145,3 +146,32 @@ def test_replicas_move_while_records_are_written(cluster: TestCluster) -> None:
             assert records
             values += [record.value for record in records]
     assert values == [b"%d" % n for n in range(2_000)]
+
+
+def test_a_consumer_reads_from_its_rack_and_from_the_leader_when_that_broker_dies(tmp_path: Path) -> None:
+    with started_cluster(tmp_path / "data", brokers=3, restart=False, racks=["a", "b", "c"]) as cluster:
+        near = TopicPartition("near", 0)
+        with cluster.admin() as admin:
+            admin.create_topic("near", assignments=[[1, 2, 3]])
+        with cluster.producer() as producer, cluster.consumer("near", client_rack="b") as consumer:
+            read: list[bytes | None] = []
+            core = consumer._reading.out.core.partitions
+
+            def take(end: int) -> None:
+                while len(read) < end:
+                    records = consumer.poll(timeout_ms=30_000)
+                    assert records
+                    read.extend(record.value for record in records)
+
+            for number in range(100):
+                producer.send("near", b"%d" % number)
+            producer.flush(30)
+            take(100)
+            assert core[near].source == 2, "the follower in its rack"
+            cluster.local.kill("broker-2")
+            for number in range(100, 200):
+                producer.send("near", b"%d" % number)
+            producer.flush(30)
+            take(200)
+            assert core[near].source == 1
+        assert read == [b"%d" % n for n in range(200)]
