@@ -57,11 +57,11 @@ class FakeLogEnds:
         self.open.set()
 
     async def log_ends(self, node: Node, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, LogEnd]:
+        held = self.ends.get(node.key.id)
         self.asked.append((node.key.id, tuple(partitions)))
         await asyncio.sleep(0)
         if node.key.id in self.silent:
             raise RequestTimedOut("the test says that it does not answer")
-        held = self.ends.get(node.key.id)
         await self.open.wait()
         return {i: (0, 0) if held is None else held[i] for i in partitions if held is None or i in held}
 
