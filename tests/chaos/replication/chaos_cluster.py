@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc
+from chaos_network import Network
 
 from headrace_cli.local import LocalCluster
 from headrace_common.rpc.options import open_channel
@@ -43,6 +44,7 @@ class Chaos:
     lines: list[LogLine] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What is wrong by itself, whatever the checker finds."""
+    network: Network | None = None
     stubs: dict[int, BrokerStub] = field(default_factory=dict)
 
     @staticmethod
@@ -148,3 +150,20 @@ class Chaos:
         for name in names:
             await asyncio.to_thread(self.cluster.restart, name)
         self.say(f"start {' '.join(names)}")
+
+    @property
+    def net(self) -> Network:
+        """The network of a run with cuts."""
+        assert self.network is not None, "the plan of this run has no cuts"
+        return self.network
+
+    def cut(self, *ways: tuple[str, str]) -> None:
+        """Nothing passes on these ways (from, to) any more."""
+        for source, target in ways:
+            self.net.cut(source, target)
+        self.say("cut " + ", ".join(f"{source} → {target}" for source, target in ways))
+
+    def heal_network(self) -> None:
+        """All cuts are undone."""
+        self.net.heal()
+        self.say("the network is whole")

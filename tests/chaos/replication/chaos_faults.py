@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from chaos_cluster import Chaos
@@ -92,6 +92,61 @@ async def roll(chaos: Chaos) -> None:
         seconds = await chaos.in_sync(30)
         if seconds is None:
             chaos.problems.append(f"not in sync 30 s after the controlled restart of broker-{broker}")
+
+
+def cut_leader_off(seconds: float, *, says: bool, hears: bool) -> Act:
+    """The broker that leads most is cut from everybody: what it says, what it hears, or both."""
+
+    async def act(chaos: Chaos) -> None:
+        name = f"broker-{(await chaos.by_leaderships())[0]}"
+        others = [other for other in chaos.net.hosts if other != name]
+        await _cut(chaos, seconds, _ways([name], others, there=says, back=hears))
+
+    return act
+
+
+def cut_leader_from_controllers(seconds: float, *, says: bool = True, hears: bool = True) -> Act:
+    """The broker that leads most and the controllers do not reach each other; everybody else does."""
+
+    async def act(chaos: Chaos) -> None:
+        name = f"broker-{(await chaos.by_leaderships())[0]}"
+        controllers = [other for other in chaos.net.hosts if other.startswith("controller")]
+        await _cut(chaos, seconds, _ways([name], controllers, there=says, back=hears))
+
+    return act
+
+
+def cut_two_brokers(seconds: float) -> Act:
+    """Two brokers do not reach each other; all others reach both."""
+
+    async def act(chaos: Chaos) -> None:
+        first, second, _ = await chaos.by_leaderships()
+        await _cut(chaos, seconds, _ways([f"broker-{first}"], [f"broker-{second}"]))
+
+    return act
+
+
+def cut_active_controller_off(seconds: float) -> Act:
+    """The active controller reaches nobody, etcd neither."""
+
+    async def act(chaos: Chaos) -> None:
+        name = await chaos.active_controller()
+        await _cut(chaos, seconds, _ways([name], [other for other in chaos.net.hosts if other != name]))
+
+    return act
+
+
+def _ways(
+    these: Sequence[str], those: Sequence[str], *, there: bool = True, back: bool = True
+) -> list[tuple[str, str]]:
+    ways = [(one, other) for one in these for other in those] if there else []
+    return ways + ([(other, one) for one in these for other in those] if back else [])
+
+
+async def _cut(chaos: Chaos, seconds: float, ways: Sequence[tuple[str, str]]) -> None:
+    chaos.cut(*ways)
+    await asyncio.sleep(seconds)
+    chaos.heal_network()
 
 
 DOWN_SECONDS = 3.0

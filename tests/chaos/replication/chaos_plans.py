@@ -29,6 +29,28 @@ def pause_controller(session_ms: int) -> Fault:
     return Fault("SIGSTOP active controller", act.pause_active_controller(session_ms / 1000 + 4), 0.5)
 
 
+def cuts(session_ms: int, lag_ms: int) -> list[Fault]:
+    """Every way to cut a leader off, for longer than its session; and two brokers from each other."""
+    session, lag = session_ms / 1000, lag_ms / 1000
+    down = session + 4
+    return [
+        Fault("cut leader both ways", act.cut_leader_off(down, says=True, hears=True), session + 2),
+        Fault("cut what leader says", act.cut_leader_off(down, says=True, hears=False), session + 2),
+        Fault("cut what leader hears", act.cut_leader_off(down, says=False, hears=True), session + 2),
+        Fault("cut leader - controllers", act.cut_leader_from_controllers(down), 2),
+        Fault("cut two brokers", act.cut_two_brokers(lag + 4), lag + 2),
+        Fault("cut active controller", act.cut_active_controller_off(down), 0.5),
+    ]
+
+
+CUTS = Plan(
+    "cuts",
+    cuts(SHORT_SESSION_MS, 4_000),
+    session_ms=SHORT_SESSION_MS,
+    settings={"replica.lag.time.max.ms": "4000"},
+    cuts=True,
+)
+
 KILLS = Plan(
     "kills",
     [KILL_LEADER, KILL_FOLLOWER, KILL_CONTROLLER, KILL_ETCD, pause(SHORT_SESSION_MS), STOP_LEADER, KILL_ALL],

@@ -22,6 +22,7 @@ from chaos_availability import SECOND, Gap, longest_gap, per_second, strip
 from chaos_cluster import Chaos
 from chaos_faults import Fault
 from chaos_history import History, Writer, read_histories
+from chaos_network import HERE, Network, network
 from chaos_replicas import differences, read_all
 
 from headrace import TopicPartition, aio
@@ -54,6 +55,8 @@ class Plan:
     controllers: int = 3
     session_ms: int = 9_000
     settings: Mapping[str, str] = field(default_factory=dict)
+    cuts: bool = False
+    """True: each process has a network of its own, so that it can be cut off (needs root)."""
 
 
 @dataclass(slots=True)
@@ -137,6 +140,14 @@ class Report:
 async def run(plan: Plan, directory: Path, seed: int) -> Report:
     """The whole of it. ``directory`` is made and left."""
     directory.mkdir(parents=True, exist_ok=True)
+    if not plan.cuts:
+        return await _run(plan, directory, seed, None)
+    names = [f"broker-{n}" for n in RACKS] + [f"controller-{n + 1}" for n in range(plan.controllers)]
+    with network(names) as made:
+        return await _run(plan, directory, seed, made)
+
+
+async def _run(plan: Plan, directory: Path, seed: int, made: Network | None) -> Report:
     report = Report(plan, seed, _commit(), directory)
     settings = {"broker.session.timeout.ms": str(plan.session_ms), **plan.settings}
     if plan.session_ms < 9_000:
@@ -148,11 +159,13 @@ async def run(plan: Plan, directory: Path, seed: int) -> Report:
         restart=plan.restart,
         settings=settings,
         racks=[RACKS[1], RACKS[2], RACKS[3]],
+        hosts=_hosts(made),
+        launchers=made.launchers if made else None,
     )
     print(f"{plan.name}: seed {seed}, commit {report.commit}, {directory}", file=sys.stderr, flush=True)
     with cluster:
         async with Chaos.open(cluster, TOPIC, PARTITIONS, seed) as chaos:
-            report.problems = chaos.problems
+            report.problems, chaos.network = chaos.problems, made
             bootstrap = ",".join(cluster.bootstrap_servers)
             async with aio.AdminClient(bootstrap) as admin:
                 await admin.create_topic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": "2"})
@@ -175,6 +188,13 @@ async def run(plan: Plan, directory: Path, seed: int) -> Report:
     _measure(report, history)
     (directory / "report.json").write_text(json.dumps(report.as_json(), indent=1))
     return report
+
+
+def _hosts(made: Network | None) -> dict[str, str] | None:
+    if made is None:
+        return None
+    here = made.hosts[HERE]
+    return {"etcd-1": here, "admin-1": here, **{name: at for name, at in made.hosts.items() if name != HERE}}
 
 
 async def _one(chaos: Chaos, fault: Fault) -> Figures:

