@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from headrace_cli import moving
 from headrace_cli.app import app
+from headrace_cli.commands import broker
 from headrace_cli.commands.local import unasked
 from headrace_cli.commands.partition import parse_moves, read_moves
 from headrace_cli.exits import CommandFailed
@@ -37,6 +38,7 @@ def under_way(*numbers: int) -> list[cluster_pb2.Partition]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "POLL_SECONDS", 0)
+    monkeypatch.setattr(broker, "DRAIN_SECONDS", 0)
 
 
 def test_moves_are_read_as_they_are_written() -> None:

@@ -101,6 +101,20 @@ async def test_logs_of_all_brokers_with_their_errors() -> None:
         await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(broker_id=9))
 
 
+async def test_a_broker_that_is_away_and_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hangs(MemoryCluster):
+        async def describe_logs(self, broker: Any, request: Any) -> Any:
+            if broker == 2:
+                await asyncio.Event().wait()
+            return await super().describe_logs(broker, request)
+
+    monkeypatch.setattr("headrace_admin.engine.administration._AWAY_ASK_MS_MAX", 1.0)
+    cluster = Hangs()
+    cluster.node(2, fenced=True)
+    answer = await Administration(cluster, cluster, cluster).describe_logs(admin_pb2.DescribeClusterLogsRequest())
+    assert [b.error.code for b in answer.brokers] == [errors_pb2.NONE, errors_pb2.NETWORK_EXCEPTION]
+
+
 async def test_messages_at_one_time_are_bounded() -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 

@@ -79,9 +79,36 @@ async def test_every_operation_answers(face: Face) -> None:
     trim = broker_pb2.DeleteRecordsPartition(topic_id=topic_id, partition=0, offset=0)
     assert (await stub.DeleteRecords(broker_pb2.DeleteRecordsRequest(partitions=[trim]))).partitions[0].error == 0
     assert len((await stub.DescribeLogs(admin_pb2.DescribeClusterLogsRequest())).brokers) == 2
+    await replication_answers(face, topic_id)
+    assert (await stub.DeleteTopics(pb.DeleteTopicsRequest(names=["t"]))).topics[0].error == ErrorCode.NONE
+
+
+async def replication_answers(face: Face, topic_id: bytes) -> None:
+    stub = face.stub
+    ref = cluster_pb2.PartitionRef(topic_id=topic_id, partition=0)
+    elected = await stub.ElectLeaders(pb.ElectLeadersRequest(type=pb.PREFERRED, partitions=[ref]))
+    assert elected.partitions[0].error == ErrorCode.ELECTION_NOT_NEEDED
+    assert (await stub.RebalanceCluster(admin_pb2.RebalanceClusterRequest(validate_only=True))).moves == []
+    left = await stub.DecommissionBroker(admin_pb2.DecommissionBrokerRequest(broker_id=2, throttle_bytes_per_s=5))
+    assert ([m.partition for m in left.moves], left.drained, left.replicas_left) == ([1], True, 1)
+    progress = await stub.DescribeReassignments(admin_pb2.DescribeReassignmentsRequest())
+    assert (progress.partitions[0].topic, progress.throttle_bytes_per_s) == ("t", 5)
+    assert len((await stub.ListReassignments(pb.ListReassignmentsRequest())).partitions) == 1
+    with pytest.raises(grpc.aio.AioRpcError, match="holds 1 replicas"):
+        await stub.UnregisterNode(pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=2))
+    face.cluster.finish_reassignments()
+    assert not (await stub.DrainBroker(pb.DrainBrokerRequest(broker_id=2, drained=True))).still_leading
+    status = await stub.DescribeStatus(admin_pb2.DescribeStatusRequest())
+    assert status.state == admin_pb2.HEALTHY
+    assert "broker 2 is drained" in status.verdict
+    assert [(b.broker_id, b.leaders, b.drained) for b in status.brokers] == [(1, 3, False), (2, 0, True)]
+    face.cluster.node(2, fenced=True)
     await stub.UnregisterNode(pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=2))
     assert len((await stub.DescribeLogs(admin_pb2.DescribeClusterLogsRequest())).brokers) == 1
-    assert (await stub.DeleteTopics(pb.DeleteTopicsRequest(names=["t"]))).topics[0].error == ErrorCode.NONE
+    again = await stub.AlterReassignments(
+        pb.AlterReassignmentsRequest(reassignments=[pb.Reassignment(topic_id=topic_id, partition=0)])
+    )
+    assert again.partitions[0].error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 async def test_errors_keep_their_type(face: Face) -> None:

@@ -127,6 +127,11 @@ def test_nobody_leads_because_the_last_in_sync_is_away() -> None:
     )
 
 
+def test_nobody_leads_because_the_only_copy_is_away() -> None:
+    _, said = verdict(seen(image(TWO_AND_ONE_AWAY, [partition(0, (2,), (), NO_NODE, elr=(NodeId(2),))])))
+    assert said.endswith("is served again; no other broker has a copy")
+
+
 def test_nobody_leads_although_all_are_there() -> None:
     state, said = verdict(seen(image(THREE, [partition(0, (2, 1), (), NO_NODE)])))
     assert state is State.UNAVAILABLE
@@ -135,7 +140,7 @@ def test_nobody_leads_although_all_are_there() -> None:
 
 
 def test_what_else_is_wrong_follows_the_worst() -> None:
-    lost = partition(4, (2,), (), NO_NODE)
+    lost = partition(4, (2, 1), (), NO_NODE, elr=(NodeId(2),))
     state, said = verdict(seen(image(TWO_AND_ONE_AWAY, [*WITHOUT_2, lost]), controller=None, b2=NOON_MS))
     assert state is State.UNAVAILABLE
     assert said.startswith("unavailable: 1 partition (flights-4) has no leader because broker 2 is away")

@@ -58,6 +58,8 @@ _BY_KIND = {
 
 _HINTS_BY_KIND = {
     Kind.INVALID: "Correct it; --help shows what the command takes.",
+    Kind.CONFLICT: "`headrace cluster status` and `headrace broker list` show how it is now.",
+    Kind.BUSY: "`headrace cluster health` says what is missing; then try again.",
     Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show what there is.",
 }
 

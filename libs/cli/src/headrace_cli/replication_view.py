@@ -200,7 +200,7 @@ def outcomes(results: Iterable[controller_pb2.PartitionOutcome], names: Mapping[
                 "replicas": list(now.replicas) if now is not None else None,
                 "isr": list(now.isr) if now is not None else None,
                 "error": ErrorCode(r.error).name if r.error else None,
-                "message": r.message if r.error else None,
+                "message": r.message.replace(r.topic_id.hex(), topic) if r.error else None,
             }
         )
     return rows

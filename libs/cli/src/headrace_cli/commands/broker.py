@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from headrace_cli.admin_calls import AdminCalls
 
 HELP = "The brokers one by one"
+DRAIN_SECONDS = 5.0
 
 
 def register(app: typer.Typer) -> None:
@@ -77,10 +79,15 @@ def undrain(session: Session, broker: BrokerId) -> None:
 
 
 def _drain(session: Session, broker: int, *, drained: bool) -> None:
+    from headrace_cli import moving
     from headrace_cli import replication_view as view
 
     with session.calls() as calls:
         leading = view.drain(calls, broker, drained)
+        end = time.monotonic() + DRAIN_SECONDS
+        while drained and leading and time.monotonic() < end:  # elections under way end soon
+            time.sleep(moving.POLL_SECONDS)
+            leading = view.drain(calls, broker, drained)
     if session.output is not Output.TABLE:
         session.show({"broker": broker, "drained": drained, "still_leading": leading})
     elif not drained:

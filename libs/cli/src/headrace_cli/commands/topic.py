@@ -97,6 +97,10 @@ def describe(
         session.show(topic)
         return
     inner = topic.pop("segments", [])
+    for rare in ("adding", "removing", "recovering"):
+        if not any(row.get(rare) for row in topic["partitions"]):
+            for row in topic["partitions"]:
+                row.pop(rare, None)
     for row in [*topic["partitions"], *inner]:
         row["size"] = bytes_for_people(row.pop("size_bytes")) if row.get("size_bytes") is not None else None
     if segments:

@@ -51,6 +51,12 @@ def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:
     what = f"{_counted(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
     needed = {b for t in offline for b in _who_may_lead(t)}
     away = [b for b in status.brokers if b.away and b.node.key.id in needed]
+    alone = all(b in {a.node.key.id for a in away} for t in offline for b in t.partition.replicas)
+    if away and alone:
+        return [
+            f"{what} because {_who_is_away(away)}; start {_it(away)}, and what was acknowledged is served again; no "
+            "other broker has a copy"
+        ]
     if away:
         return [
             f"{what} because {_who_is_away(away)}; start {_it(away)}, and what was acknowledged is served again; if "

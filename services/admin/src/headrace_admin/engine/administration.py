@@ -17,6 +17,7 @@ from headrace_common.core.errors import (
     ErrorCode,
     HeadraceError,
     LeaderNotAvailable,
+    NetworkFailed,
     NotFound,
     Rejected,
     UnknownTopicId,
@@ -32,6 +33,9 @@ from headrace_proto.v1 import controller_pb2 as pb
 _TRIES_MAX: Final = 4
 _IMAGE_WAIT_MS: Final = 1_000.0
 _PARTITIONS_MAX: Final = 10_000
+_ASK_MS_MAX: Final = 10_000.0
+_AWAY_ASK_MS_MAX: Final = 1_000.0
+"""A broker that is fenced seldom answers; who describes all must not wait for it."""
 _MOVED: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
@@ -112,8 +116,14 @@ class Administration:
         return admin_pb2.DescribeClusterLogsResponse(brokers=brokers)
 
     async def _logs_of(self, broker: NodeId, request: broker_pb2.DescribeLogsRequest) -> admin_pb2.BrokerLogs:
+        node = self.cluster.image.nodes.get(NodeKey(Role.BROKER, broker))
+        limit_ms = _AWAY_ASK_MS_MAX if node is None or node.fenced else _ASK_MS_MAX
         try:
-            logs = await self._brokers.describe_logs(broker, request)
+            async with asyncio.timeout(limit_ms / 1_000):
+                logs = await self._brokers.describe_logs(broker, request)
+        except TimeoutError:
+            late = NetworkFailed(f"broker {broker} did not tell its logs within {limit_ms / 1_000:g} s")
+            return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(late))
         except HeadraceError as error:
             return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(error))
         return admin_pb2.BrokerLogs(broker_id=broker, logs=logs)

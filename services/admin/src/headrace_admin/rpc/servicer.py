@@ -11,7 +11,7 @@ from headrace_admin.engine.reassignments import Reassignments
 from headrace_admin.engine.statuses import Statuses
 from headrace_admin.rpc.messages_out import leaving_message, progress_message, rebalance_message, status_message
 from headrace_common.rpc.convert import partition_id_from_proto
-from headrace_proto.v1 import admin_pb2, broker_pb2
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
 
@@ -77,6 +77,9 @@ class AdminServicer(GeneratedServicer):
 
     @override
     async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
+        if request.role == cluster_pb2.BROKER:
+            await self._reassignments.unregister(request.id)
+            return pb.UnregisterNodeResponse()
         return await self._controllers.unregister_node(request)
 
     @override

@@ -71,7 +71,8 @@ def outcomes_out(results: Iterable[pb.PartitionOutcome], image: ClusterImage) ->
 
 
 def _outcome(result: pb.PartitionOutcome, topic: str) -> shapes.Outcome:
-    error = None if result.error == errors_pb2.NONE else error_for(result.error, result.message)
+    said = result.message.replace(result.topic_id.hex(), topic)  # controllers know topics by id
+    error = None if result.error == errors_pb2.NONE else error_for(result.error, said)
     return shapes.Outcome(
         topic=topic,
         partition=result.partition,
