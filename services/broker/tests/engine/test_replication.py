@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from headrace_broker.core.partition import Partition
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
+from headrace_broker.engine.replicas import Standing
 from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.engine.throttle import Throttle
+from headrace_broker.ports import Damage
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_broker.testing.trio import Trio, running_trio, until
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
+from headrace_common.core.image import ReplicaRemoval
 
 ID = PartitionId(topic_id_of("t"), 0)
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -159,6 +165,9 @@ async def test_followers_serve_committed_records_only_and_name_what_they_do_not_
         await until(lambda: core(trio, TWO).high_watermark == 2)
         nearer = await fetch(trio, ONE, 0, rack="rack-2")
         assert (nearer.preferred, nearer.batches) == (TWO, [])
+        entry = FetchEntry(ID, Offset(0), 1 << 20, None, from_leader=True)
+        [here] = await trio.members[ONE].broker.fetches.fetch(FetchAsk([entry], 0, 1 << 20, 0, "rack-2"))
+        assert (here.preferred, len(here.batches)) == (None, 1)
         assert len((await fetch(trio, TWO, 0, rack="rack-2")).batches) == 1
         plain = await fetch(trio, TWO, 0)
         assert plain.error is not None
@@ -208,3 +217,149 @@ async def test_many_partitions_share_one_stream_and_all_get_there() -> None:
             assert (await client.answer()).error is None
         for broker in (TWO, THREE):
             await until(lambda broker=broker: all(core(trio, broker, id).high_watermark == 10 for id in ids))
+
+
+async def test_a_restarted_follower_goes_on_where_its_log_ends_and_cuts_what_nobody_else_has() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(4))
+        await until(lambda: core(trio, THREE).written_end == 4)
+        alone = trio.members[THREE].store
+    async with running_trio(stores={3: alone.reopened()}) as trio:  # the others begin with nothing
+        client = Client(trio, ONE)
+        for _ in range(3):
+            assert (await client.produce(batch_of([b"other"]))).error is None
+        await until(lambda: core(trio, THREE).high_watermark == 3)
+        logs = [await fetch(trio, broker, 0, rack=f"rack-{broker}") for broker in (ONE, THREE)]
+        assert logs[0].batches == logs[1].batches
+        assert core(trio, THREE).log_end == 3
+
+
+async def test_a_damaged_log_is_kept_until_a_leader_serves_and_then_copied_anew() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(4))
+        await until(lambda: all(core(trio, broker).written_end == 4 for broker in (ONE, THREE)))
+        stores = {n: trio.members[NodeId(n)].store.reopened() for n in (1, 2, 3)}
+    hurt = stores[3]
+    [found] = hurt.recovered()
+    hurt._recovered = [replace(found, damage=Damage(ID, Offset(4), Offset(9), "the disk lied"))]
+    async with running_trio(stores=stores) as trio:
+        trio.change(ID, leader=NO_NODE, isr=(), elr=(ONE, TWO))
+        await until(lambda: core(trio, ONE).leading is None)
+        member = trio.members[THREE].broker
+        replica = member.replicas.get(ID)
+        assert replica is not None
+        assert member.damaged == (ID,) or replica.damage is None, "it may have been copied before the leader went"
+        trio.change(ID, leader=ONE, isr=(ONE, TWO), elr=())
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+        assert member.damaged == ()
+        assert replica.standing is Standing.ONLINE
+        logs = [await fetch(trio, broker, 0, rack=f"rack-{broker}") for broker in (ONE, THREE)]
+        assert logs[0].batches == logs[1].batches
+
+
+async def test_a_replica_that_moved_away_is_deleted_by_order_only() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(1))
+        trio.change(ID, replicas=(ONE, TWO), isr=(ONE, TWO))
+        broker = trio.members[THREE].broker
+        await until(lambda: broker.replicas.all()[0].standing is Standing.STRAY)
+        trio.image = replace(trio.image, removals={ID: ReplicaRemoval(ID, (THREE,))})
+        trio.show()
+        await until(lambda: trio.members[THREE].cluster.removed == [ID])
+        assert broker.replicas.get(ID) is None
+        assert (await Client(trio, ONE).produce(batch_of(1))).base_offset == 1
+        trio.image = replace(trio.image, removals={})
+        trio.change(ID, replicas=(ONE, TWO, THREE))
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+        assert core(trio, THREE).log_end == 2
+
+
+async def test_an_order_for_a_replica_that_came_back_is_not_carried_out() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(1))
+        trio.image = replace(trio.image, removals={ID: ReplicaRemoval(ID, (THREE,))})
+        trio.show()
+        await Client(trio, ONE).produce(batch_of(1))
+        await until(lambda: core(trio, THREE).log_end == 2)
+        assert trio.members[THREE].cluster.removed == []
+
+
+async def test_followers_begin_where_the_leaders_log_begins() -> None:
+    async with running_trio() as trio:
+        for _ in range(4):
+            await Client(trio, ONE).produce(batch_of(2))
+        [trimmed] = await trio.members[ONE].broker.trim([(ID, 5)])
+        assert trimmed.log_start == 5
+        await until(lambda: all(core(trio, broker).log_start == 5 for broker in (TWO, THREE)))
+        assert all(core(trio, broker).first_batch == 4 for broker in (ONE, TWO, THREE))
+
+
+async def test_a_new_leader_that_does_not_know_the_end_says_so_and_serves_what_it_knows() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(2))
+        await until(lambda: core(trio, TWO).high_watermark == 2)
+        await until(lambda: core(trio, THREE).log_end == 2)
+        trio.cut.update((ONE, TWO))
+        Client(trio, ONE).send(batch_of(1), acks=1)
+        await until(lambda: core(trio, ONE).log_end == 3)
+        trio.change(ID, leader=TWO, isr=(TWO, THREE))
+        await until(lambda: core(trio, TWO).leader_epoch == 1)
+        core(trio, TWO).high_watermark = Offset(1)  # what a follower knew a moment before
+        ask = OffsetAsk(ID, -1, None, None)
+        [latest] = await trio.members[TWO].broker.offsets.find([ask], 0)
+        assert latest.error is not None
+        assert latest.error.code is ErrorCode.OFFSET_NOT_AVAILABLE
+        beyond = await fetch(trio, TWO, 2)
+        assert (beyond.error, beyond.batches) == (None, []), "a consumer that was further waits; it is not sent back"
+        trio.cut.clear()
+        await until(lambda: core(trio, TWO).high_watermark == 2)
+        [latest] = await trio.members[TWO].broker.offsets.find([ask], 0)
+        assert (latest.error, latest.offset) == (None, 2)
+
+
+async def test_a_consumer_hears_that_what_it_read_is_not_in_the_log_any_more() -> None:
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(5))
+        trio.cut.update((ONE, TWO))
+        trio.change(ID, leader=TWO, isr=(TWO,), recovering=True)
+        await until(lambda: core(trio, TWO).leader_epoch == 1)
+        assert (await Client(trio, TWO).produce(batch_of(3), acks=1)).base_offset == 5
+        ask = FetchAsk([FetchEntry(ID, Offset(6), 1 << 20, 1, last_epoch=0)], 0, 1 << 20, 0)
+        [result] = await trio.members[TWO].broker.fetches.fetch(ask)
+        assert result.parted == (0, 5)
+        assert result.batches == []
+
+
+async def test_a_batch_that_was_damaged_on_its_way_is_not_appended_and_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running_trio() as trio:
+        spoiled = 0
+
+        def taken(*args: object, **kwargs: object) -> list[bytes] | None:
+            nonlocal spoiled
+            batches = take(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
+            if batches and spoiled < 2:
+                spoiled += 1
+                return [batches[0][:-1] + bytes([batches[0][-1] ^ 1]), *batches[1:]]
+            return batches
+
+        tail = trio.members[ONE].broker.tail
+        take = tail.take
+        monkeypatch.setattr(tail, "take", taken)
+        assert (await Client(trio, ONE).produce(batch_of(3))).error is None
+        assert spoiled == 2
+        await until(lambda: core(trio, TWO).high_watermark == 3)
+        logs = [await fetch(trio, broker, 0, rack=f"rack-{broker}") for broker in (ONE, TWO)]
+        assert logs[0].batches == logs[1].batches
+
+
+def test_a_throttle_makes_the_next_request_wait_for_what_was_sent() -> None:
+    rate = 1_000
+    throttle = Throttle(lambda: rate)
+    assert throttle.spend(500, now_ms=0) == 500
+    assert throttle.spend(500, now_ms=500) == 500
+    assert throttle.spend(500, now_ms=600) == 900
+    assert throttle.spend(500, now_ms=10_000) == 500, "unused time is not saved up"
+    rate = -1
+    assert throttle.spend(10**9, now_ms=10_001) == 0

@@ -45,7 +45,7 @@ from headrace_broker.core.partition_events import (
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import EpochRow, LogId, LogWrite, PutSegment, StateRow
 from headrace_broker.core.segments import Segments
-from headrace_common.core.batch import stamp, stamp_log_append_time
+from headrace_common.core.batch import BatchHeader, stamp, stamp_log_append_time
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
     CorruptBatch,
@@ -407,7 +407,9 @@ class Partition(LocalLog):
         following = self.following
         if following is None or following.epoch != event.leader_epoch:
             return []
-        end, epoch = self.log_end, self.epochs.latest
+        inside = bool(event.batches) and self._begins_inside(event.batches[0][0])
+        start = Offset(event.batches[0][0].base_offset) if inside else self.log_end
+        end, epoch = start, self.epochs.latest
         for header, _ in event.batches:
             if header.base_offset != end or not epoch <= header.leader_epoch <= following.epoch:
                 raise CorruptBatch(
@@ -415,12 +417,17 @@ class Partition(LocalLog):
                     f" log ends at {end} in epoch {epoch}; it is asked for again"
                 )
             end, epoch = Offset(header.next_offset), header.leader_epoch
-        effects: list[Effect] = []
+        effects: list[Effect] = [*self.emptied(start, event.now_ms)] if inside else []
         for header, batch in event.batches:
             effects += self.begin_epoch(header.leader_epoch)
             effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms)
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
         return effects + self._show(min(self.leader_high_watermark, self.written_end))
+
+    def _begins_inside(self, first: BatchHeader) -> bool:
+        """Whether this empty log was to start inside a batch, where the leader's does: it takes the batch whole."""
+        empty = self.log_start == self.log_end
+        return empty and first.base_offset < self.log_end < first.next_offset
 
     def _truncate(self, event: Truncated) -> list[Effect]:
         if self.following is None or self.following.epoch != event.leader_epoch:

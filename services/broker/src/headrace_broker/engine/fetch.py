@@ -40,6 +40,8 @@ class FetchEntry:
     leader_epoch: int | None
     last_epoch: int | None = None
     """Leader epoch of the last record that the client has; None: it has none, or does not care."""
+    from_leader: bool = False
+    """The client wants the leader's own answer: the nearer replica has failed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +203,14 @@ class Fetches:
                     " the leader"
                 )
             return replica
-        if not core.log_start <= offset <= core.log_end:
-            raise OffsetOutOfRange(f"offset {offset} is not in {core.log_start} to {core.high_watermark} of {where}")
-        if entry.last_epoch is not None and entry.last_epoch >= 0:
+        if entry.last_epoch is not None and entry.last_epoch >= 0 and offset >= core.log_start:
             epoch, end = core.epochs.end_offset_for(entry.last_epoch, core.log_end)
             if epoch >= 0 and (epoch < entry.last_epoch or end < offset):
                 result.parted = Parted(epoch, end)
-        if ask.rack is not None:
+                return replica
+        if not core.log_start <= offset <= core.log_end:
+            raise OffsetOutOfRange(f"offset {offset} is not in {core.log_start} to {core.high_watermark} of {where}")
+        if ask.rack is not None and not entry.from_leader:
             result.preferred = self._nearer(replica, core.leading, offset, ask.rack)
         return replica
 

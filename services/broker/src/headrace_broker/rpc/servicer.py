@@ -347,7 +347,7 @@ def _produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
 def _fetch_entry(entry: pb.FetchPartition) -> FetchEntry:
     epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
     last = entry.last_fetched_epoch if entry.HasField("last_fetched_epoch") else None
-    return FetchEntry(_partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch, last)
+    return FetchEntry(_partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch, last, entry.from_leader)
 
 
 def _copy_ask(request: pb.ReplicateRequest) -> CopyAsk:

@@ -8,7 +8,7 @@ as a controller would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -154,15 +154,21 @@ def trio_image(topic: str, partitions: int, count: int = 3) -> ClusterImage:
 
 @asynccontextmanager
 async def running_trio(
-    topic: str = "t", partitions: int = 1, *, count: int = 3, flush: Flush = Flush.OS, tail_bytes: int = 1 << 20
+    topic: str = "t",
+    partitions: int = 1,
+    *,
+    count: int = 3,
+    flush: Flush = Flush.OS,
+    tail_bytes: int = 1 << 20,
+    stores: Mapping[int, MemoryLogs] | None = None,
 ) -> AsyncIterator[Trio]:
-    """Brokers 1 to ``count``, all up and following the image; no background task may crash."""
+    """Brokers 1 to ``count``, all up and following the image; no background task may crash. ``stores``: of some."""
     trio = Trio(trio_image(topic, partitions, count))
     async with AsyncExitStack() as stack:
         for n in range(1, count + 1):
             id = NodeId(n)
             tasks = await stack.enter_async_context(TaskRunner())
-            store, cluster = MemoryLogs(), SharedCluster(trio, 10 + n)
+            store, cluster = (stores or {}).get(n) or MemoryLogs(), SharedCluster(trio, 10 + n)
             broker = Broker(
                 Who(id, bytes([n]) * 16, "c"),
                 EngineSettings(flush=flush, tail_cache_bytes=tail_bytes),
