@@ -54,5 +54,6 @@ def test_our_own_pings_are_allowed() -> None:
     assert client["grpc.enable_http_proxy"] == 0
     assert server["grpc.so_reuseport"] == 0
     for side in (client, server):
+        assert side["grpc.http2.ping_timeout_ms"] == side["grpc.keepalive_timeout_ms"] <= 10_000
         assert side["grpc.max_receive_message_length"] == side["grpc.max_send_message_length"] == 64 << 20
     assert dict(channel_options(own_connection=True))["grpc.use_local_subchannel_pool"] == 1

@@ -12,6 +12,7 @@ from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.aio import Producer
 from headrace.errors import DeliveryTimedOut, ErrorCode
 from headrace_common.core.ids import NodeId
+from headrace_proto.v1 import broker_pb2 as pb
 
 T = TypeVar("T")
 LONG_MS = 600_000
@@ -105,6 +106,26 @@ async def test_a_broker_that_is_silent_is_not_waited_for_once_another_leads(clus
         cluster.resume(1)
         await soon(await client.send("t", b"2", partition=0))
     assert cluster.values("t", 0) == [b"0", b"1", b"2"]
+
+
+async def test_a_silent_leader_is_not_the_one_who_is_asked_for_another(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off from the controllers it goes on answering with the metadata that it knew."""
+    transport = cluster.transport()
+    async with Producer(_transport=transport, linger_ms=0) as client:
+        await soon(await client.send("t", b"0", partition=0))
+        old, asks = await transport.metadata(pb.MetadataRequest(topics=["t"])), transport.metadata
+
+        async def metadata(request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
+            return await asks(request) if elsewhere else old
+
+        monkeypatch.setattr(transport, "metadata", metadata)
+        cluster.pause(1)
+        stuck = await client.send("t", b"1", partition=0)
+        cluster.depose(1)
+        assert (await soon(stuck)).offset == 1
+        cluster.resume(1)
 
 
 async def test_a_dead_broker_stalls_only_what_it_leads(cluster: MemoryCluster) -> None:

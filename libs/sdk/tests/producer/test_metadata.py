@@ -108,3 +108,25 @@ async def test_hints_of_a_topic_end_with_it(asked: Asked) -> None:
     asked.client.refresh("it may be another")
     await asked.pass_ms(1_000)
     assert asked.client.leader(ZERO) == (1, 0)
+
+
+async def test_who_is_asked_elsewhere_once_is_asked_as_usual_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked()
+    ways: list[bool] = []
+    transport = asked.client.transport
+    answer = transport.metadata
+
+    async def metadata(request: Any, *, elsewhere: bool = False) -> Any:
+        ways.append(elsewhere)
+        return await answer(request, elsewhere=elsewhere)
+
+    monkeypatch.setattr(transport, "metadata", metadata)
+    topic = asyncio.ensure_future(asked.client.topic("t", 1e9))
+    await asked.pass_ms(10)
+    await topic
+    for elsewhere in (True, False):
+        await asked.pass_ms(2_000)
+        asked.client.refresh("a leader is silent", elsewhere=elsewhere)
+    await asked.pass_ms(2_000)
+    await asked.client.close()
+    assert ways == [False, True, False]

@@ -45,6 +45,8 @@ def _both_sides() -> Options:
         ("grpc.http2.max_frame_size", _FRAME_BYTES_MAX),
         ("grpc.http2.write_buffer_size", _WRITE_BUFFER_BYTES),
         ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        # Any ping, not only keepalive's: while one is under way no other is sent, and the default is a minute.
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),
     ]
 

@@ -95,6 +95,8 @@ class ClusterClient:
         self._learned_ms = -float("inf")
         self._streak = 0
         self._again = False
+        self._elsewhere = False
+        """The next asking goes to another broker than the last."""
         self._refreshing: asyncio.Task[None] | None = None
         self._round: asyncio.Future[None] | None = None
         self._failure: HeadraceError | None = None
@@ -210,8 +212,12 @@ class ClusterClient:
             self._topics.pop(name, None)
             self._wanted.pop(name, None)
 
-    def refresh(self, reason: str) -> None:
-        """Ask again soon, unless that is under way; ``reason`` is for people who read the task's name."""
+    def refresh(self, reason: str, *, elsewhere: bool = False) -> None:
+        """
+        Ask again soon, unless that is under way; ``reason`` is for people who read the task's name. With ``elsewhere``
+        another broker than the last is asked: one that is cut off from the controllers answers with what it knew.
+        """
+        self._elsewhere = self._elsewhere or elsewhere
         if self._refreshing is None or self._refreshing.done():
             self._round = asyncio.get_running_loop().create_future()
             self._refreshing = self._tasks.start(self._refresh(), f"metadata: {reason}")
@@ -230,9 +236,10 @@ class ClusterClient:
             self._again = False
             self._asked_ms = self._clock.monotonic_ms()
             names = set(self._wanted)
+            elsewhere, self._elsewhere = self._elsewhere or self.doubting, False
             try:
                 request = pb.MetadataRequest(topics=sorted(names))
-                self._take(await self.transport.metadata(request, elsewhere=self.doubting))
+                self._take(await self.transport.metadata(request, elsewhere=elsewhere))
                 self._failure = None
             except HeadraceError as error:
                 self._failure = error

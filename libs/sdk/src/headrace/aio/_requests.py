@@ -140,7 +140,7 @@ class Requests:
                 break
             effects += self._give_up_moved(flight, now_ms)
             if len(flight.given_up) < len(flight.batches):
-                self._cluster.refresh(f"broker {flight.broker} is silent")
+                self._cluster.refresh(f"broker {flight.broker} is silent", elsewhere=True)
         return effects
 
     def _give_up_moved(self, flight: _Flight, now_ms: float) -> list[Effect]:
