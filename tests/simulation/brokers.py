@@ -451,7 +451,9 @@ class Broker:
             self._world.network.send(self.id, client, client.refused, request, MOVED, channel=self.id)
             return
         now = int(self.clock)
-        event = BatchArrived(read_header(request.batch), request.batch, request.acks, now, request.leader_epoch, request)
+        event = BatchArrived(
+            read_header(request.batch), request.batch, request.acks, now, request.leader_epoch, request
+        )
         self.handle(request.id, event)
 
     def trim(self, id: PartitionId) -> None:
@@ -507,17 +509,19 @@ class Broker:
             session.wants = session.wants or said.wants
         node = self.image.nodes.get(said.broker)
         may_join = (
-            node is not None
-            and not node.fenced
-            and not node.in_controlled_shutdown
-            and node.epoch == said.broker_epoch
+            node is not None and not node.fenced and not node.in_controlled_shutdown and node.epoch == said.broker_epoch
         )
         event = FollowerFetched(said.broker, said.broker_epoch, said.log_end, said.written_end, may_join, self.clock)
         self.handle(said.id, event)
         self._tell(said.id, replica, said.broker, session)
 
     def _copied(
-        self, id: PartitionId, core: Partition, said: Position, parted: Parted | None = None, error: HeadraceError | None = None
+        self,
+        id: PartitionId,
+        core: Partition,
+        said: Position,
+        parted: Parted | None = None,
+        error: HeadraceError | None = None,
     ) -> Copied:
         return Copied(
             id, said.session, said.leader_epoch, core.high_watermark, core.log_start, parted=parted, error=error
@@ -630,9 +634,7 @@ class Broker:
             replica.damaged = False
             self.hurt.pop(id, None)
         else:
-            self.handle(
-                id, Truncated(answer.leader_epoch, point, rebuilt(self.disk, core, point, int(self.clock)))
-            )
+            self.handle(id, Truncated(answer.leader_epoch, point, rebuilt(self.disk, core, point, int(self.clock))))
         world.counts["truncations"] += 1
         world.schedule.say("broker", self.id, "cuts", id.partition, "from", before, "to", core.log_end, answer.parted)
         assert replica.copying is not None
@@ -643,7 +645,9 @@ class Broker:
 
     def _propose(self, id: PartitionId, replica: Replica, proposal: Proposal) -> None:
         replica.asked = (proposal, self._world.schedule.now, 0)
-        self._world.schedule.say("broker", self.id, "proposes", id.partition, proposal.isr, "pe", proposal.partition_epoch)
+        self._world.schedule.say(
+            "broker", self.id, "proposes", id.partition, proposal.isr, "pe", proposal.partition_epoch
+        )
         self._send_proposal(id, replica)
 
     def _propose_again(self, id: PartitionId, replica: Replica, now: float) -> None:
@@ -678,7 +682,9 @@ class Broker:
         replica = self.replicas.get(id)
         if replica is None or replica.asked is None or replica.asked[0] != proposal or replica.asked[2] != tries:
             return  # the call was given up
-        self._world.schedule.say("broker", self.id, "hears of", id.partition, proposal.partition_epoch, type(result).__name__)
+        self._world.schedule.say(
+            "broker", self.id, "hears of", id.partition, proposal.partition_epoch, type(result).__name__
+        )
         if isinstance(result, IneligibleReplica):
             self.handle(id, ProposalRefused(proposal, self.clock))
         elif isinstance(result, PartitionMetadata) and self.image.revision >= 0:

@@ -104,9 +104,7 @@ class Producer:
     def _make(self, now: float) -> None:
         world = self._world
         values = tuple(world.next_value() for _ in range(world.rng.randint(1, 3)))
-        batch = batch_of(
-            [b"%d" % v for v in values], producer_id=self.id, epoch=self._epoch, sequence=self._sequence
-        )
+        batch = batch_of([b"%d" % v for v in values], producer_id=self.id, epoch=self._epoch, sequence=self._sequence)
         world.values[(self.id, self._epoch, self._sequence)] = values
         self.sent.append(Sent(values, self._sequence, batch, now))
         self._sequence += len(values)

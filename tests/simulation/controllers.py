@@ -368,7 +368,9 @@ class Controller:
         def step(partition: Partition, mirror: Snapshot) -> Partition:
             refused.clear()
             try:
-                return isr_changes.changed(partition, proposal, sender, mirror.brokers(), self._world.rules_of(partition))
+                return isr_changes.changed(
+                    partition, proposal, sender, mirror.brokers(), self._world.rules_of(partition)
+                )
             except HeadraceError as error:
                 refused.append(error)
                 return partition
@@ -390,7 +392,11 @@ class Controller:
                     wanted = reassign.started(partition, target)
             except HeadraceError:
                 return partition
-            return partition if wanted is partition else election.brought(partition, wanted, brokers, self._world.rules_of(partition))
+            return (
+                partition
+                if wanted is partition
+                else election.brought(partition, wanted, brokers, self._world.rules_of(partition))
+            )
 
         yield self._bring(step, [id])
 

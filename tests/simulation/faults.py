@@ -146,6 +146,8 @@ class Faults:
             holders = {*partition.isr, *partition.elr, *partition.last_known_elr}
             if broker.id not in partition.replicas:
                 continue  # a replica that is in no set may be about to join
+            if len({*partition.isr, *partition.elr}) < self._world.rules_of(partition).min_isr:
+                return False  # it was hit already, and does not stand another loss
             others = sorted(holders - {broker.id})
             sound = [h for h in others if id not in self._world.brokers[h].unsound]
             if not sound or len(others) - len(sound) + 1 >= self._world.rules_of(partition).min_isr:
@@ -343,5 +345,5 @@ class Faults:
     def _will_stay(self, heir: Broker, id: PartitionId) -> bool:
         """Whether it holds everything, and the controller has no reason to doubt that."""
         node = self._world.store.snapshot.nodes.get(heir.id)
-        registered = node is not None and node.epoch == heir.broker_epoch
+        registered = node is not None and node.epoch == heir.broker_epoch and not node.fenced
         return heir.up and registered and not heir.leaving and id not in heir.unsound

@@ -135,7 +135,12 @@ class Invariants:
         if broker.id not in partition.isr and broker.id not in partition.elr:
             return
         node = snapshot.nodes.get(broker.id)
-        if node is None or not broker.up or broker.broker_epoch != node.epoch or node.incarnation != _bytes(broker.incarnation):
+        if (
+            node is None
+            or not broker.up
+            or broker.broker_epoch != node.epoch
+            or node.incarnation != _bytes(broker.incarnation)
+        ):
             return
         replica = broker.replicas.get(id)
         end = self.end[id]
