@@ -141,6 +141,19 @@ async def test_drop_prefix_keeps_the_newest_snapshot_at_or_below_the_start(disk:
     assert (found.producers_at, found.producers) == (20, (producer(20),))
 
 
+async def test_the_newest_producer_snapshot_at_or_below_an_end_is_found(disk: Disk) -> None:
+    writer = await started(disk, 10)
+    assert disk.logs.producers_before(writer.log, Offset(100)) is None
+    disk.logs.write([PutProducers(writer.log, Offset(at), (producer(at),)) for at in (10, 40)])
+    assert disk.logs.producers_before(writer.log, Offset(9)) is None
+    assert disk.logs.producers_before(writer.log, Offset(10)) == (10, (producer(10),))
+    assert disk.logs.producers_before(writer.log, Offset(39)) == (10, (producer(10),))
+    assert disk.logs.producers_before(writer.log, Offset(100)) == (40, (producer(40),))
+    await disk.logs.lower_evidence([(writer.log, Offset(30), -1)])
+    disk.logs.write([DropSuffix(writer.log, Offset(30))])
+    assert disk.logs.producers_before(writer.log, Offset(100)) == (10, (producer(10),))
+
+
 async def test_drop_prefix_of_everything_leaves_an_empty_log(disk: Disk) -> None:
     writer = await started(disk)
     disk.logs.write(

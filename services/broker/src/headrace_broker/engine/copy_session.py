@@ -21,7 +21,7 @@ from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import LogStore
-from headrace_common.core.errors import HeadraceError, NotLeader, OffsetOutOfRange, StaleBrokerEpoch
+from headrace_common.core.errors import HeadraceError, NotLeader, OffsetOutOfRange, Rejected, StaleBrokerEpoch
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import ClusterImage, NodeKey, Role
 from headrace_common.runtime.clock import Clock
@@ -103,6 +103,8 @@ class CopySession:
     def _position(self, position: Position, now_ms: float) -> None:
         replica = None
         try:
+            if position.written_end > position.log_end:
+                raise Rejected(f"written_end is {position.written_end}, above log_end {position.log_end}")
             replica = self._replicas.leading(position.partition, position.leader_epoch)
             parted = replica.core.compare(position.last_epoch, position.log_end)
         except HeadraceError as error:
