@@ -63,8 +63,40 @@ def test_a_newcomer_goes_from_nothing_to_records_with_the_command_alone(tmp_path
     assert "headrace up" in run("topic", "list", cwd=tmp_path, code=4)
 
 
+def test_brokers_come_and_go_by_command(tmp_path: Path) -> None:
+    run("up", "--brokers", "4", "--controllers", "3", "--racks", "a,b,c,a", "--detach", cwd=tmp_path)
+    try:
+        run("topic", "create", "t", "-p", "6", cwd=tmp_path)
+        run("produce", "t", cwd=tmp_path, stdin="".join(f"{n}\n" for n in range(5000)))
+        described = json.loads(run("topic", "describe", "t", "-o", "json", cwd=tmp_path))["partitions"]
+        assert all(len(p["replicas"]) == 3 == len(p["isr"]) for p in described)
+        assert all({2, 3} < set(p["replicas"]) for p in described), "a replica in each rack"
+        run("broker", "drain", "2", cwd=tmp_path)
+        described = json.loads(run("topic", "describe", "t", "-o", "json", cwd=tmp_path))["partitions"]
+        assert 2 not in {p["leader"] for p in described}
+        run("broker", "undrain", "2", cwd=tmp_path)
+        moved = json.loads(
+            run("broker", "decommission", "4", "--throttle", "50000000", "--wait", "-o", "json", cwd=tmp_path)
+        )
+        assert moved["replicas_left"] == 0
+        assert "stop it first" in run("broker", "unregister", "4", "--yes", cwd=tmp_path, code=1)
+        run("broker", "undrain", "4", cwd=tmp_path)
+        plan = run("cluster", "rebalance", "--plan", "-o", "json", cwd=tmp_path)
+        (tmp_path / "plan.json").write_text(plan)
+        run("partition", "move", "--from-file", "plan.json", "--wait", cwd=tmp_path)
+        run("partition", "elect", cwd=tmp_path)
+        assert json.loads(run("cluster", "rebalance", "-o", "json", cwd=tmp_path))["moves"] == []
+        assert "does not exist" in run("partition", "move", "t-9=1", cwd=tmp_path, code=3)
+        assert "not registered" in run("partition", "move", "t-0=9", cwd=tmp_path, code=2)
+        assert run("cluster", "health", cwd=tmp_path).startswith("healthy: 4 brokers")
+        assert run("consume", "t", "-e", cwd=tmp_path).count("\n") == 5000
+    finally:
+        run("down", cwd=tmp_path)
+    run("status", cwd=tmp_path, code=7)
+
+
 def test_nothing_acknowledged_is_lost_whichever_process_is_killed(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(brokers=2, restart_delay_ms=0, settings={"num.partitions": "4"})
+    cluster = make_cluster(brokers=3, controllers=2, restart_delay_ms=0, settings={"num.partitions": "4"})
     cluster.start()
     bootstrap = cluster.bootstrap_servers
     with sdk.AdminClient(bootstrap) as admin:
@@ -96,7 +128,7 @@ def test_nothing_acknowledged_is_lost_whichever_process_is_killed(make_cluster: 
 
 
 def test_the_demo_proves_itself_after_a_ctrl_c_and_a_kill(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "headrace_cli", "demo", "--brokers", "2", "--rate", "20000"]
+    command = [sys.executable, "-m", "headrace_cli", "demo", "--rate", "20000"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert first.stdout is not None
     for line in first.stdout:
@@ -111,17 +143,18 @@ def test_the_demo_proves_itself_after_a_ctrl_c_and_a_kill(tmp_path: Path) -> Non
     again = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert again.stdout is not None
     said = ""
-    killed = False
+    victims = ["controller-1", "broker-1"]
     for line in again.stdout:
         said += line
-        if line.startswith("written") and not killed:
-            killed = True
+        if line.startswith("written") and victims:
             told = json.loads((tmp_path / ".headrace" / "cluster.json").read_text())
-            broker = next(p for p in told["processes"] if p["name"] == "broker-1")
-            subprocess.run(["kill", "-9", str(broker["pid"])], check=True)
+            victim = victims.pop()
+            process = next(p for p in told["processes"] if p["name"] == victim)
+            subprocess.run(["kill", "-9", str(process["pid"])], check=True)
     assert again.wait(60) == 0, said
     assert "records are there from an earlier run" in said
     assert "broker-1 was killed by SIGKILL" in said
+    assert "controller-1 was killed by SIGKILL" in said
     assert f"Verified: exactly {ROWS:,} records in topic flights" in said
     assert "/docs" in said
     assert processes_on(tmp_path) == []
