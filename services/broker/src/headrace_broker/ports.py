@@ -223,6 +223,11 @@ class Cluster(Protocol):
         """The epoch of this broker's newest registration; -1: none."""
         ...
 
+    @property
+    def session_ms(self) -> float:
+        """After which silence the controller fences a broker."""
+        ...
+
     async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
         """
         Ask for new ISRs; one answer per proposal, in order.

@@ -359,3 +359,21 @@ def test_who_leads_no_longer_follows_and_answers_nobody_who_waits() -> None:
     assert core.following == (TWO, 2), "an older word changes nothing"
     core.handle(Deposed(MOVED))
     assert core.known_epoch is None
+
+
+def test_a_follower_that_says_nothing_while_it_is_behind_leaves_sooner_than_one_that_is_only_slow() -> None:
+    def checked(ms: float) -> list[dict[int, int | None]]:
+        return proposals(core.handle(FollowersChecked(ms, 30_000, 9_000)))
+
+    core = leader()
+    append(core, 4, written=False)
+    fetched(core, 2, 0)
+    fetched(core, 3, 0)
+    core.handle(GroupWritten(Offset(4), 1_000))
+    fetched(core, 3, 1, ms=8_000)
+    assert checked(10_000) == []
+    assert checked(10_001) == [{1: None, 3: None}], "2 was heard last before there was anything to fetch"
+    core.handle(Reassigned(assigned(1, (1, 2, 3), (1, 3), partition_epoch=1, min_isr=2), 10_002))
+    fetched(core, 3, 2, ms=16_000)
+    fetched(core, 3, 3, ms=24_000)
+    assert checked(30_500) == [], "it is slow, and still here"

@@ -8,6 +8,7 @@ from typing import Final
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.ports import IsrDecision
 from headrace_common.adapters.controller_client import ControllerClient
+from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import error_for
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_common.core.image import ClusterImage
@@ -15,6 +16,7 @@ from headrace_common.rpc.convert import partition_from_proto
 from headrace_proto.v1 import controller_pb2 as pb
 
 ISR_CALL_MS_MAX: Final = 5_000.0
+SESSION_MS_DEFAULT: Final = int(BROKER_SETTINGS["broker.session.timeout.ms"].default)
 
 
 class ControllerCluster:
@@ -32,6 +34,12 @@ class ControllerCluster:
         """See ``Cluster``."""
         registered = self._client.registered
         return -1 if registered is None else registered.epoch
+
+    @property
+    def session_ms(self) -> float:
+        """See ``Cluster``."""
+        registered = self._client.registered
+        return float(SESSION_MS_DEFAULT if registered is None else registered.session_timeout_ms)
 
     async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
         """See ``Cluster``."""

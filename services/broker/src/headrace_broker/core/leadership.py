@@ -55,6 +55,8 @@ class Follower:
     """Unfenced, here to stay, and registered under ``broker_epoch``."""
     behind_since_ms: float | None = None
     """When it last held all that the leader held; None: it does now."""
+    heard_ms: float = 0.0
+    """When it said something last."""
     mark_end: Offset = NOWHERE
     mark_ms: float = 0.0
     """The leader's end at some fetch: who reaches it was caught up then."""
@@ -128,7 +130,7 @@ class Leadership:
             return False
         if broker_epoch > follower.broker_epoch:  # another process: what the older one held does not count
             follower.broker_epoch, follower.refused_ms = broker_epoch, None
-        follower.may_join = may_join
+        follower.may_join, follower.heard_ms = may_join, now_ms
         follower.log_end, follower.written_end = log_end, written_end
         if written_end >= leader_end:
             follower.behind_since_ms = None
@@ -154,8 +156,12 @@ class Leadership:
         self.maximal = frozenset(self.assignment.isr) | {broker}
         return self._propose(self.maximal, joins=broker)
 
-    def leaving(self, now_ms: float, lag_ms_max: float) -> Proposal | None:
-        """Whether followers are to be taken out of the ISR; they go on counting until the controller agrees."""
+    def leaving(self, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> Proposal | None:
+        """
+        Whether followers are to be taken out of the ISR; they go on counting until the controller agrees.
+
+        One that is behind has ``lag_ms_max`` as long as it says something, and ``silence_ms_max`` if it says nothing.
+        """
         for follower in self.followers.values():
             self._look_near(follower, now_ms)
         if self.pending is not None:
@@ -164,7 +170,7 @@ class Leadership:
         late = {
             broker
             for broker, follower in self.followers.items()
-            if broker in isr and follower.behind_since_ms is not None and now_ms - follower.behind_since_ms > lag_ms_max
+            if broker in isr and _is_late(follower, now_ms, lag_ms_max, silence_ms_max)
         }
         return self._propose(isr - late) if late else None
 
@@ -214,3 +220,10 @@ class Leadership:
     def _look_near(self, follower: Follower, now_ms: float) -> None:
         behind = follower.behind_since_ms
         follower.near = follower.written_end >= 0 and (behind is None or now_ms - behind <= NEAR_MS)
+
+
+def _is_late(follower: Follower, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> bool:
+    behind = follower.behind_since_ms
+    if behind is None:
+        return False
+    return now_ms - behind > lag_ms_max or now_ms - max(behind, follower.heard_ms) > silence_ms_max

@@ -175,8 +175,8 @@ class Partition(LocalLog):
             case Deposed(reason):
                 self.following = None
                 return self._stop_leading(reason)
-            case FollowersChecked(now_ms, lag_ms_max):
-                return self._check_followers(now_ms, lag_ms_max)
+            case FollowersChecked(now_ms, lag_ms_max, silence_ms_max):
+                return self._check_followers(now_ms, lag_ms_max, silence_ms_max)
             case PeersChanged(epochs, now_ms):
                 return self._peers_changed(epochs, now_ms)
             case ProposalRefused(proposal, now_ms):
@@ -365,11 +365,11 @@ class Partition(LocalLog):
         effects: list[Effect] = [] if proposal is None else [ProposeIsr(proposal)]
         return effects + self._commit(leading)
 
-    def _check_followers(self, now_ms: float, lag_ms_max: float) -> list[Effect]:
+    def _check_followers(self, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> list[Effect]:
         leading = self.leading
         if leading is None:
             return []
-        proposal = leading.leaving(now_ms, lag_ms_max)
+        proposal = leading.leaving(now_ms, lag_ms_max, silence_ms_max)
         effects: list[Effect] = [] if proposal is None else [ProposeIsr(proposal)]
         return effects + self._commit(leading) + self._propose_joining(leading, now_ms)
 

@@ -7,6 +7,7 @@ The storage loop speaks it. Effects that are ``LogWrite`` belong to one write gr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from headrace_broker.core.leadership import Assignment, Proposal
 from headrace_broker.core.producers import Producers
@@ -89,10 +90,11 @@ class FollowerFetched:
 
 @dataclass(frozen=True, slots=True)
 class FollowersChecked:
-    """Time to look for followers that are more than ``lag_ms_max`` behind."""
+    """Time to look for followers that are behind for more than ``lag_ms_max``, or silent for ``silence_ms_max``."""
 
     now_ms: float
     lag_ms_max: float
+    silence_ms_max: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,9 @@ class Replication:
         """Look for followers that are late, for ever; partitions at rest are not touched."""
         while True:
             await self._clock.sleep_ms(FOLLOWERS_CHECK_MS)
-            event = FollowersChecked(self._clock.monotonic_ms(), float(self._setting("replica.lag.time.max.ms")))
+            event = FollowersChecked(
+                self._clock.monotonic_ms(), float(self._setting("replica.lag.time.max.ms")), self._cluster.session_ms
+            )
             for replica in self._replicas.all():
                 leading = replica.core.leading
                 if leading is not None and not leading.at_rest:

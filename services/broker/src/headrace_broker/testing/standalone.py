@@ -62,6 +62,7 @@ class FakeCluster:
             yield seen
 
     broker_epoch: int = 1
+    session_ms: float = 9_000.0
     proposed: list[tuple[PartitionId, Proposal]] = field(default_factory=list)
 
     async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
