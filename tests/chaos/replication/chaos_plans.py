@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chaos_damage as harm
 import chaos_faults as act
 from chaos_faults import Fault
 from chaos_run import Plan
@@ -49,6 +50,24 @@ CUTS = Plan(
     session_ms=SHORT_SESSION_MS,
     settings={"replica.lag.time.max.ms": "4000"},
     cuts=True,
+)
+
+DAMAGE = Plan(
+    "damage",
+    [
+        Fault("bit flip in WAL", harm.damage("*.log", harm.flip_bit), 2),
+        Fault("WAL cut short", harm.damage("*.log", harm.cut_short), 2),
+        Fault("wiped data directory", harm.wipe, 2),
+        Fault("bit flip in SST", harm.damage("*.sst", harm.flip_bit, clean=True, finds=False), 2),
+        Fault("bit flip in blob file", harm.damage("*.blob", harm.flip_bit, clean=True, finds=False), 2),
+    ],
+)
+
+DISK_FULL = Plan(
+    "disk-full",
+    [Fault("disk full", harm.fill_disk(2, 12), None)],
+    settings={"replica.lag.time.max.ms": "4000"},
+    small_disk=2,
 )
 
 KILLS = Plan(

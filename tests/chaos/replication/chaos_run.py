@@ -12,8 +12,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ READER = 15
 RATE = 10.0
 """Records a second to each partition from each producer."""
 RACKS = {1: "rack-1", 2: "rack-2", 3: "rack-3"}
+SMALL_DISK_BYTES = 256 << 20
 IN_SYNC_SECONDS = 30.0
 STEADY_SECONDS = 2.0
 READ_SECONDS = 120.0
@@ -57,6 +58,8 @@ class Plan:
     settings: Mapping[str, str] = field(default_factory=dict)
     cuts: bool = False
     """True: each process has a network of its own, so that it can be cut off (needs root)."""
+    small_disk: int | None = None
+    """The broker whose data directory is a disk of ``SMALL_DISK_BYTES`` (needs root)."""
 
 
 @dataclass(slots=True)
@@ -140,11 +143,25 @@ class Report:
 async def run(plan: Plan, directory: Path, seed: int) -> Report:
     """The whole of it. ``directory`` is made and left."""
     directory.mkdir(parents=True, exist_ok=True)
-    if not plan.cuts:
-        return await _run(plan, directory, seed, None)
-    names = [f"broker-{n}" for n in RACKS] + [f"controller-{n + 1}" for n in range(plan.controllers)]
-    with network(names) as made:
+    with ExitStack() as stack:
+        made: Network | None = None
+        if plan.cuts:
+            names = [f"broker-{n}" for n in RACKS] + [f"controller-{n + 1}" for n in range(plan.controllers)]
+            made = stack.enter_context(network(names))
+        if plan.small_disk is not None:
+            stack.enter_context(_small_disk(directory / "cluster" / f"broker-{plan.small_disk}"))
         return await _run(plan, directory, seed, made)
+
+
+@contextmanager
+def _small_disk(path: Path) -> Iterator[None]:
+    path.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "small", str(path)]
+    subprocess.run(mount, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
 
 
 async def _run(plan: Plan, directory: Path, seed: int, made: Network | None) -> Report:

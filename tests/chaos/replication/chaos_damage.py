@@ -1,0 +1,145 @@
+"""
+Harm to what a broker has on disk: bits flipped, files cut short, everything gone, no room left.
+
+Each acts on a broker that is down (or, for the full disk, running), starts it, and watches until it is whole again: a
+log that is damaged must be seen as such, must not lead while it is, and must be like the others' in the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from chaos_cluster import LOOK_SECONDS, Chaos
+from chaos_faults import DOWN_SECONDS, Act
+
+from headrace_proto.v1 import broker_pb2 as pb
+
+WHOLE_SECONDS = 40.0
+
+
+def flip_bit(chaos: Chaos, path: Path) -> None:
+    """One bit of the file, anywhere but in its last tenth, which may be unused."""
+    data = bytearray(path.read_bytes())
+    at = chaos.chance.randrange(len(data) * 9 // 10)
+    data[at] ^= 1 << chaos.chance.randrange(8)
+    path.write_bytes(data)
+    chaos.say(f"flipped a bit at {at} of {len(data)} bytes of {path.name}")
+
+
+def cut_short(chaos: Chaos, path: Path) -> None:
+    """The second half of the file is gone."""
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    chaos.say(f"cut {path.name} from {size} to {size // 2} bytes")
+
+
+def damage(pattern: str, harm: Callable[[Chaos, Path], None], *, clean: bool = False, finds: bool = True) -> Act:
+    """
+    The largest file of the broker that leads most is harmed while it is down.
+
+    Args:
+        clean: it was stopped in order, so all it has is in sealed files; else it was killed.
+        finds: it must say so when it starts.
+    """
+
+    async def act(chaos: Chaos) -> None:
+        broker = (await chaos.by_leaderships())[0]
+        name = f"broker-{broker}"
+        await chaos.kill(name, number=signal.SIGTERM if clean else signal.SIGKILL)
+        files = (chaos.cluster.directory.path / name / "db").glob(pattern)
+        harm(chaos, max(files, key=lambda one: one.stat().st_size))
+        await asyncio.sleep(DOWN_SECONDS)
+        log = chaos.cluster.directory.logs / f"{name}.log"
+        said = log.stat().st_size
+        await chaos.start(name)
+        seen = await _watch(chaos, broker)
+        words = log.read_bytes()[said:].decode()
+        found = words.count("a log lost acknowledged records")
+        chaos.say(f"{name} found {found} logs damaged, {seen} were seen as damaged from outside")
+        if finds and not found:
+            chaos.problems.append(f"{name} did not find the damage: its log says nothing of it")
+
+    return act
+
+
+async def wipe(chaos: Chaos) -> None:
+    """The data directory of the broker that leads most is gone when it comes back."""
+    broker = (await chaos.by_leaderships())[0]
+    name = f"broker-{broker}"
+    await chaos.kill(name)
+    shutil.rmtree(chaos.cluster.directory.path / name)
+    chaos.say(f"the data directory of {name} is gone")
+    await asyncio.sleep(DOWN_SECONDS)
+    await chaos.start(name)
+    await _watch(chaos, broker)
+
+
+def fill_disk(broker: int, seconds: float) -> Act:
+    """No byte is free on the small disk of this broker for a while."""
+
+    async def act(chaos: Chaos) -> None:
+        place = chaos.cluster.directory.path / f"broker-{broker}"
+        filler = place / "filler"
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1 << 20))
+            except OSError as error:
+                chaos.say(f"the disk of broker-{broker} is full ({error.strerror}, {filler.stat().st_size} bytes)")
+        await asyncio.sleep(seconds)
+        filler.unlink()
+        chaos.say("there is room again")
+        await _back(chaos, f"broker-{broker}")
+
+    return act
+
+
+async def _back(chaos: Chaos, name: str) -> None:
+    """A broker whose disk was full may have ended; then somebody starts it."""
+    if not chaos.cluster.process(name).alive():
+        chaos.say(f"{name} has ended meanwhile")
+        await chaos.start(name)
+    await chaos.processes_ready()
+
+
+async def _watch(chaos: Chaos, broker: int) -> int:
+    """
+    Until the broker has no damaged log and is in every ISR: how many were damaged. One that leads with a damaged log
+    is a problem.
+    """
+    damaged: set[int] = set()
+    led: set[int] = set()
+    deadline = time.monotonic() + WHOLE_SECONDS
+    while time.monotonic() < deadline:
+        now = await _damaged(chaos, broker)
+        topic = (await chaos.newest()).topics[0]
+        if now is not None:
+            damaged |= now
+            still = await _damaged(chaos, broker)
+            led |= {
+                p.partition for p in topic.partitions if p.leader == broker and p.partition in (now & (still or set()))
+            }
+            if not now and all(broker in p.isr for p in topic.partitions):
+                break
+        await asyncio.sleep(LOOK_SECONDS)
+    else:
+        chaos.problems.append(f"broker-{broker} was not whole {WHOLE_SECONDS:.0f} s after its start")
+    if led:
+        chaos.problems.append(f"broker-{broker} led partitions {sorted(led)} with a damaged log")
+    return len(damaged)
+
+
+async def _damaged(chaos: Chaos, broker: int) -> set[int] | None:
+    """Partitions whose log this broker calls damaged; None when it does not answer."""
+    try:
+        answer = await chaos.stubs[broker].DescribeLogs(pb.DescribeLogsRequest(), timeout=1.0)
+    except grpc.RpcError:
+        return None
+    return {log.partition for log in answer.logs if log.state == pb.DAMAGED}
