@@ -10,6 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.simulation.controllers import Joining, _bytes
+from tests.simulation.disk import Disk, restored
+from tests.simulation.store import Snapshot
+
 from headrace_broker.core.leadership import Assignment, Proposal
 from headrace_broker.core.partition import Parted, Partition
 from headrace_broker.core.partition_events import (
@@ -47,10 +51,6 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_controller.core import isr_changes
-
-from tests.simulation.controllers import Joining, _bytes
-from tests.simulation.disk import Disk, restored
-from tests.simulation.store import Snapshot
 
 if TYPE_CHECKING:
     from tests.simulation.clients import Request

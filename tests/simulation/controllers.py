@@ -13,17 +13,16 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tests.simulation.store import Decision, Key, Snapshot
+
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, NotController, StaleBrokerEpoch
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 from headrace_common.core.image import Node, NodeKey, Partition, Role
 from headrace_controller.core import election, isr_changes, leadership, reassign
-from headrace_controller.core.election import LogEnd, Rules
+from headrace_controller.core.election import LogEnd
 from headrace_controller.core.sessions import Heartbeat, Sessions, may_be_unfenced
 
-from tests.simulation.store import Decision, Key, Snapshot
-
 if TYPE_CHECKING:
-    from tests.simulation.brokers import Broker
     from tests.simulation.world import World
 
 LEASE_MS = 900.0
@@ -329,13 +328,8 @@ class Controller:
         def unsettled(partition: Partition, mirror: Snapshot) -> Partition:
             if id not in partition.replicas:
                 return partition
-            brokers = mirror.brokers()
-            brokers = replace(brokers, unfenced=brokers.unfenced - {id}, leaving=brokers.leaving - {id})
-            new = election.settled(partition, brokers, self._world.rules_of(partition))
-            hurt = joining.wiped or partition.id in damaged
-            if hurt or not clean:
-                new = election.without_log(new, id, self._world.rules_of(partition), damaged=hurt)
-            return partition if new == partition else new
+            rules, hurt = self._world.rules_of(partition), joining.wiped or partition.id in damaged
+            return election.registered_again(partition, id, mirror.brokers(), rules, clean=clean, damaged=hurt)
 
         yield self._bring(unsettled)
 

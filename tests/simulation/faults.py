@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
-
 from tests.simulation.brokers import Broker
 from tests.simulation.disk import Disk
+
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

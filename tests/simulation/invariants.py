@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.controllers import _bytes
+from tests.simulation.store import Snapshot
+
 from headrace_broker.core.rows import IndexRow
 from headrace_common.core.errors import HeadraceError, OutOfOrderSequence
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_controller.core import election
-
-from tests.simulation.controllers import _bytes
-from tests.simulation.store import Snapshot
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Broker, Replica

@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
+from tests.simulation import brokers as simulated
+from tests.simulation.brokers import Broker, Replica
+from tests.simulation.disk import Disk
+
 from headrace_broker.core.leadership import Follower, Leadership, Proposal
 from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition import Parted, Partition
@@ -21,9 +25,6 @@ from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_controller.core import election, isr_changes
 from headrace_controller.core.election import Brokers, Rules
-from tests.simulation import brokers as simulated
-from tests.simulation.brokers import Broker, Replica
-from tests.simulation.disk import Disk
 
 Patches = list[object]
 
