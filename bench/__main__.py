@@ -1,14 +1,29 @@
-"""``python -m bench [--only NAME] [--peer] [--full] [--runs N]``: run, print a table, write bench/results.json."""
+"""
+``python -m bench [--only NAME,…] [--peer] [--full] [--quick] [--runs N]``: print a table, write bench/results*.json.
+
+Rows of benchmarks that were not run stay in the file as they were; ``--quick`` writes nothing.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import codec, consumer_micro, peer, scale, sdk_micro, throughput
+from bench import (
+    codec,
+    consumer_micro,
+    peer,
+    peer_replication,
+    replication,
+    scale,
+    sdk_micro,
+    sizes,
+    throughput,
+)
 from bench.rows import Row, table
 
 Suite = Callable[[int], list[Row]]
@@ -24,6 +39,11 @@ OWN: dict[str, Suite] = {
     "cold": scale.cold_start,
     "partitions-1000": scale.partitions,
     "log": scale.long_log,
+    "replicated-produce": replication.produce,
+    "replicated-latency": replication.latency,
+    "replicated-idle": replication.idle,
+    "replicated-failover": replication.failover,
+    "replicated-gap": replication.gap,
 }
 FULL: dict[str, Suite] = {
     "partitions-5000": lambda runs: scale.partitions(runs, 5000),
@@ -34,6 +54,9 @@ PEER: dict[str, Suite] = {
     "peer-synced": peer.produce_synced,
     "peer-consume": peer.consume,
     "peer-latency": peer.latency,
+    "peer-replicated-produce": peer_replication.produce,
+    "peer-replicated-latency": peer_replication.latency,
+    "peer-replicated-gap": peer_replication.gap,
 }
 
 
@@ -47,26 +70,43 @@ def _rows(found: list[dict[str, object]]) -> list[Row]:
     return rows
 
 
+def _chosen(a: argparse.Namespace) -> dict[str, Suite]:
+    if a.only:
+        return {name: {**OWN, **FULL, **PEER}[name] for name in a.only}
+    return PEER if a.peer else {**OWN, **(FULL if a.full else {})}
+
+
+def _write(results: list[Row], path: Path) -> None:
+    """Rows of that file which were not measured now stay."""
+    rows = [r.as_json() for r in results]
+    names = {row["name"] for row in rows}
+    if path.exists():
+        rows = [row for row in json.loads(path.read_text()) if row["name"] not in names] + rows
+    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> int:
-    """Run the suites asked for; exit code 1 when one could not be run."""
+    """Run the suites asked for; an exception of one ends all, and leaves what the ones before it found."""
+    everything = [*OWN, *FULL, *PEER]
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--only", help=f"one of: {', '.join([*OWN, *FULL, *PEER])}")
+    parser.add_argument("--only", type=lambda text: text.split(","), help=f"some of: {', '.join(everything)}")
     parser.add_argument("--peer", action="store_true", help="beside a real Kafka (Java 17 and Maven)")
     parser.add_argument("--full", action="store_true", help="also the long ones")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that they run; writes no file")
     parser.add_argument("--runs", type=int, default=3)
     a = parser.parse_args()
-    everything = {**OWN, **FULL, **PEER}
-    if a.only and a.only not in everything:
-        parser.error(f"no benchmark is called {a.only}; there are: {', '.join(everything)}")
-    chosen = {a.only: everything[a.only]} if a.only else PEER if a.peer else {**OWN, **(FULL if a.full else {})}
-    results: list[Row] = []
-    for name, suite in chosen.items():
-        print(f"… {name}", file=sys.stderr, flush=True)
-        results += suite(a.runs)
-    path = Path(__file__).parent / ("results-peer.json" if a.peer else "results.json")
-    path.write_text(json.dumps([r.as_json() for r in results], indent=1, ensure_ascii=False) + "\n")
-    print(table(results))
-    print(f"written to {path.relative_to(Path.cwd())}" if path.is_relative_to(Path.cwd()) else f"written to {path}")
+    if wrong := [name for name in a.only or () if name not in everything]:
+        parser.error(f"no benchmark is called {wrong[0]}; there are: {', '.join(everything)}")
+    if a.quick:
+        sizes.shrink()
+    results: dict[str, list[Row]] = {"results.json": [], "results-peer.json": []}
+    for name, suite in _chosen(a).items():
+        print(f"… {name} (load {os.getloadavg()[0]:.1f})", file=sys.stderr, flush=True)
+        into = results["results-peer.json" if name in PEER else "results.json"]
+        into += suite(a.runs)
+        if not a.quick:
+            _write(into, Path(__file__).parent / ("results-peer.json" if name in PEER else "results.json"))
+    print(table([row for rows in results.values() for row in rows]))
     return 0
 
 

@@ -194,15 +194,17 @@ def e2e(a: argparse.Namespace) -> None:
 
 
 def topic(a: argparse.Namespace) -> None:
-    """Create a topic and wait until each partition has a leader."""
+    """Create a topic and wait until each partition has a leader and its replicas."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": a.bootstrap})
-    admin.create_topics([NewTopic(a.topic, a.partitions, 1)])[a.topic].result(60)
+    admin.create_topics([NewTopic(a.topic, a.partitions, a.replicas)])[a.topic].result(60)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = admin.list_topics(a.topic, 10).topics[a.topic]
-        if len(found.partitions) == a.partitions and all(p.leader >= 0 for p in found.partitions.values()):
+        if len(found.partitions) == a.partitions and all(
+            p.leader >= 0 and len(p.isrs) == a.replicas for p in found.partitions.values()
+        ):
             return
     raise SystemExit(f"topic {a.topic} got no leaders within 60 s")
 
@@ -215,6 +217,7 @@ def main() -> None:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--replicas", type=int, default=1)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--mode", default="")
