@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from headrace_broker.core.copying import CopyAsk, Position
 from headrace_broker.core.partition import Partition
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.offsets import OffsetAsk
@@ -18,7 +19,7 @@ from headrace_broker.ports import Damage
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_broker.testing.trio import Trio, running_trio, until
-from headrace_common.core.errors import ErrorCode
+from headrace_common.core.errors import ErrorCode, StaleBrokerEpoch
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_common.core.image import ReplicaRemoval
 
@@ -363,3 +364,35 @@ def test_a_throttle_makes_the_next_request_wait_for_what_was_sent() -> None:
     assert throttle.spend(500, now_ms=10_000) == 500, "unused time is not saved up"
     rate = -1
     assert throttle.spend(10**9, now_ms=10_001) == 0
+
+
+async def test_a_leader_that_was_deposed_sends_nothing_more_in_its_old_epoch() -> None:
+    async with running_trio(tail_bytes=0) as trio:
+        await Client(trio, ONE).produce(batch_of(2))
+        session = trio.members[ONE].broker.replication.session()
+        session.take(CopyAsk(NodeId(9), 1, [Position(ID, 0, 0, Offset(0), Offset(0), wants=True)]))
+        trio.change(ID, leader=TWO, but=[])
+        await until(lambda: core(trio, ONE).following is not None)
+        answer = await session.answer()
+        assert answer is not None
+        assert [(one.batches, one.error is not None) for one in answer.partitions] == [([], True)]
+        late = Position(ID, 0, 0, Offset(0), Offset(0), wants=True)
+        session.take(CopyAsk(NodeId(9), 1, [late]))
+        answer = await session.answer()
+        assert answer is not None
+        assert answer.partitions[0].error is not None
+        session.end()
+
+
+async def test_a_follower_has_one_session_and_its_newer_process_keeps_it() -> None:
+    async with running_trio() as trio:
+        replication = trio.members[ONE].broker.replication
+        first, second, zombie = replication.session(), replication.session(), replication.session()
+        first.take(CopyAsk(NodeId(9), 5))
+        second.take(CopyAsk(NodeId(9), 6))
+        assert first.ended
+        first.take(CopyAsk(NodeId(9), 5, [Position(ID, 0, -1, Offset(0), Offset(0), wants=True)]))
+        with pytest.raises(StaleBrokerEpoch):
+            zombie.take(CopyAsk(NodeId(9), 5))
+        assert not second.ended
+        second.end()

@@ -43,6 +43,13 @@ class _Entry:
     wants: bool
     told: tuple[int, int] = (-1, -1)
     """High watermark and log start as they were told last."""
+    reading: bool = False
+    """Its batches are being read from disk, or wait for that."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether the log is still led in the epoch that the follower follows in: else it may hold other records."""
+        return self.replica.core.leader_epoch == self.leader_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +61,39 @@ class Stored:
     cold: ColdReader
 
 
-class CopySession:
-    """One for each stream; ``begin`` on its first message, ``end`` whatever happens."""
+class CopySessions:
+    """The open sessions by follower. A follower has one: what an older stream still brings is of the past."""
 
-    def __init__(self, replicas: Replicas, loop: StorageLoop, stored: Stored, clock: Clock) -> None:
+    def __init__(self) -> None:
+        self._open: dict[NodeId, tuple[int, CopySession]] = {}
+
+    def begin(self, broker: NodeId, epoch: int, session: CopySession) -> None:
+        """
+        The first message of ``session`` is here; an older session of the same broker ends.
+
+        Raises:
+            StaleBrokerEpoch: a newer process of that broker has a session.
+        """
+        known = self._open.get(broker)
+        if known is not None and not known[1].ended:
+            if known[0] > epoch:
+                raise StaleBrokerEpoch(f"broker {broker} copies with epoch {known[0]} already; {epoch} is older")
+            known[1].end()
+        self._open[broker] = (epoch, session)
+
+
+class CopySession:
+    """One for each stream; ``end`` it whatever happens."""
+
+    def __init__(
+        self, replicas: Replicas, loop: StorageLoop, stored: Stored, clock: Clock, sessions: CopySessions
+    ) -> None:
         self._replicas = replicas
         self._loop = loop
         self._tail = stored.tail
         self._cold = stored.cold
         self._clock = clock
+        self._sessions = sessions
         self._broker: tuple[NodeId, int] | None = None
         self._entries: dict[PartitionId, _Entry] = {}
         self._ready: dict[PartitionId, _Entry] = {}
@@ -86,9 +117,12 @@ class CopySession:
         One message of the follower.
 
         Raises:
-            StaleBrokerEpoch: it is not the broker that began the stream.
+            StaleBrokerEpoch: it is not the broker that began the stream, or an old process of it.
         """
+        if self.ended:
+            return
         if self._broker is None:
+            self._sessions.begin(ask.broker, ask.broker_epoch, self)
             self._broker = (ask.broker, ask.broker_epoch)
         elif self._broker != (ask.broker, ask.broker_epoch):
             raise StaleBrokerEpoch("a stream belongs to one broker in one epoch; open another one")
@@ -233,10 +267,14 @@ class CopySession:
 
     def _hot(self, entry: _Entry, bytes_max: int) -> Copied | None:
         core = entry.replica.core
-        if not entry.wants or core.written_end <= entry.log_end:
+        if not entry.stands:
+            self.lost(entry.replica)
+            return None
+        if not entry.wants or entry.reading or core.written_end <= entry.log_end:
             return None
         batches = self._tail.take(core.log, entry.log_end, core.written_end, bytes_max, first=True)
         if not batches:
+            entry.reading = True
             self._cold_ready.append(entry)
             self._cold_wake.set()
             return None
@@ -251,6 +289,9 @@ class CopySession:
 
     def _is_news(self, entry: _Entry) -> bool:
         core = entry.replica.core
+        if not entry.stands:
+            self.lost(entry.replica)
+            return False
         return entry.told != (core.high_watermark, core.log_start)
 
     async def read_cold(self) -> None:
@@ -262,7 +303,8 @@ class CopySession:
                 continue
             entry = self._cold_ready.popleft()
             asked = entry.log_end
-            if not entry.wants:
+            if not entry.wants or not entry.stands:
+                entry.reading = False
                 continue
             core = entry.replica.core
             try:
@@ -275,9 +317,12 @@ class CopySession:
             except HeadraceError as error:
                 self._refuse_unreadable(entry, error)
             else:
-                if entry.wants and entry.log_end == asked and batches:
+                if entry.wants and entry.stands and entry.log_end == asked and batches:
                     entry.wants = False
                     self._outbox.append(self._copied(entry, batches))
+            entry.reading = False
+            if entry.log_end != asked:  # it was asked for something else meanwhile
+                self.grown(entry.replica)
             self._wake.set()
 
     def _refuse_unreadable(self, entry: _Entry, error: HeadraceError) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from headrace_broker.core.leadership import Assignment
 from headrace_broker.core.partition_events import CheckpointAsked, FollowersChecked, PeersChanged
 from headrace_broker.engine.copier import Copier
-from headrace_broker.engine.copy_session import CopySession, Stored
+from headrace_broker.engine.copy_session import CopySession, CopySessions, Stored
 from headrace_broker.engine.isr_proposals import IsrProposals
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.storage_loop import StorageLoop
@@ -51,6 +51,7 @@ class Replication:
         self._clock = clock
         self._tasks = tasks
         self._copiers: dict[NodeId, Copier] = {}
+        self._sessions = CopySessions()
         self._peers: dict[NodeId, int] = {}
         self._throttle = Throttle(lambda: self._setting("follower.replication.throttled.rate"))
         self.proposals = IsrProposals(loop, cluster, clock, self.assignment)
@@ -77,7 +78,7 @@ class Replication:
 
     def session(self) -> CopySession:
         """For a stream that a follower has opened."""
-        return CopySession(self._replicas, self._loop, self._stored, self._clock)
+        return CopySession(self._replicas, self._loop, self._stored, self._clock, self._sessions)
 
     def peers_changed(self, image: ClusterImage) -> None:
         """Tell all partitions led here which brokers may be in sync now, if that has changed."""
