@@ -123,8 +123,14 @@ def test_nobody_leads_because_the_last_in_sync_is_away() -> None:
     assert said == (
         "unavailable: 1 partition (flights-0) has no leader because broker 2 is away since 12:01:00 UTC; start it, and "
         "what was acknowledged is served again; if it will not come back, `headrace partition elect flights-0 "
-        "--without-missing --yes` gives up what only it had"
+        "--unclean --yes` gives up what only it had"
     )
+
+
+def test_where_another_that_was_eligible_lives_only_the_missing_are_given_up() -> None:
+    lost = partition(0, (2, 1), (), NO_NODE, last_known_elr=(NodeId(2), NodeId(1)))
+    _, said = verdict(seen(image(TWO_AND_ONE_AWAY, [lost])))
+    assert "`headrace partition elect flights-0 --without-missing --yes` gives up what only it had" in said
 
 
 def test_nobody_leads_because_the_only_copy_is_away() -> None:
@@ -162,8 +168,9 @@ def test_without_controller_or_etcd_what_is_led_goes_on() -> None:
 
 
 def test_a_leader_elected_by_command_stays_a_warning() -> None:
-    state, said = verdict(seen(image(THREE, [partition(0, (1,), (1,), recovering=True)])))
+    state, said = verdict(seen(image(TWO_AND_ONE_AWAY, [partition(0, (1, 2), (1,), recovering=True)])))
     assert state is State.DEGRADED
+    assert "nothing is lost" not in said
     assert "may have lost committed records" in said
 
 

@@ -102,7 +102,8 @@ def describe(
             for row in topic["partitions"]:
                 row.pop(rare, None)
     for row in [*topic["partitions"], *inner]:
-        row["size"] = bytes_for_people(row.pop("size_bytes")) if row.get("size_bytes") is not None else None
+        size = row.pop("size_bytes", None)
+        row["size"] = None if size is None else bytes_for_people(size)
     if segments:
         topic["segments"] = inner
     session.show(topic)

@@ -51,17 +51,10 @@ def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:
     what = f"{_counted(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
     needed = {b for t in offline for b in _who_may_lead(t)}
     away = [b for b in status.brokers if b.away and b.node.key.id in needed]
-    alone = all(b in {a.node.key.id for a in away} for t in offline for b in t.partition.replicas)
-    if away and alone:
-        return [
-            f"{what} because {_who_is_away(away)}; start {_it(away)}, and what was acknowledged is served again; no "
-            "other broker has a copy"
-        ]
     if away:
         return [
-            f"{what} because {_who_is_away(away)}; start {_it(away)}, and what was acknowledged is served again; if "
-            f"{_it(away)} will not come back, `headrace partition elect {_one(offline)} --without-missing --yes` gives "
-            "up what only it had"
+            f"{what} because {_who_is_away(away)}; start {_it(away)}, and what was acknowledged is served again; "
+            f"{_without(status, offline, away)}"
         ]
     if any(b.away for b in status.brokers):
         away = [b for b in status.brokers if b.away]
@@ -71,6 +64,23 @@ def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:
         f"{what} although all brokers are there: what they hold is damaged or incomplete; look at `headrace broker "
         f"describe`, bring the data back, or accept the loss: {accept}"
     ]
+
+
+def _without(status: Status, offline: Sequence[Trouble], away: Sequence[BrokerStatus]) -> str:
+    """What can be done if those who may lead never return, by the first partition."""
+    t = offline[0]
+    alive = {b.node.key.id for b in status.brokers if not b.away}
+    if not alive.intersection(t.partition.replicas):
+        return "no other broker has a copy"
+    kind = "without-missing" if alive.intersection(_who_may_lead(t)) else "unclean"
+    return (
+        f"if {_it_will(away)} not come back, `headrace partition elect {t} --{kind} --yes` gives up what only "
+        f"{'it' if len(away) == 1 else 'they'} had"
+    )
+
+
+def _it_will(things: Sequence[object]) -> str:
+    return "it will" if len(things) == 1 else "they will"
 
 
 def _who_may_lead(t: Trouble) -> Iterable[NodeId]:
@@ -125,7 +135,8 @@ def _behind(status: Status, behind: Sequence[Trouble], *, told: bool) -> str:
         what = f"{_counted(number, 'partition')} {_have(behind)} too few replicas in sync, most {have} of {of}"
     if told:
         return what
-    return f"{what}{_because(status, behind)}; nothing is lost; {_comes_back(status, behind)}"
+    safe = "" if status.recovering else "nothing is lost; "
+    return f"{what}{_because(status, behind)}; {safe}{_comes_back(status, behind)}"
 
 
 def _because(status: Status, troubles: Sequence[Trouble]) -> str:
