@@ -1363,7 +1363,9 @@ class Reassignment(_message.Message):
     partition: _builtins.int
     @_builtins.property
     def replicas(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Node ids, preferred leader first. Empty: cancel what is under way, back to the replicas before it."""
+        """Node ids, preferred leader first. Empty: cancel what is under way; the brokers from before it
+        hold the partition again.
+        """
 
     def __init__(
         self,
