@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.simulation.controllers import Joining, _bytes
-from tests.simulation.disk import Disk, restored
+from tests.simulation.disk import Disk
 from tests.simulation.store import Snapshot
 
 from headrace_broker.core.leadership import Assignment, Proposal
@@ -39,6 +39,7 @@ from headrace_broker.core.partition_events import (
     Truncated,
 )
 from headrace_broker.core.rows import DropLog, LogWrite, PutBatch
+from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import batch_boundary, rebuilt
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import (
@@ -199,10 +200,9 @@ class Broker:
             core = restored(self.disk, found, self._world.config, int(self.clock))
             self.replicas[core.id] = Replica(core, damaged=core.id in damaged)
         self._joining = Joining(self.id, self.incarnation, previous_epoch, damaged, wiped)
-        self._world.schedule.say(
-            "broker", self.id, "starts", self.incarnation, "ends", tuple(r.core.log_end for r in self.replicas.values()),
-            "token", previous_epoch, "damaged", damaged, "wiped", wiped,
-        )  # fmt: skip
+        ends = tuple(r.core.log_end for r in self.replicas.values())
+        how = ("token", previous_epoch, "damaged", tuple(id.partition for id in damaged), "wiped", wiped)
+        self._world.schedule.say("broker", self.id, "starts", self.incarnation, "ends", ends, *how)
 
     def crash(self, *, power: bool) -> None:
         """The process dies; with ``power`` what was not synced is lost as well."""
@@ -500,10 +500,9 @@ class Broker:
 
     def _in_step(self, said: Position, replica: Replica) -> None:
         session = replica.sessions.get(said.broker)
-        if session is None or session.number != said.session:
-            if session is None or session.number < said.session:
-                session = Session(said.session, said.leader_epoch, said.log_end, said.wants)
-                replica.sessions[said.broker] = session
+        if session is None or session.number < said.session:
+            session = Session(said.session, said.leader_epoch, said.log_end, said.wants)
+            replica.sessions[said.broker] = session
         if session.number == said.session:
             session.log_end = said.log_end
             session.wants = session.wants or said.wants

@@ -130,7 +130,7 @@ class Producer:
             first = one is self.sent[0]
             claimed = epoch if self._world.rng.random() < 0.7 else None
             request = Request(
-                self.id, self.partition, one, one.attempt, self.acks, claimed, one.batch, first and not self.acks == 1
+                self.id, self.partition, one, one.attempt, self.acks, claimed, one.batch, first and self.acks != 1
             )
             broker = self._world.brokers[leader]
             self._world.network.send(self.id, broker, broker.produce, request, channel=one.attempt)
@@ -165,7 +165,7 @@ class Producer:
             self._again(one)
 
     def _give_up(self) -> None:
-        """Nobody knows what became of these; a new epoch makes sure that nothing of them can come after what follows."""
+        """Nobody knows what became of these; after a new epoch nothing of them can come any more."""
         self._world.counts["batches given up"] += len(self.sent)
         for one in self.sent:
             self._note(one, Outcome.INFO)

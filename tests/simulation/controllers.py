@@ -191,7 +191,8 @@ class Controller:
     def _commit(self) -> None:
         """Decide on the mirror; what is decided reaches the store a little later, whatever becomes of this process."""
         world = self._world
-        assert self._decide is not None and self._under_way is not None
+        assert self._decide is not None
+        assert self._under_way is not None
         decision = self._decide(self.mirror)
         if decision is None or not decision.puts:
             self._resume(False)

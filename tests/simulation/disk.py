@@ -6,13 +6,7 @@ from collections.abc import Coroutine
 from random import Random
 
 from headrace_broker.adapters.memory_log import MemoryLogs, _apply, _found, _Log
-from headrace_broker.core.partition import Partition
-from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import LogId
-from headrace_broker.core.segments import Segments
-from headrace_broker.engine.rebuilding import rows_since
-from headrace_broker.ports import RecoveredLog
-from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import Offset
 
 
@@ -97,12 +91,3 @@ def _copied(logs: dict[LogId, _Log]) -> dict[LogId, _Log]:
         )
         for number, log in logs.items()
     }
-
-
-def restored(disk: Disk, log: RecoveredLog, config: TopicConfig, now_ms: int) -> Partition:
-    """The partition as a start finds it."""
-    producers = Producers(log.producers)
-    producers.replay(rows_since(disk, log.log, log.producers_at, log.log_end), now_ms)
-    segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms)
-    segments.drop_below(log.state.log_start)
-    return Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)

@@ -322,10 +322,8 @@ class Faults:
     def _dispensable(self) -> NodeId | None:
         """A broker without whom every partition can be led and written."""
         world = self._world
-        candidates = []
-        for broker in world.brokers:
-            if all(self._does_without(broker, id) for id in world.store.snapshot.partitions):
-                candidates.append(broker)
+        ids = world.store.snapshot.partitions
+        candidates = [b for b in world.brokers if all(self._does_without(b, id) for id in ids)]
         return world.rng.choice(candidates) if candidates else None
 
     def _does_without(self, broker: NodeId, id: PartitionId) -> bool:
@@ -335,8 +333,9 @@ class Faults:
         if partition.adding or partition.removing:
             return False
         others = [r for r in partition.replicas if r != broker]
-        if len(others) < self._world.rules_of(partition).min_isr:
-            return False
+        min_isr = self._world.rules_of(partition).min_isr
+        if min_isr < 2 or len(others) < min_isr:
+            return False  # with one in sync anybody may be the last who is, a moment later
         heirs = [*partition.isr, *partition.elr]
         if not heirs:
             return broker not in partition.last_known_elr

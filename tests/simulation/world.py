@@ -49,7 +49,7 @@ FAULTS = (
     "fence",
 )
 MODES = ("both", "safety", "liveness")
-"""Faults and then healing; many faults and no healing; few faults, then healing of all but one broker if that can be."""
+"""Faults and then healing; twice as many faults and no healing; few faults and then healing."""
 CALM_MS_MAX = 40_000.0
 
 

@@ -284,6 +284,19 @@ def test_a_cut_takes_log_epochs_producers_and_high_watermark_together() -> None:
     assert core.handle(Truncated(2, Offset(1), rebuilt)) == [], "said in another epoch"
 
 
+def test_a_cut_at_the_log_start_keeps_the_place() -> None:
+    """The log was trimmed up to where it parts: it is empty from there on, and not to begin anew below."""
+    core = leader(epoch=1, min_isr=1, isr=(1,))
+    append(core, 3)
+    append(core, 3)
+    core.handle(TrimAsked(Offset(3), Offset(3)))
+    core.handle(Followed(TWO, 2, MOVED))
+    assert core.truncation_point(1, Offset(3)) == 3
+    core.handle(Truncated(2, Offset(3), Rebuilt(Producers(), Segments.fresh(Offset(3), NOW_MS), 0)))
+    assert (core.log_start, core.log_end, core.epochs.latest) == (3, 3, 1)
+    assert core.truncation_point(1, Offset(2)) is None
+
+
 def test_what_was_written_before_a_cut_says_nothing_of_the_end_after_it() -> None:
     core = follower()
     Copier.of(append(leader(), 5)).to(core)

@@ -153,7 +153,7 @@ class LocalLog:
         """
         own_epoch, own_end = self.epochs.end_offset_for(epoch, self.log_end)
         point = min(own_end, self.log_end) if own_epoch != epoch else min(end, own_end, self.log_end)
-        return None if own_epoch < 0 or point <= self.log_start else point
+        return None if own_epoch < 0 or point < self.log_start else point
 
     def cut(self, end: Offset, rebuilt: Rebuilt) -> list[LogWrite]:
         """Forget everything from ``end`` on, a batch boundary; what depends on it is as ``rebuilt`` says."""
