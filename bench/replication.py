@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -143,8 +144,8 @@ def _fail_over(cluster: HeadraceSide, topic: str, count: int, victim: int) -> tu
     with headrace.Producer(cluster.bootstrap, linger_ms=5) as producer:
         for delivery in [producer.send(topic, b"before", partition=number) for number in range(count)]:
             delivery.result(60)
-        cluster.cluster.kill(f"broker-{victim}")
         began = time.perf_counter()
+        cluster.cluster.signal(f"broker-{victim}", signal.SIGKILL)
 
         def write() -> None:
             for delivery in [producer.send(topic, b"after", partition=number) for number in range(count)]:
