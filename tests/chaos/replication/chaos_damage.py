@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -81,18 +82,16 @@ async def wipe(chaos: Chaos) -> None:
     await _watch(chaos, broker)
 
 
-def fill_disk(broker: int, seconds: float) -> Act:
-    """No byte is free on the small disk of this broker for a while."""
+def fill_disk(broker: int, seconds: float, *, leave: int = 0) -> Act:
+    """No more than ``leave`` bytes are free on the small disk of this broker for a while."""
 
     async def act(chaos: Chaos) -> None:
         place = chaos.cluster.directory.path / f"broker-{broker}"
         filler = place / "filler"
-        with filler.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 20))
-            except OSError as error:
-                chaos.say(f"the disk of broker-{broker} is full ({error.strerror}, {filler.stat().st_size} bytes)")
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while shutil.disk_usage(place).free > leave:
+                file.write(bytes(256 << 10))
+        chaos.say(f"{shutil.disk_usage(place).free} bytes are free on the disk of broker-{broker}")
         await asyncio.sleep(seconds)
         filler.unlink()
         chaos.say("there is room again")

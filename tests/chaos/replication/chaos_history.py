@@ -1,8 +1,8 @@
 """
 What the processes of the load write down, one line an event, and how it is read back for the checker.
 
-Lines: ``S process partition value outcome offset time_ns``, ``P process partition:offset:value ...``, ``A process``,
-``E process time_ns text``. Times are of the machine's monotonic clock, which all processes share.
+Lines: ``S process partition value outcome offset began_ns time_ns``, ``P process time_ns partition:offset:value ...``,
+``A process``, ``E process time_ns text``. Times are of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Writer:
         self._process = process
         self._since = 0
 
-    def sent(self, partition: int, value: int, outcome: Outcome, offset: int) -> None:
+    def sent(self, partition: int, value: int, outcome: Outcome, offset: int, began_ns: int) -> None:
         """A send has ended."""
-        self._line(f"S {self._process} {partition} {value} {outcome.value} {offset} {time.monotonic_ns()}")
+        now = time.monotonic_ns()
+        self._line(f"S {self._process} {partition} {value} {outcome.value} {offset} {began_ns} {now}")
 
     def polled(self, points: Iterable[tuple[int, int, int]]) -> None:
         """Records were handed out: partition, offset, value of each."""
-        self._line(f"P {self._process} " + " ".join(f"{p}:{o}:{v}" for p, o, v in points))
+        self._line(f"P {self._process} {time.monotonic_ns()} " + " ".join(f"{p}:{o}:{v}" for p, o, v in points))
 
     def assigned(self) -> None:
         """The process chose positions anew."""
@@ -86,16 +87,18 @@ def _read_line(history: History, words: list[str], keys: dict[str, Key], topic: 
     process = int(words[1])
     match words[0]:
         case "S":
-            _, _, partition, value, outcome, offset, at = words
+            _, _, partition, value, outcome, offset, began, at = words
             key = keys.setdefault(partition, f"{topic}-{partition}")
             ok = outcome == Outcome.OK.value
             history.operations.append(
-                Send(process, Outcome(outcome), key, int(value), int(offset) if ok else None, int(at))
+                Send(process, Outcome(outcome), key, int(value), int(offset) if ok else None, int(at), int(began))
             )
             if ok:
                 history.acks.setdefault(int(partition), []).append(int(at))
         case "P":
-            history.operations.append(Poll(process, tuple(_point(word, keys, topic) for word in words[2:])))
+            history.operations.append(
+                Poll(process, tuple(_point(word, keys, topic) for word in words[3:]), int(words[2]))
+            )
         case "A":
             history.operations.append(Assign(process))
         case "E":

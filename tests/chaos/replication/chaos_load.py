@@ -1,5 +1,6 @@
 """
-A process of the load: ``python chaos_load.py produce|consume BOOTSTRAP TOPIC PARTITIONS PROCESS FILE [RATE] [RACK]``.
+A process of the load: ``python chaos_load.py produce BOOTSTRAP TOPIC PARTITIONS PROCESS FILE RATE VALUE_BYTES``, or
+``consume BOOTSTRAP TOPIC PARTITIONS PROCESS FILE RACK``.
 
 It says ``ready`` when it has begun, and ends when its standard input does: a producer after all it sent is
 acknowledged or given up, a consumer after its last poll. Values are unique per key and grow per process.
@@ -45,16 +46,18 @@ def values(process: int) -> Iterator[int]:
         yield number * PROCESSES_MAX + process
 
 
-async def produce(bootstrap: str, topic: str, partitions: int, process: int, out: Writer, rate: float) -> None:
-    """``rate`` records a second to each partition."""
+async def produce(
+    bootstrap: str, topic: str, partitions: int, process: int, out: Writer, rate: float, size: int
+) -> None:
+    """``rate`` records a second to each partition, each a number filled up to ``size`` bytes."""
     sources = [values(process) for _ in range(partitions)]
     notes: set[asyncio.Task[None]] = set()
 
-    async def note(partition: int, value: int, delivery: aio.Delivery) -> None:
+    async def note(partition: int, value: int, delivery: aio.Delivery, began: int) -> None:
         try:
-            out.sent(partition, value, Outcome.OK, (await delivery).offset)
+            out.sent(partition, value, Outcome.OK, (await delivery).offset, began)
         except HeadraceError as error:
-            out.sent(partition, value, Outcome.FAIL if error.code in SURELY_FAILED else Outcome.INFO, -1)
+            out.sent(partition, value, Outcome.FAIL if error.code in SURELY_FAILED else Outcome.INFO, -1, began)
             out.failed(f"send of {value} to {topic}-{partition}: {error!r}")
 
     stop = asyncio.ensure_future(stdin_ends())
@@ -63,9 +66,9 @@ async def produce(bootstrap: str, topic: str, partitions: int, process: int, out
         first = True
         while not stop.done():
             for partition, source in enumerate(sources):
-                value = next(source)
-                delivery = await producer.send(topic, b"%d" % value, partition=partition)
-                task = asyncio.ensure_future(note(partition, value, delivery))
+                value, began = next(source), time.monotonic_ns()
+                delivery = await producer.send(topic, (b"%d" % value).ljust(size), partition=partition)
+                task = asyncio.ensure_future(note(partition, value, delivery, began))
                 notes.add(task)
                 task.add_done_callback(notes.discard)
             if first:
@@ -103,7 +106,7 @@ def main() -> None:
     out = Writer(Path(path), int(process))
     try:
         if what == "produce":
-            asyncio.run(produce(bootstrap, topic, int(partitions), int(process), out, float(more[0])))
+            asyncio.run(produce(bootstrap, topic, int(partitions), int(process), out, float(more[0]), int(more[1])))
         else:
             asyncio.run(consume(bootstrap, topic, int(process), out, more[0] if more else ""))
     finally:

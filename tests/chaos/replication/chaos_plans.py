@@ -58,14 +58,24 @@ DAMAGE = Plan(
         Fault("bit flip in WAL", harm.damage("*.log", harm.flip_bit), 2),
         Fault("WAL cut short", harm.damage("*.log", harm.cut_short), 2),
         Fault("wiped data directory", harm.wipe, 2),
+    ],
+)
+
+SEALED_DAMAGE = Plan(
+    "sealed-damage",
+    [
         Fault("bit flip in SST", harm.damage("*.sst", harm.flip_bit, clean=True, finds=False), 2),
         Fault("bit flip in blob file", harm.damage("*.blob", harm.flip_bit, clean=True, finds=False), 2),
     ],
+    value_bytes=3_000,
 )
 
 DISK_FULL = Plan(
     "disk-full",
-    [Fault("disk full", harm.fill_disk(2, 12), None)],
+    [
+        Fault("disk full", harm.fill_disk(2, 12), None),
+        Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), None),
+    ],
     settings={"replica.lag.time.max.ms": "4000"},
     small_disk=2,
 )

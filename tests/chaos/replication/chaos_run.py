@@ -58,6 +58,8 @@ class Plan:
     settings: Mapping[str, str] = field(default_factory=dict)
     cuts: bool = False
     """True: each process has a network of its own, so that it can be cut off (needs root)."""
+    value_bytes: int = 20
+    """Size of values; those of some kilobytes are stored apart (blob files)."""
     small_disk: int | None = None
     """The broker whose data directory is a disk of ``SMALL_DISK_BYTES`` (needs root)."""
 
@@ -156,6 +158,7 @@ async def run(plan: Plan, directory: Path, seed: int) -> Report:
 @contextmanager
 def _small_disk(path: Path) -> Iterator[None]:
     path.mkdir(parents=True)
+    (path.parent / "logs").mkdir(exist_ok=True)  # so that the directory counts as a cluster's
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "small", str(path)]
     subprocess.run(mount, check=True)
     try:
@@ -189,7 +192,7 @@ async def _run(plan: Plan, directory: Path, seed: int, made: Network | None) -> 
             if await chaos.in_sync(30) is None:
                 chaos.problems.append("a new topic was not in sync in 30 s")
             steady_ns = time.monotonic_ns()
-            async with loaded(directory, bootstrap, chaos):
+            async with loaded(plan, directory, bootstrap, chaos):
                 steady_ns = time.monotonic_ns() + SECOND // 2
                 await asyncio.sleep(STEADY_SECONDS)
                 steady_end = time.monotonic_ns() - SECOND // 2
@@ -239,9 +242,10 @@ def _measure(report: Report, history: History) -> None:
 
 
 @asynccontextmanager
-async def loaded(directory: Path, bootstrap: str, chaos: Chaos) -> AsyncIterator[None]:
+async def loaded(plan: Plan, directory: Path, bootstrap: str, chaos: Chaos) -> AsyncIterator[None]:
     """Producers and consumers run until the end of the block; producers then end what they have begun."""
-    producers = [await _spawn(directory, bootstrap, "produce", n, str(RATE)) for n in PRODUCERS]
+    more = (str(RATE), str(plan.value_bytes))
+    producers = [await _spawn(directory, bootstrap, "produce", n, *more) for n in PRODUCERS]
     consumers = [await _spawn(directory, bootstrap, "consume", n, rack) for n, rack in CONSUMERS.items()]
     every = [*producers, *consumers]
     try:

@@ -4,10 +4,15 @@ Finds anomalies in a history of sends and polls.
 The definitions are those of Jepsen's workload for Kafka. A history is a list of operations in the order in which they
 were completed; values are unique per key, and a key is one partition. Chaos tests record a history against a cluster
 under faults and fail on any anomaly but those that are allowed for the way they consume.
+
+Without transactions an operation touches one key or only reads, so cycles of write-write, write-read and realtime order
+are found key by key: in each, whatever began after a record was known to be there must come after it. ``g0-realtime``
+is such a cycle through writes alone, ``g1c`` one through a read.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +45,8 @@ class Send:
     value: Value
     offset: int | None = None
     time_ns: int = 0
+    """When it ended. 0: not known, here and below."""
+    began_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class Poll:
     process: int
     points: tuple[Point, ...]
     time_ns: int = 0
+    """When it ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class Assign:
 
 Operation = Send | Poll | Assign
 
-FAULTS_OF_THE_LOG: Final = ("inconsistent-offsets", "duplicate", "lost-write", "unseen", "g1a")
+FAULTS_OF_THE_LOG: Final = ("inconsistent-offsets", "duplicate", "lost-write", "unseen", "g1a", "g0-realtime", "g1c")
 
 
 @dataclass(slots=True)
@@ -93,6 +101,7 @@ def check(history: Sequence[Operation]) -> Verdict:
     known = _log(verdict, sends, polls)
     _writes(verdict, sends, polls, known)
     _sends_in_order(verdict, sends)
+    _realtime(verdict, sends, polls, known)
     _polls_in_order(verdict, history, known)
     return verdict
 
@@ -139,6 +148,32 @@ def _sends_in_order(verdict: Verdict, sends: Iterable[Send]) -> None:
         if offset <= last.get(place, -1):
             verdict.anomalies["nonmonotonic-send"].append(f"{send.key}: {send.value} at {offset} after {last[place]}")
         last[place] = offset
+
+
+def _realtime(
+    verdict: Verdict, sends: Iterable[Send], polls: Iterable[Poll], known: dict[Key, dict[int, Value]]
+) -> None:
+    """Whatever began when a record was known to be in the log must be behind it."""
+    acked: dict[tuple[Key, int], int] = {}
+    read: dict[tuple[Key, int], int] = {}
+    for poll in polls:
+        for key, offset, _value in poll.points if poll.time_ns else ():
+            read[key, offset] = min(poll.time_ns, read.get((key, offset), poll.time_ns))
+    began: dict[tuple[Key, Value], int] = {}
+    for send in sends:
+        if send.began_ns:
+            began[send.key, send.value] = send.began_ns
+        if send.outcome is Outcome.OK and send.offset is not None and send.time_ns:
+            acked[send.key, send.offset] = send.time_ns
+    for anomaly, known_ns in (("g0-realtime", acked), ("g1c", read)):
+        for key, at in known.items():
+            earliest, where = sys.maxsize, -1
+            for offset in sorted(at, reverse=True):
+                seen = known_ns.get((key, offset), sys.maxsize)
+                if seen < earliest:  # also of itself: a value that was read before anybody sent it
+                    earliest, where = seen, offset
+                if began.get((key, at[offset]), 0) > earliest:
+                    verdict.anomalies[anomaly].append(f"{key}: {at[offset]} at {offset} began after {where} was known")
 
 
 def _polls_in_order(verdict: Verdict, history: Sequence[Operation], known: dict[Key, dict[int, Value]]) -> None:
