@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup lock proto proto-check fmt lint types arch unit integration chaos test run up down status bench bench-peer ci clean
+.PHONY: help setup lock proto proto-check fmt lint types arch unit integration chaos chaos-short test run up down status bench bench-peer ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,10 +48,13 @@ unit: setup ## Dialogue tests and properties
 integration: setup ## Real etcd, RocksDB, gRPC and processes
 	$(STAGE) integration $(PYTEST) -m integration --timeout 300 libs services tests
 
-chaos: setup ## The same under faults
+chaos-short: setup ## The same under faults, as CI runs it
 	$(STAGE) chaos $(PYTEST) -m chaos --timeout 600 libs services tests
 
-test: lint types arch proto-check unit integration chaos ## Everything
+chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
+	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+test: lint types arch proto-check unit integration chaos-short ## Everything
 
 run: setup ## A local cluster with real data flowing end to end; ARGS=--fresh starts anew
 	@$(BIN)/headrace demo $(ARGS)

@@ -37,6 +37,16 @@ async def kill_active_controller(chaos: Chaos) -> None:
     await _kill(chaos, await chaos.active_controller())
 
 
+async def kill_leader_and_controller(chaos: Chaos) -> None:
+    """SIGKILL to both at once: who would notice the one is the other."""
+    await _kill(chaos, f"broker-{(await chaos.by_leaderships())[0]}", await chaos.active_controller())
+
+
+async def kill_two_brokers(chaos: Chaos) -> None:
+    """SIGKILL to two of three at once: nothing can be acknowledged before one is back."""
+    await _kill(chaos, *(f"broker-{broker}" for broker in (await chaos.by_leaderships())[:2]))
+
+
 async def kill_all_brokers(chaos: Chaos) -> None:
     """SIGKILL to all brokers at once."""
     await _kill(chaos, *(f"broker-{broker}" for broker in chaos.stubs))

@@ -1,6 +1,9 @@
-"""Which faults run together, in CI and in the long form."""
+"""Which faults run together: ``SHORT`` in CI, ``long_plans`` for ``make chaos``."""
 
 from __future__ import annotations
+
+import random
+from collections.abc import Sequence
 
 import chaos_damage as harm
 import chaos_faults as act
@@ -8,10 +11,14 @@ from chaos_faults import Fault
 from chaos_run import Plan
 
 SHORT_SESSION_MS = 3_000
+SESSION_MS = 9_000
+LAG_MS = 9_000
 
 KILL_LEADER = Fault("kill -9 leader", act.kill_leader, 2)
 KILL_FOLLOWER = Fault("kill -9 follower", act.kill_follower, 2)
 KILL_CONTROLLER = Fault("kill -9 active controller", act.kill_active_controller, 2)
+KILL_BOTH = Fault("kill -9 leader, controller", act.kill_leader_and_controller, 5)
+KILL_TWO = Fault("kill -9 two brokers", act.kill_two_brokers, None)
 KILL_ALL = Fault("kill -9 all brokers", act.kill_all_brokers, None)
 KILL_ETCD = Fault("kill -9 etcd", act.kill_etcd, 0.5)
 ETCD_DOWN = Fault("etcd down 20 s", act.etcd_down(20), 0.5)
@@ -44,45 +51,49 @@ def cuts(session_ms: int, lag_ms: int) -> list[Fault]:
     ]
 
 
-CUTS = Plan(
-    "cuts",
-    cuts(SHORT_SESSION_MS, 4_000),
-    session_ms=SHORT_SESSION_MS,
-    settings={"replica.lag.time.max.ms": "4000"},
-    cuts=True,
-)
+DAMAGES = [
+    Fault("bit flip in WAL", harm.damage("*.log", harm.flip_bit), 2),
+    Fault("WAL cut short", harm.damage("*.log", harm.cut_short), 2),
+    Fault("wiped data directory", harm.wipe, 2),
+]
+SEALED = [
+    Fault("bit flip in SST", harm.damage("*.sst", harm.flip_bit, clean=True, finds=False), 2),
+    Fault("bit flip in blob file", harm.damage("*.blob", harm.flip_bit, clean=True, finds=False), 2),
+]
+DISKS = [
+    Fault("disk full", harm.fill_disk(2, 12), None),
+    Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), None),
+]
+KILLS = [KILL_LEADER, KILL_FOLLOWER, KILL_CONTROLLER, KILL_ETCD]
 
-DAMAGE = Plan(
-    "damage",
-    [
-        Fault("bit flip in WAL", harm.damage("*.log", harm.flip_bit), 2),
-        Fault("WAL cut short", harm.damage("*.log", harm.cut_short), 2),
-        Fault("wiped data directory", harm.wipe, 2),
-    ],
-)
+SHORT: Sequence[Plan] = [
+    Plan("kills", [*KILLS, pause(SHORT_SESSION_MS), STOP_LEADER, KILL_ALL], restart=True, session_ms=SHORT_SESSION_MS),
+    Plan("cuts", cuts(SHORT_SESSION_MS, 4_000)[:4], session_ms=SHORT_SESSION_MS, cuts=True),
+    Plan("damage", DAMAGES),
+]
 
-SEALED_DAMAGE = Plan(
-    "sealed-damage",
-    [
-        Fault("bit flip in SST", harm.damage("*.sst", harm.flip_bit, clean=True, finds=False), 2),
-        Fault("bit flip in blob file", harm.damage("*.blob", harm.flip_bit, clean=True, finds=False), 2),
-    ],
-    value_bytes=3_000,
-)
 
-DISK_FULL = Plan(
-    "disk-full",
-    [
-        Fault("disk full", harm.fill_disk(2, 12), None),
-        Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), None),
-    ],
-    settings={"replica.lag.time.max.ms": "4000"},
-    small_disk=2,
-)
-
-KILLS = Plan(
-    "kills",
-    [KILL_LEADER, KILL_FOLLOWER, KILL_CONTROLLER, KILL_ETCD, pause(SHORT_SESSION_MS), STOP_LEADER, KILL_ALL],
-    restart=True,
-    session_ms=SHORT_SESSION_MS,
-)
+def long_plans(seed: int) -> Sequence[Plan]:
+    """Everything, with the session that clusters have by default, and a mixture that the seed draws."""
+    chance = random.Random(seed)
+    stops = [
+        ETCD_DOWN,
+        KILL_BOTH,
+        KILL_TWO,
+        pause(SESSION_MS),
+        pause_controller(SESSION_MS),
+        STOP_LEADER,
+        ROLL,
+        KILL_ALL,
+    ]
+    mixture = [*KILLS, KILL_BOTH, KILL_TWO, KILL_ALL, STOP_LEADER, pause(SHORT_SESSION_MS)]
+    lag = {"replica.lag.time.max.ms": str(LAG_MS)}
+    return [
+        Plan("kills", [*KILLS, *stops], session_ms=SESSION_MS),
+        Plan("unattended", [KILL_ALL, KILL_LEADER, KILL_ALL], restart=True, session_ms=SESSION_MS),
+        Plan("cuts", cuts(SESSION_MS, LAG_MS), session_ms=SESSION_MS, settings=lag, cuts=True),
+        Plan("damage", DAMAGES),
+        Plan("sealed-damage", SEALED, value_bytes=3_000),
+        Plan("disk", DISKS, settings=lag, small_disk=2),
+        Plan("mixture", chance.choices(mixture, k=12), session_ms=SHORT_SESSION_MS),
+    ]
