@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 TICK_MS = 150.0
-LAG_MS_MAX = 600.0
+LAG_MS_MAX = 900.0
+SILENCE_MS_MAX = 600.0
 ASK_AGAIN_MS = 250.0
 PROPOSE_AGAIN_MS = 250.0
 STOP_MS_MAX = 3_000.0
@@ -181,7 +182,7 @@ class Broker:
         for id, replica in list(self.replicas.items()):
             if replica.core.leading is not None:
                 if not replica.core.leading.at_rest:
-                    self.handle(id, FollowersChecked(self.clock, LAG_MS_MAX))
+                    self.handle(id, FollowersChecked(self.clock, LAG_MS_MAX, SILENCE_MS_MAX))
                 self._propose_again(id, replica, now)
             elif replica.copying is not None and now - replica.copying.heard_ms > ASK_AGAIN_MS:
                 self._open(id, replica)
