@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup lock proto proto-check fmt lint types arch unit integration chaos chaos-short test run up down status bench bench-peer ci clean
+.PHONY: help setup lock proto proto-check fmt lint types arch unit sim integration chaos chaos-short test run up down status bench bench-peer ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,10 @@ arch: setup ## The layers (import-linter)
 unit: setup ## Dialogue tests and properties
 	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos" libs services tests
 
+sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays one, MODE=both|safety|liveness
+	$(STAGE) simulation $(PY) -m tests.simulation SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) MODE=$(MODE) \
+		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS)
+
 integration: setup ## Real etcd, RocksDB, gRPC and processes
 	$(STAGE) integration $(PYTEST) -m integration --timeout 300 libs services tests
 
@@ -54,7 +58,7 @@ chaos-short: setup ## The same under faults, as CI runs it
 chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-test: lint types arch proto-check unit integration chaos-short ## Everything
+test: lint types arch proto-check unit sim integration chaos-short ## Everything
 
 run: setup ## A local cluster with real data flowing end to end; ARGS=--fresh starts anew
 	@$(BIN)/headrace demo $(ARGS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -242,7 +243,7 @@ class World:
         result = Result(self.seed, 0)
         faults = Faults(self)
         try:
-            self._until(lambda: self._serves(), 20_000.0, "start")
+            self.until(self.serves, 20_000.0, "start")
             self.schedule.after(self.profile.fault_every_ms, faults.tick)
             share = {"both": 1.0, "safety": 2.0, "liveness": 0.4}[self.mode]
             stop = self.schedule.steps + int(self.profile.steps * share)
@@ -251,9 +252,9 @@ class World:
             if self.mode != "safety":
                 faults.heal()
                 self.calm = True
-                self._until(lambda: self._healed(faults.broken), CALM_MS_MAX, "liveness")
+                self.until(lambda: self._healed(faults.broken), CALM_MS_MAX, "liveness")
                 self.invariants.replicas_agree()
-            self._last_look()
+            self.last_look()
         except Violation as violation:
             result.anomaly, result.text = violation.name, str(violation)
         except Exception as error:  # noqa: BLE001  # whatever breaks in a core is a find, and needs its seed
@@ -272,14 +273,15 @@ class World:
         self.invariants.check()
         return True
 
-    def _until(self, condition: object, ms_max: float, name: str) -> None:
-        assert callable(condition)
+    def until(self, condition: Callable[[], object], ms_max: float, name: str) -> None:
+        """Step until ``condition`` holds; it is looked at every few steps."""
         end = self.schedule.now + ms_max
         while not (self.schedule.steps % 16 == 0 and condition()):
             if self.schedule.now > end or not self.step():
                 raise Violation(name, f"not within {ms_max:.0f} ms: {self.why()}")
 
-    def _serves(self) -> bool:
+    def serves(self) -> bool:
+        """Everybody is in sync."""
         partitions = self.store.snapshot.partitions.values()
         return all(p.leader != NO_NODE and len(p.isr) == len(p.replicas) for p in partitions)
 
@@ -321,7 +323,7 @@ class World:
             self._calm_at = self.schedule.now
         return self._calm_at
 
-    def _last_look(self) -> None:
+    def last_look(self) -> None:
         """Everybody reads everything, and the checker judges."""
         snapshot = self.store.snapshot
         for number, id in enumerate(snapshot.partitions):
