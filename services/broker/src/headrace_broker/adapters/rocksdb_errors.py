@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from headrace_broker.ports import WriteStalled
 from headrace_common.core.errors import StorageFailed
 
 _STALL = "Write stall"
 _NO_SPACE = ("No space", "NoSpace", "Disk quota", "File too large")
+CORRUPT: Final = "stored bytes are not what was written"
 _MEANINGS = (
-    ("Corruption", "stored bytes are not what was written; keep the directory for `headrace debug`, then replace it"),
+    ("Corruption", f"{CORRUPT}; keep the directory for `headrace debug`, then replace it"),
     ("IO error", "the disk failed; check it (dmesg, SMART) before the broker is started again"),
     ("Shutdown in progress", "the store is closing"),
 )

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_recovery, wal_guard
+from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_recovery, rocksdb_rewrite, wal_guard
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
 from headrace_broker.adapters.evidence_keeper import EvidenceKeeper
@@ -106,10 +106,12 @@ class RocksDbLogs:
         clean = directory.token is not None
         notes: list[str] = []
         evidence = _load_evidence(directory, notes)
+        rocksdb_rewrite.settle(directory.database)
         guarded = wal_guard.guard(directory.database, directory.cut)
         store = RocksDbStore(directory.database, options.store)
         try:
             found = rocksdb_recovery.recover(store, evidence, clean, "; ".join(guarded.cuts))
+            store = rocksdb_rewrite.sound_store(directory, store, options.store, found, evidence)
             entries = _entries_after(found, evidence)
             logs = cls(directory, store, EvidenceKeeper(directory.evidence, store, entries), options)
             logs._take_recovery(found, guarded.newest)
@@ -177,8 +179,12 @@ class RocksDbLogs:
             self._store.fail(self._keeper.failure)
         self._check_evidence(writes)
         self._store.check()
-        with mapped("reading what a drop needs"):
-            batch = rocksdb_groups.build(self._store, self._with_pending_cuts(writes))
+        try:
+            with mapped("reading what a drop needs"):
+                batch = rocksdb_groups.build(self._store, self._with_pending_cuts(writes))
+        except StorageFailed as error:
+            self._store.fail(error)
+            raise
         own = self._own_row_after(writes, batch)
         self._store.write(batch)
         self._recovered = []
@@ -342,6 +348,8 @@ class RocksDbLogs:
             if clean_epoch is not None or not self._store.failed:
                 self._keeper.save(clean=clean_epoch is not None)
         finally:
+            if self._store.corrupt:
+                (self._directory.path / rocksdb_rewrite.SUSPECT).touch()
             self._store.close()
         if clean_epoch is not None:
             self._directory.leave_token(clean_epoch)

@@ -50,6 +50,8 @@ class Recovery:
     """Logs with rows after their sound end that nobody was promised."""
     kept: dict[LogId, Offset] = field(default_factory=dict)
     """Damaged logs with rows after their sound end."""
+    unreadable: dict[LogId, str] = field(default_factory=dict)
+    """Logs with rows that cannot be read, and why."""
     highest: LogId = OWN_LOG
     """The highest id that is in use, or was when the evidence was written."""
 
@@ -90,7 +92,7 @@ def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool
     """
     found = Recovery()
     found.highest = max(evidence, default=OWN_LOG)
-    for log in _log_ids(store, evidence):
+    for log in log_ids(store, evidence):
         found.highest = max(found.highest, log)
         entry = evidence.get(log)
         try:
@@ -98,7 +100,8 @@ def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool
         except (RowUnreadable, StorageFailed) as error:
             if entry is None:
                 raise StorageFailed(f"the rows of log {log} in {store.path} are not readable: {error}") from error
-            found.logs.append(_unreadable_log(log, entry, f"its rows are not readable: {error}"))
+            found.unreadable[log] = f"its rows are not readable: {error}"
+            found.logs.append(_unreadable_log(log, entry, found.unreadable[log]))
             found.kept[log] = Offset(0)
     seen = {log.log for log in found.logs}
     for log, entry in evidence.items():
@@ -107,7 +110,16 @@ def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool
     return found
 
 
-def _log_ids(store: RocksDbStore, evidence: Mapping[LogId, Evidence]) -> Iterator[LogId]:
+def without(found: Recovery, lost: Mapping[LogId, str], evidence: Mapping[LogId, Evidence]) -> None:
+    """Change ``found`` to what it is after the store was written anew without the rows of ``lost``."""
+    found.logs = [log for log in found.logs if log.log not in lost]
+    found.logs += [_unreadable_log(log, evidence[log], reason) for log, reason in lost.items()]
+    for log in lost:
+        found.kept.pop(log, None)
+        found.to_cut.pop(log, None)
+
+
+def log_ids(store: RocksDbStore, evidence: Mapping[LogId, Evidence]) -> Iterator[LogId]:
     """Ids of all logs with rows, ascending. Where rows cannot be read, those that the evidence knows."""
     at = 1
     while True:

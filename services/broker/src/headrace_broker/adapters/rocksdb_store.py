@@ -30,7 +30,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from headrace_broker.adapters.rocksdb_errors import mapped
+from headrace_broker.adapters.rocksdb_errors import CORRUPT, mapped
 from headrace_broker.ports import WriteStalled
 from headrace_common.core.errors import StorageFailed
 
@@ -203,6 +203,11 @@ class RocksDbStore:
     def failed(self) -> bool:
         """Whether the store is latched."""
         return self._failure is not None
+
+    @property
+    def corrupt(self) -> bool:
+        """Whether it is latched because stored bytes were not what was written."""
+        return self._failure is not None and CORRUPT in str(self._failure)
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of ``keys`` without block and blob checksums; callers compare what they get. In a thread."""

@@ -1,0 +1,149 @@
+"""
+Rids a store of table and blob files that cannot be read: what can be is copied into a new store that takes its place.
+
+``RocksDbLogs.open`` calls it; it acts when a log's rows were not readable, or when the last process stopped over such a
+file. The damaged logs are left out, so they can be copied anew from other brokers without a read of what is broken, and
+no compaction stumbles over it again. The old store stays beside as ``db.damaged`` until the next such event.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from collections.abc import Container, Iterable
+from pathlib import Path
+from typing import Final
+
+from headrace_broker.adapters import rocksdb_recovery
+from headrace_broker.adapters.data_directory import DataDirectory, sync_directory
+from headrace_broker.adapters.evidence_file import Evidence
+from headrace_broker.adapters.rocksdb_keys import OWN_LOG, make_key
+from headrace_broker.adapters.rocksdb_recovery import Recovery
+from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
+from headrace_broker.core.rows import LogId
+from headrace_broker.ports import WriteStalled
+from headrace_common.core.errors import StorageFailed
+
+GROUP_BYTES: Final = 4 << 20
+STALL_PAUSE_S: Final = 0.05
+STALLS_MAX: Final = 1_200
+SUSPECT: Final = "suspect"
+"""The name of a file beside the store: the last process stopped because stored bytes were not what was written."""
+
+_log = logging.getLogger(__name__)
+
+
+def settle(database: Path) -> None:
+    """Finish or undo a rewrite that a crash has interrupted; before the store is opened. Raises OSError."""
+    fresh = _fresh(database)
+    if not fresh.exists():
+        return
+    if database.exists():
+        shutil.rmtree(fresh)
+    else:
+        os.rename(fresh, database)
+        sync_directory(database.parent)
+
+
+def _has_room(database: Path) -> bool:
+    """Whether the disk takes a second store of this size."""
+    size = sum(file.stat().st_size for file in database.iterdir())
+    return shutil.disk_usage(database).free > size
+
+
+def _rewrite(
+    store: RocksDbStore, sizes: StoreOptions, logs: Iterable[LogId], known: Container[LogId]
+) -> tuple[RocksDbStore, dict[LogId, str]]:
+    """
+    A store with all rows of ``logs`` that can be read, in the place of ``store``, which is closed; and why a log could
+    not be copied. Blocks.
+
+    Raises:
+        StorageFailed: a log that is not ``known`` cannot be read, or the new store fails; the old one is where it was,
+            and open.
+    """
+    database = store.path
+    settle(database)
+    fresh = RocksDbStore(_fresh(database), sizes)
+    lost: dict[LogId, str] = {}
+    try:
+        for log in [OWN_LOG, *logs]:
+            try:
+                _copy(store, fresh, log)
+            except StorageFailed as error:
+                fresh.check()
+                if log == OWN_LOG:
+                    continue  # what it says, the identity file and the logs say too
+                if log not in known:
+                    raise
+                lost[log] = f"its rows are not readable: {error}"
+                batch = fresh.batch()
+                batch.delete_range(make_key(log, 0, 0), make_key(log + 1, 0, 0))
+                fresh.write(batch)
+        fresh.sync()
+        fresh.flush()
+    finally:
+        fresh.close()
+    store.close()
+    damaged = database.with_name(database.name + ".damaged")
+    shutil.rmtree(damaged, ignore_errors=True)
+    os.rename(database, damaged)
+    os.rename(_fresh(database), database)
+    sync_directory(database.parent)
+    _log.warning(
+        "the store was written anew without what cannot be read", extra={"lost": len(lost), "old": str(damaged)}
+    )
+    return RocksDbStore(database, sizes), lost
+
+
+def sound_store(
+    directory: DataDirectory,
+    store: RocksDbStore,
+    sizes: StoreOptions,
+    found: Recovery,
+    evidence: dict[LogId, Evidence],
+) -> RocksDbStore:
+    """The store, written anew where it has files that cannot be read; ``found`` says what that left out."""
+    suspect = directory.path / SUSPECT
+    if not found.unreadable and not suspect.exists():
+        return store
+    if not _has_room(store.path):
+        found.cuts.append("files that cannot be read stay: the disk has no room to write the others anew")
+        return store
+    readable = [log for log in rocksdb_recovery.log_ids(store, evidence) if log not in found.unreadable]
+    anew, lost = _rewrite(store, sizes, readable, evidence)
+    rocksdb_recovery.without(found, {**found.unreadable, **lost}, evidence)
+    suspect.unlink(missing_ok=True)
+    return anew
+
+
+def _fresh(database: Path) -> Path:
+    return database.with_name(database.name + ".rewritten")
+
+
+def _copy(store: RocksDbStore, fresh: RocksDbStore, log: LogId) -> None:
+    group: list[tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in store.scan(make_key(log, 0, 0), make_key(log + 1, 0, 0)):
+        group.append((key, value))
+        size += len(key) + len(value)
+        if size >= GROUP_BYTES:
+            _put(fresh, group)
+            group, size = [], 0
+    _put(fresh, group)
+
+
+def _put(fresh: RocksDbStore, group: list[tuple[bytes, bytes]]) -> None:
+    for _ in range(STALLS_MAX):
+        batch = fresh.batch()
+        for key, value in group:
+            batch.put(key, value)
+        try:
+            fresh.write(batch)
+        except WriteStalled:
+            time.sleep(STALL_PAUSE_S)
+        else:
+            return
+    raise StorageFailed(f"{fresh.path} takes no more rows: it is behind with flushes; is the disk very slow?")
