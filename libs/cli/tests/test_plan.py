@@ -53,6 +53,16 @@ def test_brokers_are_told_their_racks() -> None:
     assert "--rack" not in planned(ClusterOptions())["broker-1"]
 
 
+def test_a_process_may_have_a_network_of_its_own() -> None:
+    options = ClusterOptions(hosts={"broker-1": "10.1.0.2"}, launchers={"broker-1": ("ip", "netns", "exec", "one")})
+    argv = planned(ClusterOptions.from_json(options.to_json()))
+    assert argv["broker-1"].startswith("ip netns exec one /bin/python -P -m headrace_broker")
+    assert "--listen 10.1.0.2:" in argv["broker-1"]
+    assert "--metrics-listen 10.1.0.2:" in argv["broker-1"]
+    assert argv["broker-2"].startswith("/bin/python")
+    assert "10.1.0.2" not in argv["broker-2"]
+
+
 def test_options_survive_their_file() -> None:
     options = ClusterOptions(brokers=5, settings={"num.partitions": "3"}, ports={"broker-1": 9999}, restart=False)
     options = replace(options, racks=tuple("abcab"))
