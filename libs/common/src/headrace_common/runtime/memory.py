@@ -33,4 +33,5 @@ def keep_freed_memory() -> bool:
         (_M_TRIM_THRESHOLD, KEPT_BYTES_MAX),
         (_M_TOP_PAD, TOP_PAD_BYTES),
     )
-    return all([mallopt(what, value) == 1 for what, value in settings])
+    accepted = [mallopt(what, value) == 1 for what, value in settings]
+    return all(accepted)
