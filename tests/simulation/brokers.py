@@ -494,7 +494,8 @@ class Broker:
         if answer is not None:
             if replica is not None:
                 replica.sessions.pop(said.broker, None)
-            world.network.send(self.id, world.brokers[said.broker], world.brokers[said.broker].copied, answer)
+            follower = world.brokers[said.broker]
+            world.network.send(self.id, follower, follower.copied, answer, channel=said.session)
             return
         assert replica is not None
         self._in_step(said, replica)

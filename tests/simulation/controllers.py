@@ -197,7 +197,7 @@ class Controller:
         if decision is None or not decision.puts:
             self._resume(False)
             return
-        if world.schedule.now >= self._sure_until_ms:
+        if self.term is None or world.schedule.now >= self._sure_until_ms:
             self._drop()
             return
         delay = world.rng.random() * 4.0
@@ -221,8 +221,9 @@ class Controller:
     def _answered(self, operation: tuple[str, Operation], outcome: str, snapshot: Snapshot) -> None:
         if self._under_way is not operation:
             return
-        if outcome == "lost":
-            self._resign()
+        if outcome == "lost":  # who waits for a turn has passed the check already, and acts on this mirror
+            self.term = None
+            self._drop()
             return
         if snapshot.revision > self.mirror.revision:
             if snapshot.nodes is not self.mirror.nodes:

@@ -61,8 +61,8 @@ SEALED = [
     Fault("bit flip in blob file", harm.damage("*.blob", harm.flip_bit, clean=True, finds=False), 2),
 ]
 DISKS = [
-    Fault("disk full", harm.fill_disk(2, 12), None),
     Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), None),
+    Fault("disk full", harm.fill_disk(2, 12), None),
 ]
 KILLS = [KILL_LEADER, KILL_FOLLOWER, KILL_CONTROLLER, KILL_ETCD]
 
