@@ -263,6 +263,13 @@ class Broker:
             self.wiped = False
             self.take(self.image)
 
+    def stale(self, epoch: int) -> None:
+        """The controller knows another registration: the same process registers again, for what it has."""
+        if self.broker_epoch == epoch:
+            self._joining = Joining(self.id, self.incarnation, epoch, tuple(self.hurt), self.wiped)
+            self.broker_epoch = -1
+            self._may_lead = False
+
     # --- the image ----------------------------------------------------------------------------------------
 
     def take(self, image: Snapshot) -> None:

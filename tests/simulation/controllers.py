@@ -124,6 +124,8 @@ class Controller:
             if not (broker.up and not broker.paused and world.network.both_ways(self.id, broker.id)):
                 continue
             if broker.broker_epoch != node.epoch:
+                if broker.broker_epoch >= 0:  # its heartbeat is refused, and it registers again
+                    world.network.send(self.id, broker, broker.stale, broker.broker_epoch)
                 continue
             heartbeat = Heartbeat(node.key, node.epoch, broker.image.revision, want_shutdown=broker.leaving)
             self._sessions.renew(heartbeat, now)
@@ -379,20 +381,18 @@ class Controller:
         """Start moving a partition, or cancel it; refusals are forgotten."""
 
         def step(partition: Partition, mirror: Snapshot) -> Partition:
-            brokers = mirror.brokers()
+            brokers, min_isr = mirror.brokers(), self._world.rules_of(partition).min_isr
             try:
                 if target is None:
-                    wanted = reassign.cancelled(partition)
+                    wanted = reassign.cancelled(partition, min_isr)
                 else:
                     reassign.check_target(target, list(mirror.nodes), brokers.unfenced)
-                    wanted = reassign.started(partition, target)
+                    wanted = reassign.started(partition, target, min_isr)
             except HeadraceError:
                 return partition
-            return (
-                partition
-                if wanted is partition
-                else election.brought(partition, wanted, brokers, self._world.rules_of(partition))
-            )
+            if wanted is partition:
+                return partition
+            return election.brought(partition, wanted, brokers, self._world.rules_of(partition))
 
         yield self._bring(step, [id])
 

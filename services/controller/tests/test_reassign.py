@@ -42,7 +42,7 @@ RF3 = Partition(ID, ids(1, 2, 3), ids(1, 2, 3), NodeId(1), 5, 9)
 
 
 def move(partition: Partition, *target: int, brokers: Brokers = ALL) -> Partition:
-    return brought(partition, started(partition, ids(*target)), brokers, MIN2)
+    return brought(partition, started(partition, ids(*target), 2), brokers, MIN2)
 
 
 def join(partition: Partition, *members: int) -> Partition:
@@ -81,9 +81,9 @@ class TestMove:
         assert (done.replicas, done.isr, done.leader, done.leader_epoch) == (ids(3, 1, 2), ids(3, 1, 2), 1, 5)
 
     def test_what_is_so_already_is_not_touched(self) -> None:
-        assert started(RF3, ids(1, 2, 3)) is RF3
+        assert started(RF3, ids(1, 2, 3), 2) is RF3
         on = move(RF3, 4, 5, 1)
-        assert started(on, ids(4, 5, 1)) is on
+        assert started(on, ids(4, 5, 1), 2) is on
 
     def test_a_target_member_that_is_away_is_waited_for(self) -> None:
         away = Brokers(frozenset(ids(1, 2, 4)))
@@ -100,21 +100,32 @@ class TestMove:
 class TestCancel:
     def test_back_to_the_replicas_before(self) -> None:
         on = join(move(RF3, 4, 5, 1), 4)
-        back = brought(on, cancelled(on), ALL, MIN2)
+        back = brought(on, cancelled(on, 2), ALL, MIN2)
         assert (set(back.replicas), set(back.isr), back.leader) == ({1, 2, 3}, {1, 2, 3}, 1)
         assert (back.adding, back.removing) == ((), ())
 
     def test_nothing_to_cancel(self) -> None:
         with pytest.raises(NoReassignmentInProgress):
-            cancelled(RF3)
+            cancelled(RF3, 2)
 
     def test_what_alone_holds_all_records_is_kept(self) -> None:
         on = replace(move(RF3, 4, 5, 1), isr=ids(4), leader=NodeId(4))
         with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
-            cancelled(on)
+            cancelled(on, 2)
         down = replace(on, isr=(), leader=NO_NODE, elr=ids(4))
         with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
-            cancelled(down)
+            cancelled(down, 2)
+
+    def test_a_copy_that_min_isr_counts_on_is_not_deleted_either(self) -> None:
+        """Two hold all records, one of them came with the change: dropping it would leave one disk to trust."""
+        on = replace(move(RF3, 4, 5, 1), isr=ids(4, 1), leader=NodeId(4))
+        with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
+            cancelled(on, 2)
+        with pytest.raises(EligibleLeadersNotAvailable, match="wait"):
+            started(on, ids(5, 6, 1), 2)
+        assert 4 not in cancelled(replace(on, isr=ids(4, 1, 2)), 2).replicas
+        assert 4 not in cancelled(replace(on, elr=ids(2)), 2).replicas
+        assert 4 not in cancelled(on, 1).replicas
 
 
 @pytest.mark.parametrize(
@@ -176,7 +187,8 @@ def test_any_course_of_commands_keeps_the_invariants(old: Partition, course: lis
                 continue
             case _:
                 try:
-                    wanted = cancelled(old) if command is None else started(old, command)  # type: ignore[arg-type]  # drawn
+                    least = rules(old).min_isr
+                    wanted = cancelled(old, least) if command is None else started(old, command, least)  # type: ignore[arg-type]  # drawn
                 except HeadraceError:
                     continue
                 new = old if wanted is old else brought(old, wanted, brokers, rules(wanted))
@@ -198,10 +210,10 @@ def test_any_course_of_commands_keeps_the_invariants(old: Partition, course: lis
 @given(partitions(), targets)
 def test_cancelling_is_the_way_back(old: Partition, target: tuple[NodeId, ...]) -> None:
     old = settled(old, ALL, rules(old))
-    on = started(old, target)
+    on = started(old, target, rules(old).min_isr)
     if not is_under_way(on):
         return
-    back = cancelled(on)
+    back = cancelled(on, rules(on).min_isr)
     assert set(back.replicas) == set(old.replicas)
     assert set(back.isr) == set(old.isr)
     assert (set(back.elr), back.leader) == (set(old.elr), old.leader)

@@ -62,38 +62,38 @@ def check_target(target: Replicas, registered: Collection[NodeId], alive: Collec
         raise InvalidReplicaAssignment(f"none of the brokers {list(target)} is alive; start one or name others")
 
 
-def started(partition: Partition, target: Replicas) -> Partition:
+def started(partition: Partition, target: Replicas, min_isr: int) -> Partition:
     """
     On its way to ``target``, from wherever it was; epochs are not touched. The same object: it is there.
 
-    What an earlier change was adding and this one does not want is dropped at once.
+    What an earlier change was adding and this one does not want is dropped at once, unless too few would be left.
 
     Raises:
-        EligibleLeadersNotAvailable: only what would be dropped is known to hold all records.
+        EligibleLeadersNotAvailable: fewer than ``min_isr`` brokers that are known to hold all records would be left.
     """
     original = original_of(partition)
     if target == partition.replicas and not is_under_way(partition):
         return partition
     leaving = tuple(r for r in original if r not in target)
     wanted = replace(
-        _kept(partition, (*target, *leaving)),
+        _kept(partition, (*target, *leaving), min_isr),
         adding=tuple(r for r in target if r not in original),
         removing=leaving,
     )
     return partition if wanted == partition else wanted
 
 
-def cancelled(partition: Partition) -> Partition:
+def cancelled(partition: Partition, min_isr: int) -> Partition:
     """
     Back to the replicas from before; epochs are not touched.
 
     Raises:
         NoReassignmentInProgress: nothing is under way.
-        EligibleLeadersNotAvailable: only what was being added is known to hold all records.
+        EligibleLeadersNotAvailable: fewer than ``min_isr`` brokers that are known to hold all records would be left.
     """
     if not is_under_way(partition):
         raise NoReassignmentInProgress(f"the replicas of {partition.id} are not being changed; nothing to cancel")
-    return replace(_kept(partition, original_of(partition)), adding=(), removing=())
+    return replace(_kept(partition, original_of(partition), min_isr), adding=(), removing=())
 
 
 def can_finish(partition: Partition) -> bool:
@@ -105,7 +105,7 @@ def finished(partition: Partition) -> Partition:
     """The target alone, where it is in sync, else the same object; epochs are not touched."""
     if not can_finish(partition):
         return partition
-    return replace(_kept(partition, target_of(partition)), adding=(), removing=())
+    return replace(_kept(partition, target_of(partition), 1), adding=(), removing=())
 
 
 def dropped(old: Partition, new: Partition) -> frozenset[NodeId]:
@@ -118,21 +118,27 @@ def to_delete(old: Partition, new: Partition, pending: Replicas) -> Replicas:
     return tuple(sorted(({*pending} | dropped(old, new)) - {*new.replicas}))
 
 
-def _kept(partition: Partition, replicas: Replicas) -> Partition:
-    """The partition with these replicas; the others leave all its sets."""
+def _kept(partition: Partition, replicas: Replicas, min_isr: int) -> Partition:
+    """
+    The partition with these replicas; the others leave all its sets, and then delete their logs.
+
+    So the last copies that are known to be whole must not be among the others: a disk that fails afterwards would
+    take acknowledged records with it, though ``min_isr`` brokers had them.
+    """
     stay = frozenset(replicas)
-    isr = _of(replicas, partition.isr)
+    isr, elr, known = (_of(replicas, s) for s in (partition.isr, partition.elr, partition.last_known_elr))
     lost = [r for r in (*partition.isr, *partition.elr, *partition.last_known_elr) if r not in stay]
-    if lost and not isr:
+    if lost and (not isr or len(isr) + len(elr) < min(min_isr, len(replicas))):
         raise EligibleLeadersNotAvailable(
-            f"only brokers {lost} are known to hold all records of {partition.id}; wait until another one is in sync"
+            f"brokers {lost} are needed: too few others are known to hold all records of {partition.id}; "
+            "wait until another one is in sync"
         )
     return replace(
         partition,
         replicas=replicas,
         isr=isr,
-        elr=_of(replicas, partition.elr),
-        last_known_elr=_of(replicas, partition.last_known_elr),
+        elr=elr,
+        last_known_elr=known,
         leader=partition.leader if partition.leader in stay else NO_NODE,
     )
 

@@ -36,11 +36,12 @@ class Reassignments:
         def step(partition: Partition) -> Partition:
             target = targets[partition.id]
             brokers = self._settling.brokers()
+            min_isr = self._settling.rules_of(partition).min_isr
             if target:
                 reassign.check_target(target, brokers.epochs.keys(), brokers.unfenced)
-                wanted = reassign.started(partition, target)
+                wanted = reassign.started(partition, target, min_isr)
             else:
-                wanted = reassign.cancelled(partition)
+                wanted = reassign.cancelled(partition, min_isr)
             if wanted is partition:
                 return partition
             return election.brought(partition, wanted, brokers, self._settling.rules_of(wanted))
