@@ -36,12 +36,23 @@ class ErrorCode(IntEnum):
     BROKER_NOT_AVAILABLE = 8
     REPLICA_NOT_AVAILABLE = 9
     MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
     NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -56,16 +67,22 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
     PREFERRED_LEADER_NOT_AVAILABLE = 80
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     RESOURCE_NOT_FOUND = 91
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
@@ -74,10 +91,16 @@ class ErrorCode(IntEnum):
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
     INELIGIBLE_REPLICA = 107
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
+    INVALID_REGULAR_EXPRESSION = 128
     DISK_FULL = 1000
     REPLICA_DAMAGED = 1001
     METADATA_UNAVAILABLE = 1002
     OVERLOADED = 1003
+    FENCED_WRITER = 1004
 
     @property
     def retriable(self) -> bool:
@@ -94,6 +117,12 @@ RETRIABLE = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.UNRELEASED_INSTANCE_ID,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
@@ -460,6 +489,144 @@ class ReplicaDamaged(DataLost):
     """The replica lost records that had been acknowledged."""
 
     code = ErrorCode.REPLICA_DAMAGED
+
+
+class OffsetMetadataTooLarge(Rejected):
+    """The text beside a committed offset is longer than offset.metadata.max.bytes."""
+
+    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+
+
+class InvalidCommitOffset(Rejected):
+    """More was to be committed at once than one append holds; commit in smaller parts."""
+
+    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+
+
+class InvalidGroupId(Rejected):
+    """A group id has 1 to 249 characters."""
+
+    code = ErrorCode.INVALID_GROUP_ID
+
+
+class InvalidSessionTimeout(Rejected):
+    """The session timeout is outside the bounds that the coordinator sets."""
+
+    code = ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+class InconsistentGroupProtocol(Rejected):
+    """The member shares no assignor with the others, or speaks the other protocol."""
+
+    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+class UnsupportedAssignor(Rejected):
+    """The coordinator knows no assignor of this name."""
+
+    code = ErrorCode.UNSUPPORTED_ASSIGNOR
+
+
+class InvalidRegularExpression(Rejected):
+    """The pattern of a subscription cannot be read."""
+
+    code = ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+class GroupMaxSizeReached(Rejected):
+    """The group has group.max.size members."""
+
+    code = ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+class GroupNotFound(NotFound):
+    """There is no group of this id."""
+
+    code = ErrorCode.GROUP_ID_NOT_FOUND
+
+
+class NonEmptyGroup(Conflict):
+    """The group has members; stop them first."""
+
+    code = ErrorCode.NON_EMPTY_GROUP
+
+
+class GroupSubscribedToTopic(Conflict):
+    """A member subscribes to the topic whose offsets are to be forgotten."""
+
+    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+
+
+class NotCoordinator(Moved):
+    """Another coordinator has the group's shard; find it anew."""
+
+    code = ErrorCode.NOT_COORDINATOR
+
+
+class CoordinatorNotAvailable(Busy):
+    """Nobody has the group's shard now, or its log cannot be written."""
+
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+class CoordinatorLoading(Busy):
+    """The coordinator still reads the shard's log."""
+
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+class RebalanceInProgress(Busy):
+    """The group rebalances; join again."""
+
+    code = ErrorCode.REBALANCE_IN_PROGRESS
+
+
+class UnstableOffsetCommit(Busy):
+    """A transaction has an offset pending there; ask again."""
+
+    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+
+
+class UnreleasedInstanceId(Busy):
+    """The member that has this group_instance_id has not left yet."""
+
+    code = ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+class IllegalGeneration(Fenced):
+    """The group has another generation."""
+
+    code = ErrorCode.ILLEGAL_GENERATION
+
+
+class UnknownMemberId(Fenced):
+    """The group does not know this member; it is out, and joins anew if it wants to go on."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+
+class FencedInstanceId(Fenced):
+    """Another member has taken this group_instance_id."""
+
+    code = ErrorCode.FENCED_INSTANCE_ID
+
+
+class FencedMemberEpoch(Fenced):
+    """The member speaks with an epoch that it does not have; it joins anew."""
+
+    code = ErrorCode.FENCED_MEMBER_EPOCH
+
+
+class StaleMemberEpoch(Fenced):
+    """The member has a newer epoch by now; commit with that."""
+
+    code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class FencedWriter(Fenced):
+    """The partition has another fencing token: a newer writer has taken over, or none was set."""
+
+    code = ErrorCode.FENCED_WRITER
 
 
 def _all_subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:

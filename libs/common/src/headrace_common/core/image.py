@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 
@@ -116,6 +116,36 @@ class ReplicaRemoval:
     pending: tuple[NodeId, ...]
 
 
+class ShardKind(Enum):
+    """Which internal topic a shard is a partition of; the value is its name in keys."""
+
+    GROUPS = "groups"
+
+
+INTERNAL_TOPICS: Final[Mapping[ShardKind, str]] = MappingProxyType({ShardKind.GROUPS: "__consumer_offsets"})
+
+
+class ShardKey(NamedTuple):
+    """One partition of an internal topic."""
+
+    kind: ShardKind
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Which coordinator keeps the state machines of one partition of an internal topic."""
+
+    key: ShardKey
+    owner: NodeId
+    """Of a coordinator; ``NO_NODE``: nobody has it now."""
+    epoch: int
+    """Grows with each change of owner, from 1; the owner's fencing token in the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActiveController:
     """Who may write metadata."""
@@ -142,6 +172,7 @@ class ImageDelta:
     finished_deletions: tuple[TopicId, ...] = ()
     removals: tuple[ReplicaRemoval, ...] = ()
     finished_removals: tuple[PartitionId, ...] = ()
+    shards: tuple[Shard, ...] = ()
     cluster_configs: Mapping[str, str] | None = None
     """None: unchanged."""
     broker_configs: Mapping[NodeId, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -174,6 +205,7 @@ class ClusterImage:
     broker_configs: Mapping[NodeId, Mapping[str, str]]
     active_controller: ActiveController | None
     removals: Mapping[PartitionId, ReplicaRemoval] = field(default_factory=lambda: MappingProxyType({}))
+    shards: Mapping[ShardKey, Shard] = field(default_factory=lambda: MappingProxyType({}))
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""
@@ -201,6 +233,7 @@ class ClusterImage:
             partitions=tuple(self.partitions.values()),
             deletions=tuple(self.deletions.values()),
             removals=tuple(self.removals.values()),
+            shards=tuple(self.shards.values()),
             cluster_configs=self.cluster_configs,
             broker_configs=self.broker_configs,
             active_controller=self.active_controller,
@@ -245,6 +278,7 @@ class ClusterImage:
             partitions=partitions,
             deletions=_merged(self.deletions, {d.topic_id: d for d in delta.deletions}, delta.finished_deletions),
             removals=_merged(self.removals, {r.id: r for r in delta.removals}, delta.finished_removals),
+            shards=_merged(self.shards, {s.key: s for s in delta.shards}, ()),
             cluster_configs=self.cluster_configs if delta.cluster_configs is None else dict(delta.cluster_configs),
             broker_configs=own,
             active_controller=delta.active_controller or self.active_controller,

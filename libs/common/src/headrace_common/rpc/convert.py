@@ -20,6 +20,9 @@ from headrace_common.core.image import (
     Partition,
     ReplicaRemoval,
     Role,
+    Shard,
+    ShardKey,
+    ShardKind,
     Topic,
     TopicDeletion,
 )
@@ -32,6 +35,9 @@ _TO_PROTO_ROLE: Final[Mapping[Role, pb.NodeRole.ValueType]] = {
     Role.ADMIN: pb.ADMIN,
 }
 _FROM_PROTO_ROLE: Final[Mapping[int, Role]] = {number: role for role, number in _TO_PROTO_ROLE.items()}
+
+_TO_PROTO_SHARD_KIND: Final[Mapping[ShardKind, pb.ShardKind.ValueType]] = {ShardKind.GROUPS: pb.GROUPS}
+_FROM_PROTO_SHARD_KIND: Final[Mapping[int, ShardKind]] = {n: kind for kind, n in _TO_PROTO_SHARD_KIND.items()}
 
 _ID_BYTES: Final = 16
 
@@ -278,6 +284,42 @@ def topic_id_from_proto(topic_id: bytes) -> TopicId:
     return TopicId(_sixteen(topic_id, "topic id"))
 
 
+def shard_kind_to_proto(kind: ShardKind) -> pb.ShardKind.ValueType:
+    """Which internal topic."""
+    return _TO_PROTO_SHARD_KIND[kind]
+
+
+def shard_kind_from_proto(kind: int) -> ShardKind:
+    """
+    Which internal topic.
+
+    Raises:
+        Rejected: this version knows none such.
+    """
+    known = _FROM_PROTO_SHARD_KIND.get(kind)
+    if known is None:
+        raise Rejected(f"there is no kind {kind} of shards; this version knows {sorted(_FROM_PROTO_SHARD_KIND)}")
+    return known
+
+
+def shard_to_proto(shard: Shard) -> pb.Shard:
+    """Who has a partition of an internal topic."""
+    kind = shard_kind_to_proto(shard.key.kind)
+    return pb.Shard(kind=kind, number=shard.key.number, owner=shard.owner, epoch=shard.epoch)
+
+
+def shard_from_proto(shard: pb.Shard) -> Shard:
+    """
+    Who has a partition of an internal topic.
+
+    Raises:
+        Rejected: its kind is not known, or its number is negative.
+    """
+    if shard.number < 0:
+        raise Rejected(f"shard {shard.number} is negative")
+    return Shard(ShardKey(shard_kind_from_proto(shard.kind), shard.number), NodeId(shard.owner), shard.epoch)
+
+
 def delta_to_proto(delta: ImageDelta) -> pb.MetadataUpdate:
     """A snapshot or a step."""
     configs = delta.cluster_configs
@@ -296,6 +338,7 @@ def delta_to_proto(delta: ImageDelta) -> pb.MetadataUpdate:
         finished_deletions=delta.finished_deletions,
         removals=map(removal_to_proto, delta.removals),
         finished_removals=map(partition_ref_to_proto, delta.finished_removals),
+        shards=map(shard_to_proto, delta.shards),
         cluster_configs=None if configs is None else pb.ConfigSet(values=configs),
         broker_configs={node: pb.ConfigSet(values=own) for node, own in delta.broker_configs.items()},
         active_controller=None if active is None else active_controller_to_proto(active),
@@ -323,6 +366,7 @@ def delta_from_proto(update: pb.MetadataUpdate) -> ImageDelta:
         finished_deletions=tuple(map(topic_id_from_proto, update.finished_deletions)),
         removals=tuple(map(removal_from_proto, update.removals)),
         finished_removals=tuple(map(partition_id_from_proto, update.finished_removals)),
+        shards=tuple(map(shard_from_proto, update.shards)),
         cluster_configs=dict(update.cluster_configs.values) if update.HasField("cluster_configs") else None,
         broker_configs={NodeId(node): dict(own.values) for node, own in update.broker_configs.items()},
         active_controller=(

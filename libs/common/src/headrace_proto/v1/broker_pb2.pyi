@@ -48,6 +48,19 @@ DELETING: LogState.ValueType  # 4
 """Ordered to be deleted; its space is being given back."""
 Global___LogState: _TypeAlias = LogState  # noqa: Y015
 
+class _CoordinatorType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CoordinatorTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CoordinatorType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    GROUP: _CoordinatorType.ValueType  # 0
+
+class CoordinatorType(_CoordinatorType, metaclass=_CoordinatorTypeEnumTypeWrapper): ...
+
+GROUP: CoordinatorType.ValueType  # 0
+Global___CoordinatorType: _TypeAlias = CoordinatorType  # noqa: Y015
+
 @_typing.final
 class ProduceRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -90,6 +103,7 @@ class ProducePartition(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     """16 bytes."""
     partition: _builtins.int
@@ -97,6 +111,11 @@ class ProducePartition(_message.Message):
     """One whole record batch (docs/record-batch.md), at most max.message.bytes."""
     leader_epoch: _builtins.int
     """The leader epoch the client believes in. Absent: not checked."""
+    fencing_token: _builtins.int
+    """Append only if this is the partition's fencing token, else FENCED_WRITER. Absent: not checked, and refused by
+    internal topics. A fence record (a control batch of type 3) sets a token that must be above the present one; it
+    carries its token itself, and this field is ignored.
+    """
     def __init__(
         self,
         *,
@@ -104,13 +123,19 @@ class ProducePartition(_message.Message):
         partition: _builtins.int = ...,
         batch: _builtins.bytes = ...,
         leader_epoch: _builtins.int | None = ...,
+        fencing_token: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_leader_epoch", b"_leader_epoch", "fencing_token", b"fencing_token", "leader_epoch", b"leader_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch", "batch", b"batch", "leader_epoch", b"leader_epoch", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_leader_epoch", b"_leader_epoch", "batch", b"batch", "fencing_token", b"fencing_token", "leader_epoch", b"leader_epoch", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
     _WhichOneofReturnType__leader_epoch: _TypeAlias = _typing.Literal["leader_epoch"]  # noqa: Y015
     _WhichOneofArgType__leader_epoch: _TypeAlias = _typing.Literal["_leader_epoch", b"_leader_epoch"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader_epoch) -> _WhichOneofReturnType__leader_epoch | None: ...
 
 Global___ProducePartition: _TypeAlias = ProducePartition  # noqa: Y015
@@ -152,6 +177,7 @@ class ProducePartitionResult(_message.Message):
     LOG_APPEND_TIME_MS_FIELD_NUMBER: _builtins.int
     LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
     LEADER_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     error: _errors_pb2.ErrorCode.ValueType
@@ -163,6 +189,8 @@ class ProducePartitionResult(_message.Message):
     """The broker's clock in ms, for topics with LogAppendTime; -1 otherwise."""
     log_start_offset: _builtins.int
     """First offset that still exists. -1 when not known."""
+    fencing_token: _builtins.int
+    """FENCED_WRITER: the partition's token. Absent: it has none."""
     @_builtins.property
     def leader(self) -> Global___LeaderHint:
         """NOT_LEADER_OR_FOLLOWER: the leader, as this broker knows it. Absent: not known."""
@@ -178,15 +206,20 @@ class ProducePartitionResult(_message.Message):
         log_append_time_ms: _builtins.int = ...,
         log_start_offset: _builtins.int = ...,
         leader: Global___LeaderHint | None = ...,
+        fencing_token: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "_message", b"_message", "leader", b"leader", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_leader", b"_leader", "_message", b"_message", "fencing_token", b"fencing_token", "leader", b"leader", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader", b"_leader", "_message", b"_message", "base_offset", b"base_offset", "error", b"error", "leader", b"leader", "log_append_time_ms", b"log_append_time_ms", "log_start_offset", b"log_start_offset", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_leader", b"_leader", "_message", b"_message", "base_offset", b"base_offset", "error", b"error", "fencing_token", b"fencing_token", "leader", b"leader", "log_append_time_ms", b"log_append_time_ms", "log_start_offset", b"log_start_offset", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
     _WhichOneofReturnType__leader: _TypeAlias = _typing.Literal["leader"]  # noqa: Y015
     _WhichOneofArgType__leader: _TypeAlias = _typing.Literal["_leader", b"_leader"]  # noqa: Y015
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__leader) -> _WhichOneofReturnType__leader | None: ...
     @_typing.overload
@@ -1299,6 +1332,100 @@ class SegmentDescription(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__sealed_at_ms) -> _WhichOneofReturnType__sealed_at_ms | None: ...
 
 Global___SegmentDescription: _TypeAlias = SegmentDescription  # noqa: Y015
+
+@_typing.final
+class FindCoordinatorRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    type: Global___CoordinatorType.ValueType
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Group ids; 1 to 1000."""
+
+    def __init__(
+        self,
+        *,
+        type: Global___CoordinatorType.ValueType = ...,
+        keys: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keys", b"keys", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindCoordinatorRequest: _TypeAlias = FindCoordinatorRequest  # noqa: Y015
+
+@_typing.final
+class FindCoordinatorResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COORDINATORS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def coordinators(self) -> _containers.RepeatedCompositeFieldContainer[Global___CoordinatorOfKey]:
+        """One per key, in the request's order."""
+
+    def __init__(
+        self,
+        *,
+        coordinators: _abc.Iterable[Global___CoordinatorOfKey] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinators", b"coordinators"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FindCoordinatorResponse: _TypeAlias = FindCoordinatorResponse  # noqa: Y015
+
+@_typing.final
+class CoordinatorOfKey(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SHARD_FIELD_NUMBER: _builtins.int
+    SHARD_EPOCH_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    error: _errors_pb2.ErrorCode.ValueType
+    message: _builtins.str
+    shard: _builtins.int
+    """Partition of the internal topic that holds the key's state."""
+    shard_epoch: _builtins.int
+    coordinator: _builtins.int
+    """Node id and address of the coordinator. Absent with an error."""
+    @_builtins.property
+    def endpoint(self) -> _cluster_pb2.Endpoint: ...
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+        shard: _builtins.int = ...,
+        shard_epoch: _builtins.int = ...,
+        coordinator: _builtins.int = ...,
+        endpoint: _cluster_pb2.Endpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_endpoint", b"_endpoint", "_message", b"_message", "endpoint", b"endpoint", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_endpoint", b"_endpoint", "_message", b"_message", "coordinator", b"coordinator", "endpoint", b"endpoint", "error", b"error", "key", b"key", "message", b"message", "shard", b"shard", "shard_epoch", b"shard_epoch"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__endpoint: _TypeAlias = _typing.Literal["endpoint"]  # noqa: Y015
+    _WhichOneofArgType__endpoint: _TypeAlias = _typing.Literal["_endpoint", b"_endpoint"]  # noqa: Y015
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__endpoint) -> _WhichOneofReturnType__endpoint | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___CoordinatorOfKey: _TypeAlias = CoordinatorOfKey  # noqa: Y015
 
 @_typing.final
 class IdentifyRequest(_message.Message):

@@ -80,6 +80,11 @@ class BrokerStub:
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsResponse.FromString,
                 _registered_method=True)
+        self.FindCoordinator = channel.unary_unary(
+                '/headrace.v1.Broker/FindCoordinator',
+                request_serializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorResponse.FromString,
+                _registered_method=True)
         self.Identify = channel.unary_unary(
                 '/headrace.v1.Broker/Identify',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.SerializeToString,
@@ -158,6 +163,14 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindCoordinator(self, request, context):
+        """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+        has the shard the answer is COORDINATOR_NOT_AVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Identify(self, request, context):
         """Which process is this? Asked by the controller before it fences a node whose stream broke.
         """
@@ -212,6 +225,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.LogEnds,
                     request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_broker__pb2.LogEndsResponse.SerializeToString,
+            ),
+            'FindCoordinator': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindCoordinator,
+                    request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorResponse.SerializeToString,
             ),
             'Identify': grpc.unary_unary_rpc_method_handler(
                     servicer.Identify,
@@ -463,6 +481,33 @@ class Broker:
             '/headrace.v1.Broker/LogEnds',
             headrace__proto_dot_v1_dot_broker__pb2.LogEndsRequest.SerializeToString,
             headrace__proto_dot_v1_dot_broker__pb2.LogEndsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindCoordinator(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Broker/FindCoordinator',
+            headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorResponse.FromString,
             options,
             channel_credentials,
             insecure,

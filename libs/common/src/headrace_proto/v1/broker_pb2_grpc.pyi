@@ -57,6 +57,10 @@ class BrokerStub:
     """
     LogEnds: _grpc.UnaryUnaryMultiCallable[_broker_pb2.LogEndsRequest, _broker_pb2.LogEndsResponse]
     """Where logs end, for the election after all replicas died."""
+    FindCoordinator: _grpc.UnaryUnaryMultiCallable[_broker_pb2.FindCoordinatorRequest, _broker_pb2.FindCoordinatorResponse]
+    """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+    has the shard the answer is COORDINATOR_NOT_AVAILABLE.
+    """
     Identify: _grpc.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -89,6 +93,10 @@ class BrokerAsyncStub(BrokerStub):
     """
     LogEnds: _aio.UnaryUnaryMultiCallable[_broker_pb2.LogEndsRequest, _broker_pb2.LogEndsResponse]  # type: ignore[assignment]
     """Where logs end, for the election after all replicas died."""
+    FindCoordinator: _aio.UnaryUnaryMultiCallable[_broker_pb2.FindCoordinatorRequest, _broker_pb2.FindCoordinatorResponse]  # type: ignore[assignment]
+    """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+    has the shard the answer is COORDINATOR_NOT_AVAILABLE.
+    """
     Identify: _aio.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]  # type: ignore[assignment]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -172,6 +180,16 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.LogEndsResponse, _abc.Awaitable[_broker_pb2.LogEndsResponse]]:
         """Where logs end, for the election after all replicas died."""
+
+    @_abc_1.abstractmethod
+    def FindCoordinator(
+        self,
+        request: _broker_pb2.FindCoordinatorRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.FindCoordinatorResponse, _abc.Awaitable[_broker_pb2.FindCoordinatorResponse]]:
+        """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+        has the shard the answer is COORDINATOR_NOT_AVAILABLE.
+        """
 
     @_abc_1.abstractmethod
     def Identify(

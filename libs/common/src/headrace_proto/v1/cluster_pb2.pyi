@@ -44,6 +44,23 @@ COORDINATOR: NodeRole.ValueType  # 3
 ADMIN: NodeRole.ValueType  # 4
 Global___NodeRole: _TypeAlias = NodeRole  # noqa: Y015
 
+class _ShardKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShardKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHARD_KIND_UNSPECIFIED: _ShardKind.ValueType  # 0
+    GROUPS: _ShardKind.ValueType  # 1
+    """Of __consumer_offsets."""
+
+class ShardKind(_ShardKind, metaclass=_ShardKindEnumTypeWrapper): ...
+
+SHARD_KIND_UNSPECIFIED: ShardKind.ValueType  # 0
+GROUPS: ShardKind.ValueType  # 1
+"""Of __consumer_offsets."""
+Global___ShardKind: _TypeAlias = ShardKind  # noqa: Y015
+
 @_typing.final
 class Endpoint(_message.Message):
     """Where one interface of a node listens."""
@@ -383,6 +400,7 @@ class MetadataUpdate(_message.Message):
     ACTIVE_CONTROLLER_FIELD_NUMBER: _builtins.int
     REMOVALS_FIELD_NUMBER: _builtins.int
     FINISHED_REMOVALS_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.bytes
     """16 bytes; changes when the metadata was restored from a backup."""
     previous_revision: _builtins.int
@@ -426,6 +444,10 @@ class MetadataUpdate(_message.Message):
 
     @_builtins.property
     def finished_removals(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionRef]: ...
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___Shard]:
+        """New or changed, whole."""
+
     def __init__(
         self,
         *,
@@ -445,10 +467,11 @@ class MetadataUpdate(_message.Message):
         active_controller: Global___ActiveController | None = ...,
         removals: _abc.Iterable[Global___ReplicaRemoval] | None = ...,
         finished_removals: _abc.Iterable[Global___PartitionRef] | None = ...,
+        shards: _abc.Iterable[Global___Shard] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "cluster_configs", b"cluster_configs", "previous_revision", b"previous_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "shards", b"shards", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015
@@ -464,6 +487,39 @@ class MetadataUpdate(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_revision) -> _WhichOneofReturnType__previous_revision | None: ...
 
 Global___MetadataUpdate: _TypeAlias = MetadataUpdate  # noqa: Y015
+
+@_typing.final
+class Shard(_message.Message):
+    """One partition of an internal topic, and the coordinator that keeps its state machines."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    kind: Global___ShardKind.ValueType
+    number: _builtins.int
+    """The partition."""
+    owner: _builtins.int
+    """Node id of a coordinator; -1: nobody has it now."""
+    epoch: _builtins.int
+    """Grows with each change of owner, from 1; the owner's fencing token in the partition."""
+    def __init__(
+        self,
+        *,
+        kind: Global___ShardKind.ValueType = ...,
+        number: _builtins.int = ...,
+        owner: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "kind", b"kind", "number", b"number", "owner", b"owner"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Shard: _TypeAlias = Shard  # noqa: Y015
 
 @_typing.final
 class PartitionRef(_message.Message):

@@ -132,6 +132,11 @@ class ControllerStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
                 _registered_method=True)
+        self.EnsureInternalTopic = channel.unary_unary(
+                '/headrace.v1.Controller/EnsureInternalTopic',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer:
@@ -267,6 +272,14 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EnsureInternalTopic(self, request, context):
+        """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
+        Brokers ask when a client first needs it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -364,6 +377,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.DrainBroker,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.SerializeToString,
+            ),
+            'EnsureInternalTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnsureInternalTopic,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -881,6 +899,33 @@ class Controller:
             '/headrace.v1.Controller/DrainBroker',
             headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnsureInternalTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/EnsureInternalTopic',
+            headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -69,6 +69,10 @@ class ControllerStub:
     """Partitions whose replicas are being changed."""
     DrainBroker: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]
     """Keep leaders away from a broker, or let them come back."""
+    EnsureInternalTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.EnsureInternalTopicRequest, _controller_pb2.EnsureInternalTopicResponse]
+    """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
+    Brokers ask when a client first needs it.
+    """
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -110,6 +114,10 @@ class ControllerAsyncStub(ControllerStub):
     """Partitions whose replicas are being changed."""
     DrainBroker: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]  # type: ignore[assignment]
     """Keep leaders away from a broker, or let them come back."""
+    EnsureInternalTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.EnsureInternalTopicRequest, _controller_pb2.EnsureInternalTopicResponse]  # type: ignore[assignment]
+    """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
+    Brokers ask when a client first needs it.
+    """
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -262,5 +270,15 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.DrainBrokerResponse, _abc.Awaitable[_controller_pb2.DrainBrokerResponse]]:
         """Keep leaders away from a broker, or let them come back."""
+
+    @_abc_1.abstractmethod
+    def EnsureInternalTopic(
+        self,
+        request: _controller_pb2.EnsureInternalTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.EnsureInternalTopicResponse, _abc.Awaitable[_controller_pb2.EnsureInternalTopicResponse]]:
+        """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
+        Brokers ask when a client first needs it.
+        """
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

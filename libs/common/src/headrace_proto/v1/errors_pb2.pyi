@@ -36,12 +36,23 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     BROKER_NOT_AVAILABLE: _ErrorCode.ValueType  # 8
     REPLICA_NOT_AVAILABLE: _ErrorCode.ValueType  # 9
     MESSAGE_TOO_LARGE: _ErrorCode.ValueType  # 10
+    OFFSET_METADATA_TOO_LARGE: _ErrorCode.ValueType  # 12
     NETWORK_EXCEPTION: _ErrorCode.ValueType  # 13
+    COORDINATOR_LOAD_IN_PROGRESS: _ErrorCode.ValueType  # 14
+    COORDINATOR_NOT_AVAILABLE: _ErrorCode.ValueType  # 15
+    NOT_COORDINATOR: _ErrorCode.ValueType  # 16
     INVALID_TOPIC_EXCEPTION: _ErrorCode.ValueType  # 17
     RECORD_LIST_TOO_LARGE: _ErrorCode.ValueType  # 18
     NOT_ENOUGH_REPLICAS: _ErrorCode.ValueType  # 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND: _ErrorCode.ValueType  # 20
     INVALID_REQUIRED_ACKS: _ErrorCode.ValueType  # 21
+    ILLEGAL_GENERATION: _ErrorCode.ValueType  # 22
+    INCONSISTENT_GROUP_PROTOCOL: _ErrorCode.ValueType  # 23
+    INVALID_GROUP_ID: _ErrorCode.ValueType  # 24
+    UNKNOWN_MEMBER_ID: _ErrorCode.ValueType  # 25
+    INVALID_SESSION_TIMEOUT: _ErrorCode.ValueType  # 26
+    REBALANCE_IN_PROGRESS: _ErrorCode.ValueType  # 27
+    INVALID_COMMIT_OFFSET_SIZE: _ErrorCode.ValueType  # 28
     INVALID_TIMESTAMP: _ErrorCode.ValueType  # 32
     UNSUPPORTED_VERSION: _ErrorCode.ValueType  # 35
     TOPIC_ALREADY_EXISTS: _ErrorCode.ValueType  # 36
@@ -56,16 +67,22 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     INVALID_PRODUCER_EPOCH: _ErrorCode.ValueType  # 47
     KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
     UNKNOWN_PRODUCER_ID: _ErrorCode.ValueType  # 59
+    NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
+    GROUP_ID_NOT_FOUND: _ErrorCode.ValueType  # 69
     FENCED_LEADER_EPOCH: _ErrorCode.ValueType  # 74
     UNKNOWN_LEADER_EPOCH: _ErrorCode.ValueType  # 75
     UNSUPPORTED_COMPRESSION_TYPE: _ErrorCode.ValueType  # 76
     STALE_BROKER_EPOCH: _ErrorCode.ValueType  # 77
     OFFSET_NOT_AVAILABLE: _ErrorCode.ValueType  # 78
     PREFERRED_LEADER_NOT_AVAILABLE: _ErrorCode.ValueType  # 80
+    GROUP_MAX_SIZE_REACHED: _ErrorCode.ValueType  # 81
+    FENCED_INSTANCE_ID: _ErrorCode.ValueType  # 82
     ELIGIBLE_LEADERS_NOT_AVAILABLE: _ErrorCode.ValueType  # 83
     ELECTION_NOT_NEEDED: _ErrorCode.ValueType  # 84
     NO_REASSIGNMENT_IN_PROGRESS: _ErrorCode.ValueType  # 85
+    GROUP_SUBSCRIBED_TO_TOPIC: _ErrorCode.ValueType  # 86
     INVALID_RECORD: _ErrorCode.ValueType  # 87
+    UNSTABLE_OFFSET_COMMIT: _ErrorCode.ValueType  # 88
     RESOURCE_NOT_FOUND: _ErrorCode.ValueType  # 91
     INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
     UNKNOWN_TOPIC_ID: _ErrorCode.ValueType  # 100
@@ -74,6 +91,11 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     INCONSISTENT_TOPIC_ID: _ErrorCode.ValueType  # 103
     INCONSISTENT_CLUSTER_ID: _ErrorCode.ValueType  # 104
     INELIGIBLE_REPLICA: _ErrorCode.ValueType  # 107
+    FENCED_MEMBER_EPOCH: _ErrorCode.ValueType  # 110
+    UNRELEASED_INSTANCE_ID: _ErrorCode.ValueType  # 111
+    UNSUPPORTED_ASSIGNOR: _ErrorCode.ValueType  # 112
+    STALE_MEMBER_EPOCH: _ErrorCode.ValueType  # 113
+    INVALID_REGULAR_EXPRESSION: _ErrorCode.ValueType  # 128
     DISK_FULL: _ErrorCode.ValueType  # 1000
     """The broker's disk is below its reserve; appends resume when there is space."""
     REPLICA_DAMAGED: _ErrorCode.ValueType  # 1001
@@ -82,6 +104,8 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The metadata store cannot be reached; nothing was changed, or the outcome is unknown and the text says so."""
     OVERLOADED: _ErrorCode.ValueType  # 1003
     """The server's queue is full; wait for the time the text names and try again."""
+    FENCED_WRITER: _ErrorCode.ValueType  # 1004
+    """The partition has another fencing token than the append: a newer writer has taken over, or none was set."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """What went wrong, under Kafka's names and Kafka's numbers. Numbers from 1000 on are Headrace's own.
@@ -101,12 +125,23 @@ REQUEST_TIMED_OUT: ErrorCode.ValueType  # 7
 BROKER_NOT_AVAILABLE: ErrorCode.ValueType  # 8
 REPLICA_NOT_AVAILABLE: ErrorCode.ValueType  # 9
 MESSAGE_TOO_LARGE: ErrorCode.ValueType  # 10
+OFFSET_METADATA_TOO_LARGE: ErrorCode.ValueType  # 12
 NETWORK_EXCEPTION: ErrorCode.ValueType  # 13
+COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.ValueType  # 14
+COORDINATOR_NOT_AVAILABLE: ErrorCode.ValueType  # 15
+NOT_COORDINATOR: ErrorCode.ValueType  # 16
 INVALID_TOPIC_EXCEPTION: ErrorCode.ValueType  # 17
 RECORD_LIST_TOO_LARGE: ErrorCode.ValueType  # 18
 NOT_ENOUGH_REPLICAS: ErrorCode.ValueType  # 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.ValueType  # 20
 INVALID_REQUIRED_ACKS: ErrorCode.ValueType  # 21
+ILLEGAL_GENERATION: ErrorCode.ValueType  # 22
+INCONSISTENT_GROUP_PROTOCOL: ErrorCode.ValueType  # 23
+INVALID_GROUP_ID: ErrorCode.ValueType  # 24
+UNKNOWN_MEMBER_ID: ErrorCode.ValueType  # 25
+INVALID_SESSION_TIMEOUT: ErrorCode.ValueType  # 26
+REBALANCE_IN_PROGRESS: ErrorCode.ValueType  # 27
+INVALID_COMMIT_OFFSET_SIZE: ErrorCode.ValueType  # 28
 INVALID_TIMESTAMP: ErrorCode.ValueType  # 32
 UNSUPPORTED_VERSION: ErrorCode.ValueType  # 35
 TOPIC_ALREADY_EXISTS: ErrorCode.ValueType  # 36
@@ -121,16 +156,22 @@ OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.ValueType  # 45
 INVALID_PRODUCER_EPOCH: ErrorCode.ValueType  # 47
 KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
 UNKNOWN_PRODUCER_ID: ErrorCode.ValueType  # 59
+NON_EMPTY_GROUP: ErrorCode.ValueType  # 68
+GROUP_ID_NOT_FOUND: ErrorCode.ValueType  # 69
 FENCED_LEADER_EPOCH: ErrorCode.ValueType  # 74
 UNKNOWN_LEADER_EPOCH: ErrorCode.ValueType  # 75
 UNSUPPORTED_COMPRESSION_TYPE: ErrorCode.ValueType  # 76
 STALE_BROKER_EPOCH: ErrorCode.ValueType  # 77
 OFFSET_NOT_AVAILABLE: ErrorCode.ValueType  # 78
 PREFERRED_LEADER_NOT_AVAILABLE: ErrorCode.ValueType  # 80
+GROUP_MAX_SIZE_REACHED: ErrorCode.ValueType  # 81
+FENCED_INSTANCE_ID: ErrorCode.ValueType  # 82
 ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCode.ValueType  # 83
 ELECTION_NOT_NEEDED: ErrorCode.ValueType  # 84
 NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
+GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode.ValueType  # 86
 INVALID_RECORD: ErrorCode.ValueType  # 87
+UNSTABLE_OFFSET_COMMIT: ErrorCode.ValueType  # 88
 RESOURCE_NOT_FOUND: ErrorCode.ValueType  # 91
 INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95
 UNKNOWN_TOPIC_ID: ErrorCode.ValueType  # 100
@@ -139,6 +180,11 @@ BROKER_ID_NOT_REGISTERED: ErrorCode.ValueType  # 102
 INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103
 INCONSISTENT_CLUSTER_ID: ErrorCode.ValueType  # 104
 INELIGIBLE_REPLICA: ErrorCode.ValueType  # 107
+FENCED_MEMBER_EPOCH: ErrorCode.ValueType  # 110
+UNRELEASED_INSTANCE_ID: ErrorCode.ValueType  # 111
+UNSUPPORTED_ASSIGNOR: ErrorCode.ValueType  # 112
+STALE_MEMBER_EPOCH: ErrorCode.ValueType  # 113
+INVALID_REGULAR_EXPRESSION: ErrorCode.ValueType  # 128
 DISK_FULL: ErrorCode.ValueType  # 1000
 """The broker's disk is below its reserve; appends resume when there is space."""
 REPLICA_DAMAGED: ErrorCode.ValueType  # 1001
@@ -147,6 +193,8 @@ METADATA_UNAVAILABLE: ErrorCode.ValueType  # 1002
 """The metadata store cannot be reached; nothing was changed, or the outcome is unknown and the text says so."""
 OVERLOADED: ErrorCode.ValueType  # 1003
 """The server's queue is full; wait for the time the text names and try again."""
+FENCED_WRITER: ErrorCode.ValueType  # 1004
+"""The partition has another fencing token than the append: a newer writer has taken over, or none was set."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,1 @@
+"""Logs of shards on brokers, or in memory."""

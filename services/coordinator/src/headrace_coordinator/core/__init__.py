@@ -1,0 +1,1 @@
+"""Groups, offsets and shards as pure state machines: events in, effects out."""

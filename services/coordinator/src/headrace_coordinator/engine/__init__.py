@@ -1,0 +1,1 @@
+"""One task per shard: reads its log, feeds the core, writes what it says, answers."""

@@ -1,0 +1,1 @@
+"""Decode, one call to the engine, encode."""
