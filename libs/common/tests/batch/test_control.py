@@ -5,13 +5,16 @@ import struct
 import pytest
 
 from headrace_common.core.batch import (
+    FENCE_BATCH_BYTES_MAX,
     ControlType,
     RecordColumns,
     build_batch,
     build_control_batch,
+    build_fence_batch,
     check_crc,
     decode_batch,
     read_control,
+    read_fence,
     read_header,
 )
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
@@ -68,3 +71,35 @@ def test_markers_of_a_newer_version() -> None:
     decoded = decode_batch(column_batch(1, columns, attributes=CONTROL))
     with pytest.raises(UnsupportedVersion):
         read_control(decoded)
+
+
+@pytest.mark.parametrize("token", [1, 77, 2**63 - 1])
+def test_fences_come_back(token: int) -> None:
+    batch = build_fence_batch(token, timestamp_ms=5)
+    header = read_header(batch)
+    check_crc(batch, header)
+    assert header.control
+    assert not header.transactional
+    assert (header.producer_id, header.base_sequence, header.max_timestamp) == (-1, -1, 5)
+    assert len(batch) <= FENCE_BATCH_BYTES_MAX
+    assert read_fence(decode_batch(batch)) == token
+
+
+def test_what_is_not_a_fence_sets_no_token() -> None:
+    commit = build_control_batch(ControlType.COMMIT, b"", timestamp_ms=1, producer_id=1, producer_epoch=0)
+    assert read_fence(decode_batch(commit)) is None
+    assert read_fence(decode_batch(build_batch(RecordColumns([b"v"])))) is None
+
+
+@pytest.mark.parametrize("value", [b"", b"\0\0" + b"\0" * 7, struct.pack(">hq", 0, 0), struct.pack(">hq", 0, -1)])
+def test_fences_without_a_token(value: bytes) -> None:
+    batch = build_control_batch(ControlType.FENCE, value, timestamp_ms=1, producer_id=-1, producer_epoch=-1)
+    with pytest.raises(CorruptBatch):
+        read_fence(decode_batch(batch))
+
+
+def test_fences_of_a_newer_version() -> None:
+    value = struct.pack(">hq", 1, 3)
+    batch = build_control_batch(ControlType.FENCE, value, timestamp_ms=1, producer_id=-1, producer_epoch=-1)
+    with pytest.raises(UnsupportedVersion):
+        read_fence(decode_batch(batch))

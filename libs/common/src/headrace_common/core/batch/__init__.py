@@ -7,7 +7,14 @@ bytes out. numpy, pyarrow and aiokafka are imported where they are used, so that
 
 from headrace_common.core.batch.column_writer import build_batch
 from headrace_common.core.batch.columns import RecordColumns
-from headrace_common.core.batch.control import ControlType, build_control_batch, read_control
+from headrace_common.core.batch.control import (
+    FENCE_BATCH_BYTES_MAX,
+    ControlType,
+    build_control_batch,
+    build_fence_batch,
+    read_control,
+    read_fence,
+)
 from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, DecodedBatch, decode_batch
 from headrace_common.core.batch.header import (
     HEADER_SIZE,
@@ -26,6 +33,7 @@ from headrace_common.core.batch.header import (
 from headrace_common.core.batch.rows import build_row_batch
 
 __all__ = [
+    "FENCE_BATCH_BYTES_MAX",
     "HEADERS_PER_BATCH_MAX",
     "HEADER_SIZE",
     "INFLATED_MAX_DEFAULT",
@@ -39,10 +47,12 @@ __all__ = [
     "TimestampType",
     "build_batch",
     "build_control_batch",
+    "build_fence_batch",
     "build_row_batch",
     "check_crc",
     "decode_batch",
     "read_control",
+    "read_fence",
     "read_header",
     "stamp",
     "stamp_log_append_time",

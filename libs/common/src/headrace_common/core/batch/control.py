@@ -13,6 +13,10 @@ from headrace_common.core.batch.header import CONTROL_BIT, MAGIC_COLUMNS, TRANSA
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 
 _KEY: Final = struct.Struct(">hh")  # version, type
+_FENCE: Final = struct.Struct(">hq")  # version, token
+FENCE_BATCH_BYTES_MAX: Final = 256
+"""No fence batch is larger: nobody has to inflate or walk through more to learn a token."""
+FENCING_TOKEN_MAX: Final = 2**63 - 1
 
 
 class ControlType(IntEnum):
@@ -75,3 +79,38 @@ def read_control(batch: DecodedBatch) -> tuple[ControlType, bytes]:
         return ControlType(kind), value or b""
     except ValueError:
         raise UnsupportedVersion(f"control records of type {kind} are not known here; upgrade first") from None
+
+
+def build_fence_batch(token: int, *, timestamp_ms: int) -> bytes:
+    """
+    The batch that makes ``token`` (1 or more) the fencing token of the partition it is appended to.
+
+    The leader refuses it (FENCED_WRITER) unless ``token`` is above the present one; afterwards it takes only appends
+    that carry ``token``, so whoever wrote under a lower one writes no more.
+    """
+    assert 1 <= token <= FENCING_TOKEN_MAX, "a fencing token is a positive number of 64 bits"
+    value = _FENCE.pack(0, token)
+    return build_control_batch(ControlType.FENCE, value, timestamp_ms=timestamp_ms, producer_id=-1, producer_epoch=-1)
+
+
+def read_fence(batch: DecodedBatch) -> int | None:
+    """
+    The fencing token that ``batch`` sets; None if it is not a fence batch.
+
+    Raises:
+        CorruptBatch: a control batch that says nothing valid.
+        UnsupportedVersion: a kind of control record, or a format of fences, that is not known here.
+    """
+    if not batch.is_control:
+        return None
+    kind, value = read_control(batch)
+    if kind is not ControlType.FENCE:
+        return None
+    if len(value) < _FENCE.size:
+        raise CorruptBatch(f"a fence record of {len(value)} bytes; it has {_FENCE.size}: version and token")
+    version, token = _FENCE.unpack_from(value)
+    if version != 0:
+        raise UnsupportedVersion(f"fence records of version {version} are not known here; upgrade first")
+    if token < 1:
+        raise CorruptBatch(f"fencing token {token} is not a positive number")
+    return int(token)
