@@ -10,6 +10,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
 from headrace_proto.v1 import cluster_pb2 as _cluster_pb2
+from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
 from headrace_proto.v1 import errors_pb2 as _errors_pb2
 import builtins as _builtins
 import sys
@@ -46,6 +47,31 @@ DEGRADED: ClusterState.ValueType  # 2
 UNAVAILABLE: ClusterState.ValueType  # 3
 """Some partitions are not served, or refuse acks=all."""
 Global___ClusterState: _TypeAlias = ClusterState  # noqa: Y015
+
+class _ResetPosition:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ResetPositionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ResetPosition.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RESET_POSITION_UNSPECIFIED: _ResetPosition.ValueType  # 0
+    EARLIEST: _ResetPosition.ValueType  # 1
+    """The first record that is there."""
+    LATEST: _ResetPosition.ValueType  # 2
+    """One past the last."""
+    CURRENT: _ResetPosition.ValueType  # 3
+    """What is committed; where nothing is, the end."""
+
+class ResetPosition(_ResetPosition, metaclass=_ResetPositionEnumTypeWrapper): ...
+
+RESET_POSITION_UNSPECIFIED: ResetPosition.ValueType  # 0
+EARLIEST: ResetPosition.ValueType  # 1
+"""The first record that is there."""
+LATEST: ResetPosition.ValueType  # 2
+"""One past the last."""
+CURRENT: ResetPosition.ValueType  # 3
+"""What is committed; where nothing is, the end."""
+Global___ResetPosition: _TypeAlias = ResetPosition  # noqa: Y015
 
 @_typing.final
 class DescribeClusterLogsRequest(_message.Message):
@@ -639,3 +665,450 @@ class DecommissionBrokerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DecommissionBrokerResponse: _TypeAlias = DecommissionBrokerResponse  # noqa: Y015
+
+@_typing.final
+class ListClusterGroupsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def states(self) -> _containers.RepeatedScalarFieldContainer[_coordinator_pb2.GroupState.ValueType]:
+        """Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        states: _abc.Iterable[_coordinator_pb2.GroupState.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["states", b"states"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClusterGroupsRequest: _TypeAlias = ListClusterGroupsRequest  # noqa: Y015
+
+@_typing.final
+class ListClusterGroupsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedGroup]:
+        """By id."""
+
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredShard]:
+        """Shards whose groups are not in the list, by number."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___ListedGroup] | None = ...,
+        unanswered: _abc.Iterable[Global___UnansweredShard] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClusterGroupsResponse: _TypeAlias = ListClusterGroupsResponse  # noqa: Y015
+
+@_typing.final
+class ListedGroup(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    @_builtins.property
+    def group(self) -> _coordinator_pb2.GroupListing: ...
+    def __init__(
+        self,
+        *,
+        group: _coordinator_pb2.GroupListing | None = ...,
+        coordinator: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "group", b"group"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListedGroup: _TypeAlias = ListedGroup  # noqa: Y015
+
+@_typing.final
+class UnansweredShard(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SHARD_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    shard: _builtins.int
+    coordinator: _builtins.int
+    """Who has it. Absent: nobody."""
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorDetail: ...
+    def __init__(
+        self,
+        *,
+        shard: _builtins.int = ...,
+        coordinator: _builtins.int | None = ...,
+        error: _errors_pb2.ErrorDetail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator", "coordinator", b"coordinator", "error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator", "coordinator", b"coordinator", "error", b"error", "shard", b"shard"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__coordinator: _TypeAlias = _typing.Literal["coordinator"]  # noqa: Y015
+    _WhichOneofArgType__coordinator: _TypeAlias = _typing.Literal["_coordinator", b"_coordinator"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__coordinator) -> _WhichOneofReturnType__coordinator | None: ...
+
+Global___UnansweredShard: _TypeAlias = UnansweredShard  # noqa: Y015
+
+@_typing.final
+class DescribeGroupLagRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    TOPICS_FIELD_NUMBER: _builtins.int
+    WITHOUT_AGE_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    without_age: _builtins.bool
+    """True: do not look up how old the first unread records are, which reads one batch per partition."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all that it has committed, or that its members hold."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        without_age: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_id", b"group_id", "topics", b"topics", "without_age", b"without_age"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeGroupLagRequest: _TypeAlias = DescribeGroupLagRequest  # noqa: Y015
+
+@_typing.final
+class DescribeGroupLagResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    state: _coordinator_pb2.GroupState.ValueType
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionLag]:
+        """By topic and number."""
+
+    def __init__(
+        self,
+        *,
+        state: _coordinator_pb2.GroupState.ValueType = ...,
+        partitions: _abc.Iterable[Global___PartitionLag] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeGroupLagResponse: _TypeAlias = DescribeGroupLagResponse  # noqa: Y015
+
+@_typing.final
+class PartitionLag(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    COMMITTED_OFFSET_FIELD_NUMBER: _builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    COMMITTED_AT_MS_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    LAG_MS_FIELD_NUMBER: _builtins.int
+    MEMBER_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    committed_offset: _builtins.int
+    """The next record to be read. Absent: nothing is committed."""
+    leader_epoch: _builtins.int
+    """-1: not known."""
+    metadata: _builtins.str
+    committed_at_ms: _builtins.int
+    """When it was committed, ms since the epoch."""
+    log_start_offset: _builtins.int
+    """The first record that is there, and one past the last that readers see. Absent: its leader could not be asked."""
+    end_offset: _builtins.int
+    lag: _builtins.int
+    """Records that are there and not read yet. Absent: not known."""
+    lag_ms: _builtins.int
+    """Age of the first of them; 0: there is none. Absent: not known, or not asked for."""
+    member_id: _builtins.str
+    """The member that holds it. Absent: nobody."""
+    client_id: _builtins.str
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorDetail:
+        """Why something is not known. Absent: all is."""
+
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        committed_offset: _builtins.int | None = ...,
+        leader_epoch: _builtins.int = ...,
+        metadata: _builtins.str = ...,
+        committed_at_ms: _builtins.int | None = ...,
+        log_start_offset: _builtins.int | None = ...,
+        end_offset: _builtins.int | None = ...,
+        lag: _builtins.int | None = ...,
+        lag_ms: _builtins.int | None = ...,
+        member_id: _builtins.str | None = ...,
+        client_id: _builtins.str | None = ...,
+        error: _errors_pb2.ErrorDetail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_committed_at_ms", b"_committed_at_ms", "_committed_offset", b"_committed_offset", "_end_offset", b"_end_offset", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_log_start_offset", b"_log_start_offset", "_member_id", b"_member_id", "client_id", b"client_id", "committed_at_ms", b"committed_at_ms", "committed_offset", b"committed_offset", "end_offset", b"end_offset", "error", b"error", "lag", b"lag", "lag_ms", b"lag_ms", "log_start_offset", b"log_start_offset", "member_id", b"member_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_committed_at_ms", b"_committed_at_ms", "_committed_offset", b"_committed_offset", "_end_offset", b"_end_offset", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_log_start_offset", b"_log_start_offset", "_member_id", b"_member_id", "client_id", b"client_id", "committed_at_ms", b"committed_at_ms", "committed_offset", b"committed_offset", "end_offset", b"end_offset", "error", b"error", "lag", b"lag", "lag_ms", b"lag_ms", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "member_id", b"member_id", "metadata", b"metadata", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
+    _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__committed_at_ms: _TypeAlias = _typing.Literal["committed_at_ms"]  # noqa: Y015
+    _WhichOneofArgType__committed_at_ms: _TypeAlias = _typing.Literal["_committed_at_ms", b"_committed_at_ms"]  # noqa: Y015
+    _WhichOneofReturnType__committed_offset: _TypeAlias = _typing.Literal["committed_offset"]  # noqa: Y015
+    _WhichOneofArgType__committed_offset: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset"]  # noqa: Y015
+    _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
+    _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
+    _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
+    _WhichOneofReturnType__lag_ms: _TypeAlias = _typing.Literal["lag_ms"]  # noqa: Y015
+    _WhichOneofArgType__lag_ms: _TypeAlias = _typing.Literal["_lag_ms", b"_lag_ms"]  # noqa: Y015
+    _WhichOneofReturnType__log_start_offset: _TypeAlias = _typing.Literal["log_start_offset"]  # noqa: Y015
+    _WhichOneofArgType__log_start_offset: _TypeAlias = _typing.Literal["_log_start_offset", b"_log_start_offset"]  # noqa: Y015
+    _WhichOneofReturnType__member_id: _TypeAlias = _typing.Literal["member_id"]  # noqa: Y015
+    _WhichOneofArgType__member_id: _TypeAlias = _typing.Literal["_member_id", b"_member_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_at_ms) -> _WhichOneofReturnType__committed_at_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_offset) -> _WhichOneofReturnType__committed_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__lag_ms) -> _WhichOneofReturnType__lag_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__log_start_offset) -> _WhichOneofReturnType__log_start_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__member_id) -> _WhichOneofReturnType__member_id | None: ...
+
+Global___PartitionLag: _TypeAlias = PartitionLag  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    TO_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    TO_OFFSET_FIELD_NUMBER: _builtins.int
+    SHIFT_BY_FIELD_NUMBER: _builtins.int
+    AGO_MS_FIELD_NUMBER: _builtins.int
+    TO_OFFSETS_FIELD_NUMBER: _builtins.int
+    EXECUTE_FIELD_NUMBER: _builtins.int
+    group_id: _builtins.str
+    to: Global___ResetPosition.ValueType
+    to_timestamp_ms: _builtins.int
+    """The first record at or after it, ms since the epoch; the end where none is that young."""
+    to_offset: _builtins.int
+    shift_by: _builtins.int
+    """From the committed offset; negative: back."""
+    ago_ms: _builtins.int
+    """The first record at or after that long ago, in ms."""
+    execute: _builtins.bool
+    """False: plan only."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_coordinator_pb2.TopicPartitions]:
+        """What is reset: some partitions of topics, or, where none is named, all of a topic's. Empty: all that the group has
+        committed; with to_offsets: those.
+        """
+
+    @_builtins.property
+    def to_offsets(self) -> Global___ResetOffsetList:
+        """Partitions with an offset each."""
+
+    def __init__(
+        self,
+        *,
+        group_id: _builtins.str = ...,
+        partitions: _abc.Iterable[_coordinator_pb2.TopicPartitions] | None = ...,
+        to: Global___ResetPosition.ValueType = ...,
+        to_timestamp_ms: _builtins.int = ...,
+        to_offset: _builtins.int = ...,
+        shift_by: _builtins.int = ...,
+        ago_ms: _builtins.int = ...,
+        to_offsets: Global___ResetOffsetList | None = ...,
+        execute: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ago_ms", b"ago_ms", "shift_by", b"shift_by", "target", b"target", "to", b"to", "to_offset", b"to_offset", "to_offsets", b"to_offsets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ago_ms", b"ago_ms", "execute", b"execute", "group_id", b"group_id", "partitions", b"partitions", "shift_by", b"shift_by", "target", b"target", "to", b"to", "to_offset", b"to_offset", "to_offsets", b"to_offsets", "to_timestamp_ms", b"to_timestamp_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["to", "to_timestamp_ms", "to_offset", "shift_by", "ago_ms", "to_offsets"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
+
+Global___ResetOffsetsRequest: _TypeAlias = ResetOffsetsRequest  # noqa: Y015
+
+@_typing.final
+class ResetOffsetList(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def offsets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResetOffset]:
+        """Up to 10000, each partition once."""
+
+    def __init__(
+        self,
+        *,
+        offsets: _abc.Iterable[Global___ResetOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offsets", b"offsets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetOffsetList: _TypeAlias = ResetOffsetList  # noqa: Y015
+
+@_typing.final
+class ResetOffset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offset", b"offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetOffset: _TypeAlias = ResetOffset  # noqa: Y015
+
+@_typing.final
+class ResetOffsetsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    EXECUTED_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    NEW_GROUP_FIELD_NUMBER: _builtins.int
+    executed: _builtins.bool
+    """True: the new positions are committed, those with an error excepted."""
+    members: _builtins.int
+    """Members that the group has now; a plan for a group that has some cannot be carried out until they have left."""
+    new_group: _builtins.bool
+    """True: there is, or was, no group of this id."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedReset]:
+        """By topic and number."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PlannedReset] | None = ...,
+        executed: _builtins.bool = ...,
+        members: _builtins.int = ...,
+        new_group: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["executed", b"executed", "members", b"members", "new_group", b"new_group", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetOffsetsResponse: _TypeAlias = ResetOffsetsResponse  # noqa: Y015
+
+@_typing.final
+class PlannedReset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    OLD_OFFSET_FIELD_NUMBER: _builtins.int
+    NEW_OFFSET_FIELD_NUMBER: _builtins.int
+    LOG_START_OFFSET_FIELD_NUMBER: _builtins.int
+    END_OFFSET_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    old_offset: _builtins.int
+    """Absent: nothing is committed."""
+    new_offset: _builtins.int
+    log_start_offset: _builtins.int
+    end_offset: _builtins.int
+    note: _builtins.str
+    """Why the new position is not exactly what was asked for. Absent: it is."""
+    error: _errors_pb2.ErrorCode.ValueType
+    """What became of it, when it was carried out."""
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        old_offset: _builtins.int | None = ...,
+        new_offset: _builtins.int = ...,
+        log_start_offset: _builtins.int = ...,
+        end_offset: _builtins.int = ...,
+        note: _builtins.str | None = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_note", b"_note", "_old_offset", b"_old_offset", "message", b"message", "note", b"note", "old_offset", b"old_offset"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "_note", b"_note", "_old_offset", b"_old_offset", "end_offset", b"end_offset", "error", b"error", "log_start_offset", b"log_start_offset", "message", b"message", "new_offset", b"new_offset", "note", b"note", "old_offset", b"old_offset", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
+    _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
+    _WhichOneofReturnType__old_offset: _TypeAlias = _typing.Literal["old_offset"]  # noqa: Y015
+    _WhichOneofArgType__old_offset: _TypeAlias = _typing.Literal["_old_offset", b"_old_offset"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__old_offset) -> _WhichOneofReturnType__old_offset | None: ...
+
+Global___PlannedReset: _TypeAlias = PlannedReset  # noqa: Y015

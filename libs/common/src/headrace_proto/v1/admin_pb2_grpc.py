@@ -6,6 +6,7 @@ import warnings
 from headrace_proto.v1 import admin_pb2 as headrace__proto_dot_v1_dot_admin__pb2
 from headrace_proto.v1 import broker_pb2 as headrace__proto_dot_v1_dot_broker__pb2
 from headrace_proto.v1 import controller_pb2 as headrace__proto_dot_v1_dot_controller__pb2
+from headrace_proto.v1 import coordinator_pb2 as headrace__proto_dot_v1_dot_coordinator__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -132,6 +133,36 @@ class AdminStub:
                 '/headrace.v1.Admin/DecommissionBroker',
                 request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerResponse.FromString,
+                _registered_method=True)
+        self.ListGroups = channel.unary_unary(
+                '/headrace.v1.Admin/ListGroups',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListClusterGroupsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListClusterGroupsResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroups = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeGroups',
+                request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DescribeGroupsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DescribeGroupsResponse.FromString,
+                _registered_method=True)
+        self.DescribeGroupLag = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeGroupLag',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeGroupLagRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeGroupLagResponse.FromString,
+                _registered_method=True)
+        self.ResetOffsets = channel.unary_unary(
+                '/headrace.v1.Admin/ResetOffsets',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.ResetOffsetsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ResetOffsetsResponse.FromString,
+                _registered_method=True)
+        self.DeleteGroups = channel.unary_unary(
+                '/headrace.v1.Admin/DeleteGroups',
+                request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteGroupsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteGroupsResponse.FromString,
+                _registered_method=True)
+        self.DeleteOffsets = channel.unary_unary(
+                '/headrace.v1.Admin/DeleteOffsets',
+                request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsResponse.FromString,
                 _registered_method=True)
 
 
@@ -260,6 +291,48 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListGroups(self, request, context):
+        """The consumer groups of all coordinators, and which shards could not be asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroups(self, request, context):
+        """Sent on to the coordinator of each group; each succeeds or fails by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeGroupLag(self, request, context):
+        """How far a group is behind, per partition.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetOffsets(self, request, context):
+        """Plan new positions of a group without members, or set them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGroups(self, request, context):
+        """Forget groups without members, and their offsets; each succeeds or fails by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteOffsets(self, request, context):
+        """Forget committed offsets; no partitions of a topic named: all that are committed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -357,6 +430,36 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DecommissionBroker,
                     request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerResponse.SerializeToString,
+            ),
+            'ListGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroups,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListClusterGroupsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListClusterGroupsResponse.SerializeToString,
+            ),
+            'DescribeGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroups,
+                    request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DescribeGroupsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DescribeGroupsResponse.SerializeToString,
+            ),
+            'DescribeGroupLag': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroupLag,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeGroupLagRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeGroupLagResponse.SerializeToString,
+            ),
+            'ResetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetOffsets,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ResetOffsetsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.ResetOffsetsResponse.SerializeToString,
+            ),
+            'DeleteGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGroups,
+                    request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteGroupsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteGroupsResponse.SerializeToString,
+            ),
+            'DeleteOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteOffsets,
+                    request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -874,6 +977,168 @@ class Admin:
             '/headrace.v1.Admin/DecommissionBroker',
             headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerRequest.SerializeToString,
             headrace__proto_dot_v1_dot_admin__pb2.DecommissionBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListGroups',
+            headrace__proto_dot_v1_dot_admin__pb2.ListClusterGroupsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.ListClusterGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeGroups',
+            headrace__proto_dot_v1_dot_coordinator__pb2.DescribeGroupsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_coordinator__pb2.DescribeGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroupLag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeGroupLag',
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeGroupLagRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeGroupLagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ResetOffsets',
+            headrace__proto_dot_v1_dot_admin__pb2.ResetOffsetsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.ResetOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGroups(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DeleteGroups',
+            headrace__proto_dot_v1_dot_coordinator__pb2.DeleteGroupsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_coordinator__pb2.DeleteGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DeleteOffsets',
+            headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsResponse.FromString,
             options,
             channel_credentials,
             insecure,

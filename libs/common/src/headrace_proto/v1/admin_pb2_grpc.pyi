@@ -8,6 +8,7 @@ from grpc import aio as _aio
 from headrace_proto.v1 import admin_pb2 as _admin_pb2
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
 from headrace_proto.v1 import controller_pb2 as _controller_pb2
+from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -62,6 +63,18 @@ class AdminStub:
     """Spread replicas and preferred leaders evenly over brokers and racks, with few moves; plan it, or start it."""
     DecommissionBroker: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DecommissionBrokerRequest, _admin_pb2.DecommissionBrokerResponse]
     """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left."""
+    ListGroups: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListClusterGroupsRequest, _admin_pb2.ListClusterGroupsResponse]
+    """The consumer groups of all coordinators, and which shards could not be asked."""
+    DescribeGroups: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeGroupsRequest, _coordinator_pb2.DescribeGroupsResponse]
+    """Sent on to the coordinator of each group; each succeeds or fails by itself."""
+    DescribeGroupLag: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupLagRequest, _admin_pb2.DescribeGroupLagResponse]
+    """How far a group is behind, per partition."""
+    ResetOffsets: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]
+    """Plan new positions of a group without members, or set them."""
+    DeleteGroups: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteGroupsRequest, _coordinator_pb2.DeleteGroupsResponse]
+    """Forget groups without members, and their offsets; each succeeds or fails by itself."""
+    DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteOffsetsRequest, _coordinator_pb2.DeleteOffsetsResponse]
+    """Forget committed offsets; no partitions of a topic named: all that are committed."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -95,6 +108,18 @@ class AdminAsyncStub(AdminStub):
     """Spread replicas and preferred leaders evenly over brokers and racks, with few moves; plan it, or start it."""
     DecommissionBroker: _aio.UnaryUnaryMultiCallable[_admin_pb2.DecommissionBrokerRequest, _admin_pb2.DecommissionBrokerResponse]  # type: ignore[assignment]
     """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left."""
+    ListGroups: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListClusterGroupsRequest, _admin_pb2.ListClusterGroupsResponse]  # type: ignore[assignment]
+    """The consumer groups of all coordinators, and which shards could not be asked."""
+    DescribeGroups: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DescribeGroupsRequest, _coordinator_pb2.DescribeGroupsResponse]  # type: ignore[assignment]
+    """Sent on to the coordinator of each group; each succeeds or fails by itself."""
+    DescribeGroupLag: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeGroupLagRequest, _admin_pb2.DescribeGroupLagResponse]  # type: ignore[assignment]
+    """How far a group is behind, per partition."""
+    ResetOffsets: _aio.UnaryUnaryMultiCallable[_admin_pb2.ResetOffsetsRequest, _admin_pb2.ResetOffsetsResponse]  # type: ignore[assignment]
+    """Plan new positions of a group without members, or set them."""
+    DeleteGroups: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteGroupsRequest, _coordinator_pb2.DeleteGroupsResponse]  # type: ignore[assignment]
+    """Forget groups without members, and their offsets; each succeeds or fails by itself."""
+    DeleteOffsets: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteOffsetsRequest, _coordinator_pb2.DeleteOffsetsResponse]  # type: ignore[assignment]
+    """Forget committed offsets; no partitions of a topic named: all that are committed."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration for clients: the same operations as REST. The service keeps nothing; it forwards to the active
@@ -239,5 +264,53 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.DecommissionBrokerResponse, _abc.Awaitable[_admin_pb2.DecommissionBrokerResponse]]:
         """Drain a broker and move its replicas elsewhere; plan it, start it, or ask again how much is left."""
+
+    @_abc_1.abstractmethod
+    def ListGroups(
+        self,
+        request: _admin_pb2.ListClusterGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClusterGroupsResponse, _abc.Awaitable[_admin_pb2.ListClusterGroupsResponse]]:
+        """The consumer groups of all coordinators, and which shards could not be asked."""
+
+    @_abc_1.abstractmethod
+    def DescribeGroups(
+        self,
+        request: _coordinator_pb2.DescribeGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.DescribeGroupsResponse, _abc.Awaitable[_coordinator_pb2.DescribeGroupsResponse]]:
+        """Sent on to the coordinator of each group; each succeeds or fails by itself."""
+
+    @_abc_1.abstractmethod
+    def DescribeGroupLag(
+        self,
+        request: _admin_pb2.DescribeGroupLagRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeGroupLagResponse, _abc.Awaitable[_admin_pb2.DescribeGroupLagResponse]]:
+        """How far a group is behind, per partition."""
+
+    @_abc_1.abstractmethod
+    def ResetOffsets(
+        self,
+        request: _admin_pb2.ResetOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ResetOffsetsResponse, _abc.Awaitable[_admin_pb2.ResetOffsetsResponse]]:
+        """Plan new positions of a group without members, or set them."""
+
+    @_abc_1.abstractmethod
+    def DeleteGroups(
+        self,
+        request: _coordinator_pb2.DeleteGroupsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.DeleteGroupsResponse, _abc.Awaitable[_coordinator_pb2.DeleteGroupsResponse]]:
+        """Forget groups without members, and their offsets; each succeeds or fails by itself."""
+
+    @_abc_1.abstractmethod
+    def DeleteOffsets(
+        self,
+        request: _coordinator_pb2.DeleteOffsetsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.DeleteOffsetsResponse, _abc.Awaitable[_coordinator_pb2.DeleteOffsetsResponse]]:
+        """Forget committed offsets; no partitions of a topic named: all that are committed."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
