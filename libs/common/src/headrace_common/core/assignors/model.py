@@ -1,0 +1,52 @@
+"""What the assignors read of a member, and the shape of what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+Assignment = dict[str, tuple[int, ...]]
+"""Topic -> partitions, ascending; no topic without partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """One member as the assignors see it."""
+
+    topics: Collection[str]
+    """Subscribed topics; patterns are resolved before."""
+    owned: Mapping[str, Collection[int]] = field(default_factory=lambda: MappingProxyType({}))
+    """What it holds now; only the sticky assignors look at it."""
+    generation: int = -1
+    """When it got ``owned``; of two members that claim one partition the newer has it. -1: not known."""
+    instance_id: str | None = None
+    """Static members come first, by this name: so a restart, with a new member id, changes nothing."""
+    rack: str | None = None
+    """Carried for the members' own assignors; ours do not use it."""
+
+
+def in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
+    """Member ids in the order in which members are served: static ones by instance id, then the others by id."""
+    return sorted(members, key=lambda m: (members[m].instance_id is None, members[m].instance_id or "", m))
+
+
+def subscribers(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> dict[str, list[str]]:
+    """Topics that exist and have subscribers, ascending, each with its members in the order of ``in_order``."""
+    found: dict[str, list[str]] = {}
+    for member in in_order(members):
+        for topic in set(members[member].topics):
+            if partitions.get(topic, 0) > 0:
+                found.setdefault(topic, []).append(member)
+    return dict(sorted(found.items()))
+
+
+def by_topic(held: Mapping[str, Collection[tuple[str, int]]]) -> dict[str, Assignment]:
+    """From sets of (topic, partition) per member to the shape that is returned."""
+    result: dict[str, Assignment] = {}
+    for member, pairs in held.items():
+        lists: dict[str, list[int]] = {}
+        for topic, partition in sorted(pairs):
+            lists.setdefault(topic, []).append(partition)
+        result[member] = {topic: tuple(numbers) for topic, numbers in lists.items()}
+    return result
