@@ -353,3 +353,21 @@ class TestRoute:
     def test_an_empty_list_is_refused(self) -> None:
         with pytest.raises(ValueError, match="host:port"):
             ControllerRoute([])
+
+
+async def test_contact_is_when_the_answered_heartbeat_was_sent(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        assert client.contact_ms is None
+        before = SystemClock().monotonic_ms()
+        await client.register(Registration(NODE))
+        await client.until_unfenced()
+        first = client.contact_ms
+        assert first is not None
+        assert before <= first <= SystemClock().monotonic_ms()
+        controller.active = False
+        await controller.until_called("Heartbeat", controller.calls.count("Heartbeat") + 2)  # sent, and refused
+        held = client.contact_ms
+        assert held is not None
+        controller.active = True
+        await controller.until_beat(2)
+        assert client.contact_ms > held

@@ -70,11 +70,12 @@ class ControllerClient:
         self._registration: Registration | None = None
         self._registered: Registered | None = None
         self._fenced = True
+        self._contact_ms: float | None = None
         self._may_shut_down = False
         self._joining = False
         self._watched: Endpoint | None = None
         self._switch = asyncio.Event()
-        self._beats = HeartbeatThread(key, calls.route, self._on_answer)
+        self._beats = HeartbeatThread(key, calls.route, clock, self._on_answer)
 
     @staticmethod
     @asynccontextmanager
@@ -118,6 +119,14 @@ class ControllerClient:
     def fenced(self) -> bool:
         """Whether the controller, in its last answer, held this node for fenced."""
         return self._fenced
+
+    @property
+    def contact_ms(self) -> float | None:
+        """
+        When the last heartbeat was sent that a controller answered, on the clock's monotonic time; None: not yet under
+        the present registration. Until a session later nobody is told that this node is dead.
+        """
+        return self._contact_ms
 
     @property
     def calls(self) -> ControllerCalls:
@@ -301,6 +310,7 @@ class ControllerClient:
             if answer.fenced != self._fenced:
                 _log.info("fenced" if answer.fenced else "unfenced", extra={"epoch": answer.epoch})
             self._fenced = answer.fenced
+            self._contact_ms = answer.sent_ms
             self._may_shut_down = answer.may_shut_down
             self._beats.update(waiting=self._waits())
             if self._watched not in (None, answer.controller):
@@ -324,6 +334,7 @@ class ControllerClient:
             return
         self._joining = True
         self._fenced = True
+        self._contact_ms = None
         self._notify()
         _log.warning("the controller does not know this registration any more: %s; joining again", error)
         self._tasks.start(self._rejoin(), name="join-again")

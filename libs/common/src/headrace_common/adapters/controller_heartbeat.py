@@ -23,6 +23,7 @@ from headrace_common.core.image import NodeKey
 from headrace_common.rpc.convert import role_to_proto
 from headrace_common.rpc.options import open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -57,6 +58,8 @@ class BeatAnswered:
     may_shut_down: bool
     controller: Endpoint
     """Who answered: the active one."""
+    sent_ms: float
+    """When the beat was sent, on the monotonic clock: the session lasts at least from then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +74,15 @@ class HeartbeatThread:
     """Beats from ``start`` to ``stop``. ``on_answer`` runs on the loop that started it."""
 
     def __init__(
-        self, key: NodeKey, route: ControllerRoute, on_answer: Callable[[BeatAnswered | BeatRefused], None]
+        self,
+        key: NodeKey,
+        route: ControllerRoute,
+        clock: Clock,
+        on_answer: Callable[[BeatAnswered | BeatRefused], None],
     ) -> None:
         self._key = key
         self._route = route
+        self._clock = clock
         self._on_answer = on_answer
         self._lock = Lock()
         self._beat = Beat()
@@ -139,13 +147,14 @@ class HeartbeatThread:
             want_fenced=beat.want_fenced,
             want_shutdown=beat.want_shutdown,
         )
+        sent_ms = self._clock.monotonic_ms()
         try:
             answer = self._stub(target).Heartbeat(request, timeout=beat.interval_ms / 1_000)
         except grpc.RpcError as failure:
             return self._refused(beat, target, error_from_rpc(failure))
         except ValueError:
             return False  # the channel was closed: we are stopping
-        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target))
+        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target, sent_ms))
         return True
 
     def _refused(self, beat: Beat, target: Endpoint, error: HeadraceError) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -11,18 +11,22 @@ from typing import Any
 from typing_extensions import override
 
 from headrace_common.core.errors import HeadraceError, NotController, NotRegistered, StaleBrokerEpoch
-from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
+    INTERNAL_TOPICS,
     ActiveController,
     ClusterImage,
     ImageDelta,
     Node,
     NodeKey,
     Partition,
+    Shard,
+    ShardKey,
+    ShardKind,
     Topic,
 )
-from headrace_common.rpc.convert import delta_to_proto, node_from_proto, node_key_from_proto
+from headrace_common.rpc.convert import delta_to_proto, node_from_proto, node_key_from_proto, shard_kind_from_proto
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
@@ -36,7 +40,8 @@ class FakeController(ControllerServicer):
     Registers whoever comes, unfences who has seen its registration, and sends every change to all watchers.
 
     A test steers it: ``active``, ``refusals`` (errors to raise, per RPC name, first in first out), ``put_topic``,
-    ``change``, ``break_streams``; and looks at ``beats`` and ``calls``.
+    ``put_internal_topic``, ``give_shards``, ``change``, ``break_streams``; and looks at ``beats`` and ``calls``.
+    Shards change owners only by ``give_shards``, whatever coordinators do.
     """
 
     def __init__(self, cluster_id: str = "test-cluster") -> None:
@@ -96,6 +101,25 @@ class FakeController(ControllerServicer):
         )
         self.change(topics=(topic,), partitions=parts)
         return topic
+
+    def put_internal_topic(
+        self, kind: ShardKind = ShardKind.GROUPS, partitions: int = 4, leader: int = 1, owner: NodeId = NO_NODE
+    ) -> Topic:
+        """The internal topic of ``kind``, led by one broker, its shards with one owner (epoch 1)."""
+        name = INTERNAL_TOPICS[kind]
+        topic = replace(self.put_topic(name, partitions, leader, {"cleanup.policy": "compact"}), internal=True)
+        self.change(topics=(topic,))
+        self.give_shards(owner, range(partitions), kind)
+        return topic
+
+    def give_shards(
+        self, owner: int, numbers: Iterable[int] | None = None, kind: ShardKind = ShardKind.GROUPS
+    ) -> ClusterImage:
+        """Make ``owner`` the owner of these shards, or of all there are, with the next epoch of each."""
+        held = self.image.shards
+        keys = [k for k in held if k.kind is kind] if numbers is None else [ShardKey(kind, n) for n in numbers]
+        given = [Shard(k, NodeId(owner), held[k].epoch + 1 if k in held else 1) for k in keys]
+        return self.change(shards=tuple(given))
 
     def break_streams(self) -> None:
         """End all watch streams, as a controller that restarts does."""
@@ -180,6 +204,18 @@ class FakeController(ControllerServicer):
         return pb.AllocateProducerIdsResponse(first_id=first, count=1_000)
 
     @override
+    async def EnsureInternalTopic(
+        self, request: pb.EnsureInternalTopicRequest, context: Context
+    ) -> pb.EnsureInternalTopicResponse:
+        """Makes it with ``put_internal_topic``, its shards without an owner, unless it is there."""
+        self._entered("EnsureInternalTopic")
+        self._something_happened()
+        kind = shard_kind_from_proto(request.kind)
+        if self.image.topic(INTERNAL_TOPICS[kind]) is None:
+            self.put_internal_topic(kind)
+        return pb.EnsureInternalTopicResponse(revision=self.image.revision)
+
+    @override
     async def ConfirmDeletions(
         self, request: pb.ConfirmDeletionsRequest, context: Context
     ) -> pb.ConfirmDeletionsResponse:
@@ -194,6 +230,7 @@ class FakeController(ControllerServicer):
 
     def _entered(self, name: str) -> None:
         self.calls.append(name)
+        self._something_happened()
         self._raise_refusal(name)
         if not self.active:
             raise NotController("this controller is not active", endpoint_hint=self.hint)
