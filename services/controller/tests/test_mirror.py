@@ -18,6 +18,9 @@ from headrace_common.core.image import (
     Partition,
     ReplicaRemoval,
     Role,
+    Shard,
+    ShardKey,
+    ShardKind,
     Topic,
     TopicDeletion,
 )
@@ -148,6 +151,12 @@ class TestVisibility:
         assert mirror.image is before
         assert mirror.number(records.PRODUCER_KEY, 0) == 1000
 
+    def test_shards_of_a_later_version_are_left_alone(self) -> None:
+        store, mirror = started()
+        before = mirror.image
+        assert mirror.apply(store.write(Put("shards/later/0", b'{"v":9}'))) is None
+        assert mirror.image is before
+
     def test_another_incarnation_replaces_the_image(self) -> None:
         store, mirror = started()
         mirror.apply(store.write(put_partition(0), put_topic(1)))
@@ -201,6 +210,12 @@ any_topic = st.builds(
 any_configs = st.builds(Configs, st.one_of(st.none(), st.integers(0, 3).map(NodeId)), texts)
 any_deletion = st.builds(TopicDeletion, topic_ids, names, members)
 any_removal = st.builds(ReplicaRemoval, st.builds(PartitionId, topic_ids, st.integers(0, 3)), members)
+any_shard = st.builds(
+    Shard,
+    key=st.builds(ShardKey, st.sampled_from(ShardKind), st.integers(0, 3)),
+    owner=st.sampled_from([NO_NODE, NodeId(1), NodeId(2)]),
+    epoch=st.integers(1, 2**31 - 1),
+)
 
 
 def key_of(record: records.Record) -> str:
@@ -215,6 +230,8 @@ def key_of(record: records.Record) -> str:
             return records.deletion_key(record.topic_id)
         case ReplicaRemoval():
             return records.removal_key(record.id)
+        case Shard():
+            return records.shard_key(record.key)
         case Configs():
             return records.configs_key(record.broker)
         case ActiveController():
@@ -223,7 +240,7 @@ def key_of(record: records.Record) -> str:
             return records.CLUSTER_KEY
 
 
-@given(st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal))
+@given(st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal, any_shard))
 def test_every_record_survives_the_store(record: records.Record) -> None:
     assert records.decode(key_of(record), records.encode(record)) == record
 
@@ -234,7 +251,7 @@ def test_a_node_of_a_version_before_drains_is_not_drained() -> None:
     assert records.decode(records.node_key(node.key), old) == replace(node, drained=False)
 
 
-puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal).map(
+puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal, any_shard).map(
     lambda r: Put(key_of(r), records.encode(r))
 )
 counters = st.sampled_from([Put(records.PRODUCER_KEY, b"7"), Put(records.EPOCH_KEY, b"3")])
@@ -242,8 +259,9 @@ writes = st.lists(st.one_of(puts, puts, counters), min_size=1, max_size=4, uniqu
 
 
 def removal(store: Store, visible: set[str], pick: int) -> list[Operation]:
-    """One key less; a partition only while it is hidden, as the controller does it."""
-    keys = sorted(k for k in store.items if k != records.CLUSTER_KEY and k not in visible)
+    """One key less; a partition only while it is hidden, as the controller does it, and never a shard."""
+    kept = {records.CLUSTER_KEY, *visible, *(k for k in store.items if k.startswith(records.SHARDS_PREFIX))}
+    keys = sorted(k for k in store.items if k not in kept)
     if not keys:
         return [Put(records.REMOVAL_KEY, b"0")]
     return [Delete(keys[pick % len(keys)]), Put(records.REMOVAL_KEY, b"0")]
@@ -291,7 +309,10 @@ def shrinks(store: Store, operation: Operation) -> bool:
 
 
 def same(one: ClusterImage, other: ClusterImage) -> bool:
-    strip = ("nodes", "topics", "partitions", "deletions", "removals", "cluster_configs", "broker_configs", "topic_ids")
+    strip = (
+        *("nodes", "topics", "partitions", "deletions", "removals", "shards"),
+        *("cluster_configs", "broker_configs", "topic_ids"),
+    )
     for name in strip:
         left, right = getattr(one, name), getattr(other, name)
         if name == "broker_configs":

@@ -309,3 +309,26 @@ async def test_unknown_things_are_told_by_name(client: Client) -> None:
         await client.call("UnregisterNode", pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=404))
     with pytest.raises(Rejected, match="split it"):
         await client.call("DeleteTopics", pb.DeleteTopicsRequest(names=[str(n) for n in range(1_001)]))
+
+
+async def test_shards_over_the_wire(client: Client) -> None:
+    await client.register(node())
+    change = pb.AlterConfig(name="offsets.topic.num.partitions", op=pb.SET, value="3")
+    resource = pb.ConfigResource(type=pb.BROKER_CONFIG, name="")
+    altered = pb.AlterConfigsResource(resource=resource, changes=[change])
+    await client.call("IncrementalAlterConfigs", pb.IncrementalAlterConfigsRequest(resources=[altered]))
+    answer = await client.call("EnsureInternalTopic", pb.EnsureInternalTopicRequest(kind=cluster_pb2.GROUPS))
+    watcher = Watcher(client, node())
+    await watcher.until(lambda image: len(image.shards) == 3)
+    assert watcher.image.revision >= answer.revision > 0
+    cluster = await client.cluster()
+    assert (cluster.shard_count, cluster.unowned_shard_count) == (3, 3)
+    coordinator = node(7)
+    coordinator.role = cluster_pb2.COORDINATOR
+    joined = await client.call("RegisterNode", pb.RegisterNodeRequest(node=coordinator, max_producer_id=-1))
+    await client.beat(coordinator, joined.epoch, joined.revision)
+    await watcher.until(lambda image: {s.owner for s in image.shards.values()} == {7})
+    assert (await client.cluster()).unowned_shard_count == 0
+    with pytest.raises(Rejected):
+        await client.call("EnsureInternalTopic", pb.EnsureInternalTopicRequest())
+    await watcher.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
     ActiveController,
@@ -19,7 +19,11 @@ from headrace_common.core.image import (
     Node,
     NodeKey,
     Partition,
+    ReplicaRemoval,
     Role,
+    Shard,
+    ShardKey,
+    ShardKind,
     Topic,
     TopicDeletion,
 )
@@ -49,6 +53,14 @@ partitions = st.builds(
     leader_epoch=st.integers(0, 9),
     partition_epoch=st.integers(0, 9),
 )
+shards = st.builds(
+    Shard,
+    key=st.builds(ShardKey, st.sampled_from(ShardKind), st.integers(0, 3)),
+    owner=st.sampled_from([NO_NODE, NodeId(1), NodeId(2)]),
+    epoch=st.integers(1, 9),
+)
+partition_ids = st.builds(PartitionId, topic_ids, st.integers(0, 2))
+removals = st.builds(ReplicaRemoval, partition_ids, st.just((NodeId(1),)))
 
 
 @st.composite
@@ -61,6 +73,9 @@ def steps(draw: st.DrawFn) -> dict[str, object]:
         "removed_nodes": tuple(draw(st.lists(keys, max_size=1))),
         "removed_topics": tuple(draw(st.lists(topic_ids, max_size=1))),
         "finished_deletions": tuple(draw(st.lists(topic_ids, max_size=1))),
+        "removals": tuple(draw(st.lists(removals, max_size=1))),
+        "finished_removals": tuple(draw(st.lists(partition_ids, max_size=1))),
+        "shards": tuple(draw(st.lists(shards, max_size=3, unique_by=lambda s: s.key))),
         "cluster_configs": draw(st.none() | configs),
         "broker_configs": draw(st.dictionaries(node_ids, configs, max_size=2)),
         "active_controller": draw(st.none() | st.builds(ActiveController, node_ids, st.integers(0, 9), st.none())),
@@ -75,6 +90,8 @@ class Truth:
         self.topics: dict = {}
         self.partitions: dict = {}
         self.deletions: dict = {}
+        self.removals: dict = {}
+        self.shards: dict = {}
         self.cluster: dict = {}
         self.brokers: dict = {}
         self.active = None
@@ -95,6 +112,10 @@ class Truth:
             self.partitions = {i: p for i, p in self.partitions.items() if i.topic_id != topic_id}
         for topic_id in step["finished_deletions"]:
             self.deletions.pop(topic_id, None)
+        self.removals |= {r.id: r for r in step["removals"]}
+        for id in step["finished_removals"]:
+            self.removals.pop(id, None)
+        self.shards |= {s.key: s for s in step["shards"]}
         if step["cluster_configs"] is not None:
             self.cluster = step["cluster_configs"]
         for node, own in step["broker_configs"].items():
@@ -121,6 +142,8 @@ def test_deltas_lead_where_the_truth_is(sequence: list[dict]) -> None:
     assert dict(image.topics) == truth.topics
     assert dict(image.partitions) == truth.partitions
     assert dict(image.deletions) == truth.deletions
+    assert dict(image.removals) == truth.removals
+    assert dict(image.shards) == truth.shards
     assert dict(image.cluster_configs) == truth.cluster
     assert dict(image.broker_configs) == truth.brokers
     assert image.active_controller == truth.active

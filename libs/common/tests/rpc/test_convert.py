@@ -16,7 +16,11 @@ from headrace_common.core.image import (
     Node,
     NodeKey,
     Partition,
+    ReplicaRemoval,
     Role,
+    Shard,
+    ShardKey,
+    ShardKind,
     Topic,
     TopicDeletion,
 )
@@ -44,6 +48,7 @@ nodes = st.builds(
     fenced=st.booleans(),
     in_controlled_shutdown=st.booleans(),
     version=text,
+    drained=st.booleans(),
 )
 topics = st.builds(Topic, text, sixteen, int32, configs, st.booleans())
 partitions = st.builds(
@@ -60,6 +65,7 @@ partitions = st.builds(
     adding=node_ids,
     removing=node_ids,
 )
+partition_ids = st.builds(PartitionId, sixteen, int32)
 
 
 def some(of: Any) -> Any:
@@ -79,6 +85,13 @@ deltas = st.builds(
     removed_nodes=some(keys),
     removed_topics=some(sixteen),
     finished_deletions=some(sixteen),
+    removals=some(st.builds(ReplicaRemoval, partition_ids, node_ids)),
+    finished_removals=some(partition_ids),
+    shards=some(
+        st.builds(
+            Shard, st.builds(ShardKey, st.sampled_from(ShardKind), int32), st.integers(-1, 2**31 - 1), epoch=int32
+        )
+    ),
     cluster_configs=st.none() | configs,
     broker_configs=st.dictionaries(int32, configs, max_size=2),
     active_controller=st.none() | st.builds(ActiveController, st.integers(-1, 9), int64, optional_endpoint),
@@ -133,6 +146,8 @@ def test_a_node_without_an_address_is_refused() -> None:
         pb.MetadataUpdate(partitions=[pb.Partition(topic_id=b"x" * 16, partition=-1)]),
         pb.MetadataUpdate(removed_topics=[b""]),
         pb.MetadataUpdate(finished_deletions=[b"x" * 17]),
+        pb.MetadataUpdate(shards=[pb.Shard(kind=pb.GROUPS, number=-1)]),
+        pb.MetadataUpdate(shards=[pb.Shard(kind=pb.SHARD_KIND_UNSPECIFIED, number=1)]),
         pb.MetadataUpdate(removed_nodes=[pb.NodeKey(role=0, id=1)]),
     ],
 )

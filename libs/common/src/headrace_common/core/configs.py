@@ -140,6 +140,14 @@ BROKER_SETTINGS: Final = _table(
         dynamic=False,
     ),
     Setting(
+        "cluster.expected.brokers",
+        Type.INT,
+        "0",
+        "Internal topics are not made before so many brokers have joined; 0: they do not wait.",
+        low=0,
+        high=10_000,
+    ),
+    Setting(
         "default.replication.factor", Type.INT, "3", "Replicas of a topic created without a number.", low=1, high=32
     ),
     Setting(
@@ -167,6 +175,30 @@ BROKER_SETTINGS: Final = _table(
     Setting("log.retention.check.interval.ms", Type.LONG, "300000", "How often retention looks, in ms.", low=1),
     Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
     Setting("num.partitions", Type.INT, "1", "Partitions of a topic created without a number.", low=1, high=100_000),
+    Setting(
+        "offsets.topic.min.isr",
+        Type.INT,
+        "2",
+        "min.insync.replicas of __consumer_offsets when it is made; in force at most its replicas.",
+        low=1,
+        high=32,
+    ),
+    Setting(
+        "offsets.topic.num.partitions",
+        Type.INT,
+        "50",
+        "Partitions of __consumer_offsets when it is made; they never change afterwards.",
+        low=1,
+        high=1_000,
+    ),
+    Setting(
+        "offsets.topic.replication.factor",
+        Type.INT,
+        "3",
+        "Replicas of __consumer_offsets, at most the brokers there are; it gets more when brokers join.",
+        low=1,
+        high=32,
+    ),
     Setting(
         "producer.id.expiration.ms",
         Type.INT,
@@ -237,9 +269,9 @@ class TopicConfig:
     min_insync_replicas: int | None
     """None: by the number of replicas, see ``min_isr_in_force``."""
     retention_bytes: int
-    """-1: no bound."""
+    """-1: no bound; so it is without the policy delete."""
     retention_ms: int
-    """-1: for ever."""
+    """-1: for ever; so it is without the policy delete."""
     segment_bytes: int
     segment_ms: int
 
@@ -255,14 +287,15 @@ class TopicConfig:
                 return cluster[inherited]
             return TOPIC_SETTINGS[name].default
 
+        deletes = "delete" in value("cleanup.policy").split(",")
         return TopicConfig(
             max_message_bytes=int(value("max.message.bytes")),
             timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
             timestamp_before_max_ms=int(value("message.timestamp.before.max.ms")),
             log_append_time=value("message.timestamp.type") == "LogAppendTime",
             min_insync_replicas=int(own["min.insync.replicas"]) if "min.insync.replicas" in own else None,
-            retention_bytes=int(value("retention.bytes")),
-            retention_ms=int(value("retention.ms")),
+            retention_bytes=int(value("retention.bytes")) if deletes else -1,
+            retention_ms=int(value("retention.ms")) if deletes else -1,
             segment_bytes=int(value("segment.bytes")),
             segment_ms=int(value("segment.ms")),
         )

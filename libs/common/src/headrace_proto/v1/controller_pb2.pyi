@@ -346,6 +346,8 @@ class DescribeClusterResponse(_message.Message):
     REASSIGNING_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     TROUBLED_FIELD_NUMBER: _builtins.int
     RECOVERING_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    SHARD_COUNT_FIELD_NUMBER: _builtins.int
+    UNOWNED_SHARD_COUNT_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     revision: _builtins.int
     topic_count: _builtins.int
@@ -363,6 +365,10 @@ class DescribeClusterResponse(_message.Message):
     """Partitions whose replicas are being changed."""
     recovering_partition_count: _builtins.int
     """Partitions led from replicas that may have lost committed records, since an operator allowed it."""
+    shard_count: _builtins.int
+    """Partitions of internal topics, which coordinators keep."""
+    unowned_shard_count: _builtins.int
+    """Those that no living coordinator has."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]: ...
     @_builtins.property
@@ -388,10 +394,12 @@ class DescribeClusterResponse(_message.Message):
         reassigning_partition_count: _builtins.int = ...,
         troubled: _abc.Iterable[_cluster_pb2.Partition] | None = ...,
         recovering_partition_count: _builtins.int = ...,
+        shard_count: _builtins.int = ...,
+        unowned_shard_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "shard_count", b"shard_count", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count", "unowned_shard_count", b"unowned_shard_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015

@@ -25,6 +25,8 @@ from headrace_common.core.image import (
     NodeKey,
     Partition,
     ReplicaRemoval,
+    Shard,
+    ShardKey,
     Topic,
     TopicDeletion,
 )
@@ -47,6 +49,7 @@ class _Touched:
     partitions: dict[PartitionId, Partition] = field(default_factory=dict)
     deletions: dict[TopicId, TopicDeletion | None] = field(default_factory=dict)
     removals: dict[PartitionId, ReplicaRemoval | None] = field(default_factory=dict)
+    shards: dict[ShardKey, Shard] = field(default_factory=dict)
     cluster_configs: Configs | None = None
     broker_configs: dict[NodeId, Configs] = field(default_factory=dict)
     active: ActiveController | None = None
@@ -137,7 +140,7 @@ class Mirror:
             self._take_removal(key, change.revision, touched)
             return
         record = records.decode(key, current.value)
-        self.raw[key] = replace(current, value=b"") if isinstance(record, Partition | Topic | Node) else current
+        self.raw[key] = replace(current, value=b"") if isinstance(record, Partition | Topic | Node | Shard) else current
         if isinstance(record, Partition):
             self._partitions.setdefault(record.id.topic_id, {})[record.id.partition] = record
             self.hidden[record.id] = current.mod_revision
@@ -158,6 +161,8 @@ class Mirror:
                 touched.deletions[record.topic_id] = record
             case ReplicaRemoval():
                 touched.removals[record.id] = record
+            case Shard():
+                touched.shards[record.key] = record
             case Configs(None, _):
                 touched.cluster_configs = record
             case Configs(broker, _) if broker is not None:
@@ -241,6 +246,7 @@ class Mirror:
             finished_deletions=tuple(i for i, d in touched.deletions.items() if d is None),
             removals=tuple(r for r in touched.removals.values() if r is not None),
             finished_removals=tuple(i for i, r in touched.removals.items() if r is None),
+            shards=tuple(touched.shards.values()),
             cluster_configs=None if configs is None else configs.values,
             broker_configs={b: c.values for b, c in touched.broker_configs.items()},
             active_controller=touched.active,
@@ -274,6 +280,7 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta | None:
         finished_deletions=tuple(i for i in old.deletions if i not in new.deletions),
         removals=_changed(old.removals, new.removals),
         finished_removals=tuple(i for i in old.removals if i not in new.removals),
+        shards=_changed(old.shards, new.shards),
         cluster_configs=None if new.cluster_configs == old.cluster_configs else new.cluster_configs,
         broker_configs={
             b: new.broker_configs.get(b, {}) for b in brokers if new.broker_configs.get(b) != old.broker_configs.get(b)

@@ -22,6 +22,9 @@ from headrace_common.core.image import (
     Partition,
     ReplicaRemoval,
     Role,
+    Shard,
+    ShardKey,
+    ShardKind,
     Topic,
     TopicDeletion,
 )
@@ -47,6 +50,8 @@ TOPICS_PREFIX: Final = "topics/"
 PARTITIONS_PREFIX: Final = "partitions/"
 DELETIONS_PREFIX: Final = "deletions/"
 REMOVALS_PREFIX: Final = "removals/"
+SHARDS_PREFIX: Final = "shards/"
+_SHARD_KINDS: Final = frozenset(kind.value for kind in ShardKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class Configs:
     values: Mapping[str, str]
 
 
-Record = Cluster | ActiveController | Node | Topic | Partition | TopicDeletion | ReplicaRemoval | Configs
+Record = Cluster | ActiveController | Node | Topic | Partition | TopicDeletion | ReplicaRemoval | Shard | Configs
 
 
 def node_key(key: NodeKey) -> str:
@@ -103,6 +108,11 @@ def removal_key(partition: PartitionId) -> str:
     return f"{REMOVALS_PREFIX}{partition.topic_id.hex()}/{partition.partition}"
 
 
+def shard_key(shard: ShardKey) -> str:
+    """Where the owner of a shard is kept; never deleted, its epoch must not begin anew."""
+    return f"{SHARDS_PREFIX}{shard.kind.value}/{shard.number}"
+
+
 def configs_key(broker: NodeId | None) -> str:
     """Where dynamic settings are kept."""
     return CLUSTER_CONFIGS_KEY if broker is None else f"{BROKER_CONFIGS_PREFIX}{broker}"
@@ -126,6 +136,8 @@ def encode(record: Record) -> bytes:
             return _dump({"name": name, "pending": pending})
         case ReplicaRemoval(_, pending):
             return _dump({"pending": pending})
+        case Shard(_, owner, epoch):
+            return _dump({"owner": owner, "epoch": epoch})
         case Configs(_, values):
             return _dump({"values": dict(sorted(values.items()))})
 
@@ -180,6 +192,8 @@ def decode(key: str, value: bytes) -> Record | None:
             return TopicDeletion(TopicId(bytes.fromhex(rest)), fields["name"], _ids(fields["pending"]))
         case "removals":
             return ReplicaRemoval(partition_id_of(rest), _ids(_load(key, value)["pending"]))
+        case "shards":
+            return _shard(rest, key, value)
         case "configs":
             return _configs(rest, _load(key, value))
         case _:
@@ -265,6 +279,14 @@ def _partition(id: PartitionId, fields: dict[str, Any]) -> Partition:
         leader_epoch=fields["leader_epoch"],
         partition_epoch=fields["partition_epoch"],
     )
+
+
+def _shard(rest: str, key: str, value: bytes) -> Shard | None:
+    kind, _, number = rest.partition("/")
+    if kind not in _SHARD_KINDS:
+        return None  # of a later version
+    fields = _load(key, value)
+    return Shard(ShardKey(ShardKind(kind), int(number)), NodeId(fields["owner"]), fields["epoch"])
 
 
 def _configs(rest: str, fields: dict[str, Any]) -> Configs | None:

@@ -64,10 +64,12 @@ class Plan:
     assignments: Assignments
     notes: tuple[str, ...]
     """What the one who asked should know: defaults that could not be met."""
+    internal: bool = False
+    """Made by the system."""
 
     def topic(self, topic_id: TopicId) -> Topic:
         """The record of the topic."""
-        return Topic(self.name, topic_id, len(self.assignments), dict(self.configs))
+        return Topic(self.name, topic_id, len(self.assignments), dict(self.configs), self.internal)
 
 
 def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, taken: Iterable[str] = ()) -> Plan:
@@ -94,8 +96,8 @@ def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, taken: Itera
         count = int(_cluster_setting(image, "num.partitions"))
     _check_count(count)
     replicas, notes = _replication_factor(wanted.replication_factor, image)
-    placed = _placed(image, range(count), replicas, chance)
-    return Plan(wanted.name, configs, tuple(placed), notes)
+    assignments = placed(image, range(count), replicas, chance)
+    return Plan(wanted.name, configs, tuple(assignments), notes)
 
 
 def plan_growth(topic: Topic, count: int, assignments: Assignments, image: ClusterImage, chance: Chance) -> Assignments:
@@ -120,7 +122,7 @@ def plan_growth(topic: Topic, count: int, assignments: Assignments, image: Clust
         check_assignments(assignments, image)
         return tuple(assignments)
     first = image.partitions[PartitionId(topic.topic_id, 0)]
-    return _placed(image, new, len(first.replicas) - len(first.removing), chance)
+    return placed(image, new, len(first.replicas) - len(first.removing), chance)
 
 
 def first_partition(id: PartitionId, replicas: tuple[NodeId, ...], unfenced: frozenset[NodeId]) -> Partition:
@@ -217,8 +219,13 @@ def _replication_factor(asked: int, image: ClusterImage) -> tuple[int, tuple[str
     return possible, (note,)
 
 
-def _placed(image: ClusterImage, partitions: range, replicas: int, chance: Chance) -> list[tuple[NodeId, ...]]:
-    """On brokers that live and are not drained; on others only where those are not enough."""
+def placed(image: ClusterImage, partitions: range, replicas: int, chance: Chance) -> list[tuple[NodeId, ...]]:
+    """
+    The replicas of new partitions: on brokers that live and are not drained, on others only where those are too few.
+
+    Raises:
+        InvalidReplicationFactor: there are fewer brokers than replicas, or none that lives.
+    """
     nodes = image.brokers()
     alive = [n for n in nodes if _alive(n)]
     best = [n for n in alive if not n.drained] or alive

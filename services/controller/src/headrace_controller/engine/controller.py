@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, NotController, Rejected
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, ImageDelta, NodeKey, Partition, Role, Topic
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    ImageDelta,
+    NodeKey,
+    Partition,
+    Role,
+    ShardKind,
+    Topic,
+)
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
@@ -22,6 +31,7 @@ from headrace_controller.core.leadership import Election
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.settings import Alteration, Entry, Resource, described
+from headrace_controller.core.shards import Ownership, ownership
 from headrace_controller.core.topics import Assignments, Wanted
 from headrace_controller.engine.candidate import Candidate
 from headrace_controller.engine.deaths import Streams
@@ -50,6 +60,7 @@ class Status:
 
     image: ClusterImage
     health: Health
+    shards: Ownership
     store_reachable: bool
 
 
@@ -165,6 +176,10 @@ class ControllerEngine:
         """See ``Topics.grow``."""
         return await self._active().topics.grow(name, count, assignments, validate_only=validate_only)
 
+    async def ensure_internal_topic(self, kind: ShardKind) -> int:
+        """See ``Shards.ensure``."""
+        return await self._active().shards.ensure(kind)
+
     async def confirm_deletions(
         self, broker: NodeId, epoch: int, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()
     ) -> None:
@@ -239,12 +254,12 @@ class ControllerEngine:
     def describe_cluster(self) -> Status:
         """The cluster at a glance."""
         image = self.image
-        return Status(image, self._health(image), self.follower.reachable)
+        return Status(image, self._health(image), ownership(image), self.follower.reachable)
 
     def gauges(self) -> dict[str, float]:
         """What this controller looks like now, by name; cheap, and safe from another thread."""
         image, term = self.follower.mirror.image, self.candidate.term
-        health = self._health(image)
+        health, owned = self._health(image), ownership(image)
         return {
             "active": float(term is not None),
             "terms": self.candidate.terms,
@@ -270,6 +285,9 @@ class ControllerEngine:
             "pending_deletions": len(image.deletions),
             "pending_removals": len(image.removals),
             "drained_brokers": sum(n.drained for n in image.nodes.values()),
+            "shards": owned.shards,
+            "unowned_shards": owned.unowned,
+            "shard_moves": 0 if term is None else term.shards.moves,
             "watchers": self.feed.watchers,
             "watcher_overflows": self.feed.overflows,
         }

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from headrace_common.core.errors import MetadataUnavailable
-from headrace_common.core.image import Node, NodeKey
+from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_controller.core.suspicion import Suspicions
@@ -89,8 +89,8 @@ class Deaths:
 
     async def look_at_silent(self, grace_ms: int) -> None:
         """
-        Look at nodes that have no stream open here: at all of them ``grace_ms`` after the term began, at brokers
-        every second, since they may follow a standby, whose word this controller does not hear.
+        Look at nodes that have no stream open here: at all of them ``grace_ms`` after the term began, at brokers and
+        coordinators every second, since they may follow a standby, whose word this controller does not hear.
         """
         await self._clock.sleep_ms(grace_ms)
         nodes = list(self._follower.mirror.image.nodes)
@@ -99,7 +99,8 @@ class Deaths:
                 if not self._streams.has(key):
                     self.stream_broke(key)
             await self._clock.sleep_ms(_LOOK_EVERY_MS)
-            nodes = [node.key for node in self._follower.mirror.image.brokers()]
+            known = self._follower.mirror.image.nodes
+            nodes = [key for key in known if key.role in {Role.BROKER, Role.COORDINATOR}]
 
     async def _look(self, node: Node) -> None:
         try:

@@ -31,6 +31,7 @@ from headrace_controller.core.sessions import Heartbeat, Sessions, may_be_unfenc
 from headrace_controller.core.store import Delete, Operation, Put, Unchanged
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.settling import Settling
+from headrace_controller.engine.shards import Shards
 from headrace_controller.engine.waiting import event_within
 from headrace_controller.engine.writer import Decision, Writer
 from headrace_controller.ports import NodeProbe, ProbeResult
@@ -85,6 +86,7 @@ class Nodes:
         writer: Writer,
         follower: Follower,
         settling: Settling,
+        shards: Shards,
         sessions: Sessions,
         probe: NodeProbe,
         clock: Clock,
@@ -92,6 +94,7 @@ class Nodes:
         self._writer = writer
         self._follower = follower
         self._settling = settling
+        self._shards = shards
         self._sessions = sessions
         self._probe = probe
         self._clock = clock
@@ -128,6 +131,8 @@ class Nodes:
                 await self.fence(old.key, "it registers again", epoch=old.epoch)
             if joining.node.key.role is Role.BROKER:
                 await self._unsettle(joining.node.key.id, joining.damaged, clean=clean)
+        if joining.node.key.role is Role.COORDINATOR:
+            await self._shards.settle()  # the new process must not find the epochs of the old one
         async with self._one_by_one:  # each takes the next epoch; side by side they would only conflict
             revision = await self._writer.decide(lambda: self._registration(joining))
         node = self._follower.mirror.image.nodes[joining.node.key]
@@ -154,7 +159,8 @@ class Nodes:
             log.info("node leaves", extra={"peer": str(node.key), "epoch": node.epoch})
         if not heartbeat.want_shutdown:
             return Vitals(node.fenced, may_shut_down=False)
-        await event_within(self._settling.settled, self._clock, _LEAVING_WAIT_MS)  # most need no second heartbeat
+        work = self._shards if node.key.role is Role.COORDINATOR else self._settling
+        await event_within(work.settled, self._clock, _LEAVING_WAIT_MS)  # most need no second heartbeat
         return Vitals(node.fenced, self._nothing_depends_on(node))
 
     def check_epoch(self, key: NodeKey, epoch: int) -> Node:
@@ -207,7 +213,7 @@ class Nodes:
 
         if await self._writer.decide(decision):
             log.warning("node fenced", extra={"peer": str(key), "epoch": epoch, "why": why})
-            self._settling.nodes_changed()
+            self._nodes_changed()
 
     async def fence_expired(self) -> None:
         """Fence every node whose session is over."""
@@ -310,16 +316,22 @@ class Nodes:
             return None if new == node else self._write(new)
 
         await self._writer.decide(decision)
-        self._settling.nodes_changed()
+        self._nodes_changed()
         return self._follower.mirror.image.nodes[key]
+
+    def _nodes_changed(self) -> None:
+        self._settling.nodes_changed()
+        self._shards.changed()
 
     def _write(self, node: Node) -> Decision:
         key = records.node_key(node.key)
         return Decision((Put(key, records.encode(node)),), (Unchanged(key, self._follower.mirror.mod_revision(key)),))
 
     def _nothing_depends_on(self, node: Node) -> bool:
-        if node.fenced or node.key.role is not Role.BROKER:
+        if node.fenced or node.key.role not in {Role.BROKER, Role.COORDINATOR}:
             return True
+        if node.key.role is Role.COORDINATOR:
+            return node.in_controlled_shutdown and self._shards_moved_from(node.key.id)
         image = self._follower.mirror.image
         if not node.in_controlled_shutdown or not self._settling.settled.is_set():
             return False
@@ -328,6 +340,16 @@ class Nodes:
         moved_at = self._moved_from(image.partitions.values(), node.key.id)
         others = [n for n in image.brokers() if not n.fenced and not n.in_controlled_shutdown]
         return all(self._sessions.image_revision(n.key) >= moved_at for n in others)
+
+    def _shards_moved_from(self, coordinator: NodeId) -> bool:
+        """It owns no shard, and whoever sends clients to coordinators, or is one, has seen that."""
+        if not self._shards.gave_up_by(coordinator):
+            return False
+        moved_at = self._shards.moved_at()
+        nodes = self._follower.mirror.image.nodes.values()
+        told = [n for n in nodes if n.key.role in {Role.BROKER, Role.COORDINATOR} and not n.fenced]
+        staying = [n for n in told if not n.in_controlled_shutdown]
+        return all(self._sessions.image_revision(n.key) >= moved_at for n in staying)
 
     def _moved_from(self, partitions: Iterable[Partition], broker: NodeId) -> int:
         """Newest revision of a partition that another broker leads and this one holds; 0: there is none."""

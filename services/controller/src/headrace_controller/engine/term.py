@@ -30,6 +30,7 @@ from headrace_controller.engine.producer_ids import ProducerIds
 from headrace_controller.engine.reassignments import Reassignments
 from headrace_controller.engine.settings import Settings
 from headrace_controller.engine.settling import Settling
+from headrace_controller.engine.shards import Shards
 from headrace_controller.engine.topics import Topics
 from headrace_controller.engine.writer import Writer
 from headrace_controller.ports import LogEndsSource, MetadataStore, NodeProbe, StoreOutcomeUnknown
@@ -76,11 +77,12 @@ class Term:
         self.writer.on_lost = self.lost.set
         sessions = Sessions(config.liveness.session_timeout_ms)
         self.settling = Settling(self.writer, follower, clock)
-        self.nodes = Nodes(self.writer, follower, self.settling, sessions, probe, clock)
         self.isr_changes = IsrChanges(self.settling)
         self.elections = Elections(follower, self.settling, outside.log_ends, clock)
         self.reassignments = Reassignments(follower, self.settling)
         self.topics = Topics(self.writer, follower, self.settling, tasks)
+        self.shards = Shards(self.writer, follower, self.topics, self.reassignments, clock)
+        self.nodes = Nodes(self.writer, follower, self.settling, self.shards, sessions, probe, clock)
         self.settings = Settings(self.writer, follower, self.settling)
         self.producer_ids = ProducerIds(self.writer, follower)
         self.deaths = Deaths(
@@ -116,6 +118,7 @@ class Term:
     def start(self) -> None:
         """Start the loops of the term."""
         self.spawn(self.settling.run(), "settling")
+        self.spawn(self.shards.run(), "shards")
         self.spawn(self.elections.recover(), "recovery")
         self.spawn(self.elections.keep_preferred(), "preferred leaders")
         self.spawn(self._watch_sessions(), "sessions")
@@ -132,10 +135,14 @@ class Term:
         """The image changed; called on the follower's task."""
         if step.nodes or step.removed_nodes:
             self.settling.nodes_changed()
+        moved = step.nodes or step.removed_nodes or step.cluster_configs is not None
+        if moved or any(t.internal for t in step.topics):
+            self.shards.changed()
         if step.topics:
             self.settling.topics_changed(t.topic_id for t in step.topics)
         arrived = {p.id.topic_id for p in step.partitions if can_finish(p)}
         if arrived:
+            self.shards.changed()  # what was on the move and is there now may get more replicas
             self.settling.reassignments_changed(arrived)
 
     async def _watch_sessions(self) -> None:

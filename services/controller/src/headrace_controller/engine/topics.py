@@ -87,7 +87,18 @@ class Topics:
         plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._busy)
         if validate_only:
             return self._described(plan, TopicId(bytes(16)))
-        self._busy.add(plan.name)
+        return await self.make(plan, timeout_ms=timeout_ms)
+
+    async def make(self, plan: Plan, *, timeout_ms: int) -> Described:
+        """
+        Create the topic of a plan; the creation goes on when the caller stops waiting.
+
+        Raises:
+            Conflict: a topic of this name is being changed.
+            RequestTimedOut: it is not finished; look for the topic later.
+            HeadraceError: as ``Writer.decide``; the topic does not exist.
+        """
+        self._take(plan.name)
         task = self._tasks.start(self._finished(plan), name=f"create {plan.name}")
         done, _ = await asyncio.wait([task], timeout=timeout_ms / 1_000)
         if not done:

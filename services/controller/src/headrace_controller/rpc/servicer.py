@@ -24,6 +24,7 @@ from headrace_common.rpc.convert import (
     partition_id_from_proto,
     partition_to_proto,
     role_from_proto,
+    shard_kind_from_proto,
     topic_id_from_proto,
     topic_to_proto,
 )
@@ -119,6 +120,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             reassigning_partition_count=health.reassigning,
             troubled=map(partition_to_proto, health.troubled),
             recovering_partition_count=health.recovering,
+            shard_count=status.shards.shards,
+            unowned_shard_count=status.shards.unowned,
         )
 
     async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
@@ -260,6 +263,13 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         """See controller.proto."""
         left = await self._engine.drain(NodeId(request.broker_id), drained=request.drained)
         return pb.DrainBrokerResponse(still_leading=left)
+
+    async def EnsureInternalTopic(
+        self, request: pb.EnsureInternalTopicRequest, context: Context
+    ) -> pb.EnsureInternalTopicResponse:
+        """See controller.proto."""
+        revision = await self._engine.ensure_internal_topic(shard_kind_from_proto(request.kind))
+        return pb.EnsureInternalTopicResponse(revision=revision)
 
     def _once(self, step: ImageDelta) -> cluster_pb2.MetadataUpdate:
         """Each step is encoded once, however many watch; the newest few are kept."""

@@ -1,0 +1,105 @@
+"""
+How topics of the system are made and kept: their settings, how many replicas they have, and when they get more.
+
+They are made when first needed, maybe on a cluster that is still starting; so they have as many replicas as there are
+brokers, up to what is set, and get more when brokers join. Called by the active controller.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from headrace_common.core.configs import BROKER_SETTINGS
+from headrace_common.core.errors import CoordinatorNotAvailable
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, Partition, ShardKind
+from headrace_controller.core.reassign import is_under_way
+from headrace_controller.core.topics import Chance, Plan, placed
+
+_PREFIXES: Mapping[ShardKind, str] = {ShardKind.GROUPS: "offsets.topic"}
+_SEGMENT_BYTES = 100 << 20
+"""Small segments: what is read when a shard moves is what compaction has not reached yet."""
+
+
+def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:
+    """
+    The internal topic of a kind, on the brokers there are.
+
+    Raises:
+        CoordinatorNotAvailable: too few brokers have joined; it will work when they have.
+    """
+    name, prefix = INTERNAL_TOPICS[kind], _PREFIXES[kind]
+    registered = image.brokers()
+    alive = sum(_takes(n) for n in registered)
+    expected = max(1, _number(image, "cluster.expected.brokers"))
+    if alive < expected:
+        raise CoordinatorNotAvailable(
+            f"topic {name} waits for brokers: {alive} of {expected} have joined "
+            "(cluster.expected.brokers); start the others, or lower that setting"
+        )
+    replicas = min(_number(image, f"{prefix}.replication.factor"), len(registered))
+    configs = {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": str(_number(image, f"{prefix}.min.isr")),
+        "segment.bytes": str(_SEGMENT_BYTES),
+        "unclean.leader.election.enable": "false",
+    }
+    assignments = placed(image, range(_number(image, f"{prefix}.num.partitions")), replicas, chance)
+    return Plan(name, configs, tuple(assignments), (), internal=True)
+
+
+def raised(image: ClusterImage) -> dict[PartitionId, tuple[NodeId, ...]]:
+    """
+    Replicas of internal partitions that have too few of them and could have more now.
+
+    The new ones go to the brokers that hold the fewest of the topic, other racks first; the first of each (its
+    preferred leader) is chosen anew, so that a topic made on one broker is not led by that one for ever.
+    """
+    takers = [n for n in image.brokers() if _takes(n) and not n.drained]
+    targets: dict[PartitionId, tuple[NodeId, ...]] = {}
+    for kind, name in INTERNAL_TOPICS.items():
+        topic = image.topic(name)
+        if topic is None:
+            continue
+        wanted = _number(image, f"{_PREFIXES[kind]}.replication.factor")
+        spread = _Spread(image.partitions_of(topic), takers)
+        for partition in image.partitions_of(topic):
+            target = spread.grown(partition, wanted)
+            if target != partition.replicas:
+                targets[partition.id] = target
+    return targets
+
+
+class _Spread:
+    """How many replicas and preferred leaderships of one topic each broker has, counted while more are given."""
+
+    def __init__(self, partitions: list[Partition], takers: list[Node]) -> None:
+        self._racks = {n.key.id: n.rack for n in takers}
+        self._held = Counter(r for p in partitions for r in p.replicas)
+        self._first = Counter(p.replicas[0] for p in partitions)
+
+    def grown(self, partition: Partition, wanted: int) -> tuple[NodeId, ...]:
+        replicas = partition.replicas
+        if is_under_way(partition) or len(replicas) >= wanted:
+            return replicas
+        chosen = list(replicas)
+        while len(chosen) < wanted and (free := [b for b in self._racks if b not in chosen]):
+            used = {self._racks.get(b) for b in chosen}
+            best = min(free, key=lambda b: (self._racks[b] is not None and self._racks[b] in used, self._held[b], b))
+            self._held[best] += 1
+            chosen.append(best)
+        if len(chosen) == len(replicas):
+            return replicas
+        first = min(chosen, key=lambda b: (b not in self._racks, self._first[b] - (b == chosen[0]), b != chosen[0], b))
+        self._first[chosen[0]] -= 1
+        self._first[first] += 1
+        return (first, *(b for b in chosen if b != first))
+
+
+def _takes(node: Node) -> bool:
+    return not node.fenced and not node.in_controlled_shutdown
+
+
+def _number(image: ClusterImage, name: str) -> int:
+    return int(image.cluster_configs.get(name, BROKER_SETTINGS[name].default))

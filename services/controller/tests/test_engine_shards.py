@@ -1,0 +1,189 @@
+"""Internal topics and owners of shards through a whole controller: joins, deaths, restarts and leaving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headrace_common.core.errors import CoordinatorNotAvailable, InvalidTopic
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role, ShardKind
+from headrace_controller.core.settings import Alteration, BrokerResource, Op, TopicResource
+from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.nodes import Joining
+from headrace_controller.ports import ProbeResult
+from headrace_controller.testing.harness import Cell, broker, cell
+
+TOPIC = "__consumer_offsets"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[Cell]:
+    async with cell() as made:
+        yield made
+
+
+def coordinator(number: int, *, start: int = 0) -> Node:
+    return Node(
+        key=NodeKey(Role.COORDINATOR, NodeId(number)),
+        grpc=Endpoint("127.0.0.1", 9600 + number),
+        incarnation=bytes([100 + number, start]) * 8,
+        epoch=0,
+    )
+
+
+def owned(engine: ControllerEngine) -> Counter[int]:
+    return Counter(s.owner for s in engine.image.shards.values())
+
+
+async def set_cluster(engine: ControllerEngine, name: str, value: str) -> None:
+    await engine.alter_configs(BrokerResource(None), [Alteration(name, Op.SET, value)], validate_only=False)
+
+
+class TestTheTopic:
+    async def test_it_is_made_once_however_many_ask(self, world: Cell) -> None:
+        engine = await world.active()
+        for number in (1, 2, 3):
+            await world.join(engine, broker(number))
+        answers = asyncio.gather(
+            *(engine.ensure_internal_topic(ShardKind.GROUPS) for _ in range(5)), return_exceptions=True
+        )
+        await world.until(answers.done)
+        results = answers.result()
+        assert sum(isinstance(r, int) for r in results) >= 1
+        assert all(isinstance(r, int | CoordinatorNotAvailable) for r in results)
+        topic = engine.image.topic(TOPIC)
+        assert topic is not None
+        assert topic.internal
+        revision = await engine.ensure_internal_topic(ShardKind.GROUPS)
+        assert revision <= engine.image.revision
+        assert engine.image.topic(TOPIC) is topic
+        assert len(engine.image.partitions) == 50
+
+    async def test_it_waits_for_the_expected_brokers(self, world: Cell) -> None:
+        engine = await world.active()
+        await world.join(engine, broker(1))
+        await set_cluster(engine, "cluster.expected.brokers", "2")
+        with pytest.raises(CoordinatorNotAvailable, match="1 of 2"):
+            await engine.ensure_internal_topic(ShardKind.GROUPS)
+        await world.join(engine, broker(2))
+        await engine.ensure_internal_topic(ShardKind.GROUPS)
+        assert world.partition(engine, TOPIC).replicas in {(1, 2), (2, 1)}
+
+    async def test_users_cannot_hurt_it(self, world: Cell) -> None:
+        engine = await world.active()
+        await world.join(engine, broker(1))
+        await engine.ensure_internal_topic(ShardKind.GROUPS)
+        with pytest.raises(InvalidTopic, match="internal"):
+            await engine.delete_topic(TOPIC)
+        with pytest.raises(InvalidTopic, match="internal"):
+            await engine.create_partitions(TOPIC, 60, (), validate_only=False)
+        change = Alteration("unclean.leader.election.enable", Op.SET, "true")
+        with pytest.raises(InvalidTopic, match="internal"):
+            await engine.alter_configs(TopicResource(TOPIC), [change], validate_only=False)
+
+    async def test_brokers_that_join_take_replicas(self, world: Cell) -> None:
+        engine = await world.active()
+        await set_cluster(engine, "offsets.topic.num.partitions", "6")
+        await world.join(engine, broker(1))
+        await engine.ensure_internal_topic(ShardKind.GROUPS)
+        assert world.partition(engine, TOPIC).replicas == (1,)
+        await world.join(engine, broker(2))
+        await world.until(lambda: all(set(p.replicas) == {1, 2} for p in engine.image.partitions.values()))
+        assert all(p.adding == (2,) for p in engine.image.partitions.values())
+
+
+class TestOwners:
+    async def start(self, world: Cell, *members: int) -> tuple[ControllerEngine, dict[int, int]]:
+        engine = await world.active()
+        await world.join(engine, broker(1))
+        epochs = {n: (await world.join(engine, coordinator(n))).epoch for n in members}
+        await engine.ensure_internal_topic(ShardKind.GROUPS)
+        await world.until(lambda: len(engine.image.shards) == 50)
+        return engine, epochs
+
+    async def test_without_coordinators_nobody_owns_them(self, world: Cell) -> None:
+        engine, _ = await self.start(world)
+        assert owned(engine) == {NO_NODE: 50}
+        assert engine.describe_cluster().shards.unowned == 50
+        await world.join(engine, coordinator(1))
+        await world.until(lambda: owned(engine) == {1: 50})
+        assert {s.epoch for s in engine.image.shards.values()} == {2}
+        assert engine.describe_cluster().shards.unowned == 0
+
+    async def test_a_second_one_takes_half(self, world: Cell) -> None:
+        engine, _ = await self.start(world, 1)
+        before = dict(engine.image.shards)
+        await world.join(engine, coordinator(2))
+        await world.until(lambda: owned(engine) == {1: 25, 2: 25})
+        for key, shard in engine.image.shards.items():
+            moved = shard.owner != before[key].owner
+            assert shard.epoch == before[key].epoch + moved
+
+    async def test_a_dead_process_loses_its_shards_at_once(self, world: Cell) -> None:
+        engine, _ = await self.start(world, 1, 2)
+        gone = coordinator(2).key
+        stream = asyncio.create_task(self.read(engine, gone))
+        await asyncio.sleep(0)
+        world.probe.results[gone] = ProbeResult.REFUSED
+        stream.cancel()
+        await world.until(lambda: owned(engine) == {1: 50}, ms=2_000)
+
+    async def test_silence_costs_the_shards_after_the_session(self, world: Cell) -> None:
+        engine, epochs = await self.start(world, 1, 2)
+        world.probe.results[coordinator(2).key] = ProbeResult.SILENT
+        for _ in range(8):
+            await world.beat(engine, coordinator(1), epochs[1])
+            await world.pass_ms(1_000)
+        assert owned(engine) == {1: 25, 2: 25}
+        for _ in range(3):
+            await world.beat(engine, coordinator(1), epochs[1])
+            await world.pass_ms(1_000)
+        await world.until(lambda: owned(engine) == {1: 50}, ms=1_000)
+
+    async def test_a_new_process_under_the_same_id_never_gets_the_old_epochs(self, world: Cell) -> None:
+        engine, _ = await self.start(world, 1)
+        before = dict(engine.image.shards)
+        world.probe.results[coordinator(1).key] = ProbeResult.REFUSED
+        joined = await engine.register(Joining(coordinator(1, start=1)))
+        assert owned(engine) == {NO_NODE: 50}, "taken away before the registration is answered"
+        await world.beat(engine, coordinator(1, start=1), joined.epoch)
+        await world.until(lambda: owned(engine) == {1: 50})
+        assert all(s.epoch > before[k].epoch for k, s in engine.image.shards.items())
+
+    async def test_leaving_waits_until_it_owns_nothing_and_the_others_know(self, world: Cell) -> None:
+        engine, epochs = await self.start(world, 1, 2)
+        leaving = asyncio.ensure_future(world.beat(engine, coordinator(2), epochs[2], want_shutdown=True))
+        await world.until(leaving.done)
+        assert not leaving.result().may_shut_down, "coordinator 1 and the broker have not said that they know"
+        await world.until(lambda: owned(engine) == {1: 50})
+        await world.beat(engine, coordinator(1), epochs[1])
+        await world.beat(engine, broker(1), engine.image.nodes[broker(1).key].epoch)
+        assert (await world.beat(engine, coordinator(2), epochs[2], want_shutdown=True)).may_shut_down
+        assert not engine.image.nodes[coordinator(2).key].fenced
+
+    async def test_the_last_one_may_leave_too(self, world: Cell) -> None:
+        engine, epochs = await self.start(world, 1)
+        first = asyncio.ensure_future(world.beat(engine, coordinator(1), epochs[1], want_shutdown=True))
+        await world.until(first.done)
+        await world.beat(engine, broker(1), engine.image.nodes[broker(1).key].epoch)
+        assert (await world.beat(engine, coordinator(1), epochs[1], want_shutdown=True)).may_shut_down
+        assert owned(engine) == {NO_NODE: 50}
+
+    async def test_another_controller_goes_on_where_the_first_stopped(self, world: Cell) -> None:
+        engine, _ = await self.start(world, 1)
+        second = await world.controller(2)
+        await engine.stop()
+        await world.until(lambda: second.candidate.term is not None)
+        assert owned(second) == {1: 50}
+        assert {s.epoch for s in second.image.shards.values()} == {1}
+        await world.join(second, coordinator(2))
+        await world.until(lambda: owned(second) == {1: 25, 2: 25})
+
+    @staticmethod
+    async def read(engine: ControllerEngine, key: NodeKey) -> None:
+        async for _ in engine.watch(key):
+            pass
