@@ -87,6 +87,18 @@ def test_an_eligible_replica_keeps_its_place_when_its_trimmed_log_is_cut_at_its_
     assert one((seed, "both", None)).anomaly is None
 
 
+@pytest.mark.parametrize("seed", [4815])
+def test_a_move_that_is_replaced_keeps_the_copies_that_min_isr_counts_on(seed: int) -> None:
+    """An in-sync copy was deleted, then the disk of the only other one was lost."""
+    assert one((seed, "both", None)).anomaly is None
+
+
+@pytest.mark.parametrize("seed", [1059, 1681, 2395])
+def test_schedules_that_the_model_got_wrong_once(seed: int) -> None:
+    """An answer that overtook others of its stream; a registration that was repeated after its answer was lost."""
+    assert one((seed, "both", None)).anomaly is None
+
+
 def test_every_fault_happens() -> None:
     seen = {name for seed in range(40, 70) for name in one((seed, "safety", None)).counts}
     assert {f"fault {name}" for name in FAULTS} <= seen
