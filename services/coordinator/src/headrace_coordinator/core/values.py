@@ -1,0 +1,113 @@
+"""
+The nouns of consumer groups, which events, effects, records and the state machines share. Immutable, without rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from headrace_common.core.ids import TopicId
+
+
+class Moment(NamedTuple):
+    """When something happened."""
+
+    mono_ms: float
+    """Monotonic; timeouts are counted on it. It means nothing to another process."""
+    wall_ms: int
+    """Since the epoch; what lasts longer than a process is dated by it: commits, and since when a group is empty."""
+
+
+class TopicInfo(NamedTuple):
+    """What groups need to know of a topic."""
+
+    topic_id: TopicId
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPartitions:
+    """Partitions of one topic, as on the wire."""
+
+    topic: str
+    topic_id: bytes
+    """16 bytes, or none where a classic member did not know it."""
+    partitions: tuple[int, ...]
+
+
+class GroupProtocol(Enum):
+    """Who computes the assignment; the value is what records hold."""
+
+    CLASSIC = 1
+    CONSUMER = 2
+
+
+class GroupState(Enum):
+    """Kafka's states. ASSIGNING and RECONCILING are of the server-side protocol, the two REBALANCEs of the classic."""
+
+    EMPTY = 1
+    PREPARING_REBALANCE = 2
+    COMPLETING_REBALANCE = 3
+    STABLE = 4
+    DEAD = 5
+    ASSIGNING = 6
+    RECONCILING = 7
+
+
+class MemberState(Enum):
+    """KIP-848: what a member has to do, or waits for."""
+
+    STABLE = 1
+    """It is at the target epoch and holds its target."""
+    UNREVOKED = 2
+    """It has to give partitions up before it moves to the next epoch."""
+    UNRELEASED = 3
+    """It is at the target epoch and waits for partitions that others still hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicSubscription:
+    """What a classic member says to whoever computes the assignment. Only ``topics`` is read here."""
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartitions, ...] = ()
+    generation: int = -1
+    rack: str = ""
+    user_data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicAssignment:
+    """What the leader gave one member. Nothing of it is read here."""
+
+    partitions: tuple[TopicPartitions, ...] = ()
+    user_data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a member of the server-side protocol wants to read: the union of both."""
+
+    topics: frozenset[str]
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """One committed position of a group."""
+
+    topic: str
+    offset: int
+    """The next record to read."""
+    leader_epoch: int
+    """Of the last record read; -1: not known."""
+    metadata: str
+    committed_at_ms: int
+    """Wall clock."""
+
+
+Topics = Mapping[str, TopicInfo]
+"""All topics that are not internal, by name."""
