@@ -169,6 +169,43 @@ def test_a_setting_that_had_no_effect_is_found(tmp_path: Path) -> None:
     assert wrong == ["compression is kLZ4Compression instead of kNoCompression"]
 
 
+def test_settings_of_a_store_that_is_there_come_from_its_options_file_unless_given_twice(tmp_path: Path) -> None:
+    RocksDbStore(tmp_path / "db", TINY).close()
+    other = StoreOptions(memtable_bytes=2 << 20, memtables_max=3, blob_file_bytes=2 << 20)
+    Rdict(str(tmp_path / "db"), rocksdb_store._rocks_options(other)).close()
+    wrong = rocksdb_store.wrong_options(tmp_path / "db", rocksdb_store._expected_options(other))
+    assert "write_buffer_size is 1048576 instead of 2097152" in wrong, "fixed in this rocksdict?"
+
+
+def test_a_store_opens_with_other_settings_than_it_was_made_with(tmp_path: Path) -> None:
+    store = RocksDbStore(tmp_path / "db", TINY)
+    fill(store, 10)
+    store.close()
+    other = StoreOptions(memtable_bytes=2 << 20, memtables_max=3, blob_file_bytes=2 << 20)
+    store = RocksDbStore(tmp_path / "db", other)
+    assert len(list(store.scan(b"k", b"l"))) == 10
+    store.close()
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "gone"])
+def test_a_damaged_options_file_is_replaced(tmp_path: Path, harm: str) -> None:
+    store = RocksDbStore(tmp_path / "db", TINY)
+    fill(store, 10)
+    store.close()
+    newest = max((tmp_path / "db").glob("OPTIONS-*"))
+    data = newest.read_bytes()
+    if harm == "flip":
+        newest.write_bytes(data.replace(b"max_write_buffer_number=2", b"max_write_buffer_number=3"))
+    elif harm == "cut":
+        newest.write_bytes(data[: data.index(b"level0_stop_writes_trigger")])
+    else:
+        newest.unlink()
+    for _ in range(2):
+        store = RocksDbStore(tmp_path / "db", TINY)
+        assert len(list(store.scan(b"k", b"l"))) == 10
+        store.close()
+
+
 def test_only_bytes_are_taken(store: RocksDbStore) -> None:
     batch = store.batch()
     with pytest.raises(Exception, match=r"."):

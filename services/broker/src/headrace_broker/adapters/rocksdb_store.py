@@ -146,7 +146,9 @@ class RocksDbStore:
         self._failure: StorageFailed | None = None
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         with mapped(f"opening {path}"):
-            self._db = Rdict(str(path), _rocks_options(sizes), access_type=access)
+            options = _rocks_options(sizes)
+            # Without the second, rocksdict takes the column family's settings from the OPTIONS file on disk.
+            self._db = Rdict(str(path), options, column_families={"default": options}, access_type=access)
         wrong = [] if read_only else wrong_options(path, _expected_options(sizes))
         assert not wrong, f"RocksDB did not take its options: {'; '.join(wrong)}"
         # Multi-get takes its read options from the handle only, so blobs get a handle of their own.
