@@ -15,7 +15,7 @@ from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.rows import EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
-from headrace_common.core.image import ClusterImage, Partition
+from headrace_common.core.image import ClusterImage, Partition, ShardKind
 
 
 class WriteStalled(Exception):
@@ -252,5 +252,14 @@ class Cluster(Protocol):
 
         Raises:
             HeadraceError: none were given.
+        """
+        ...
+
+    async def ensure_internal_topic(self, kind: ShardKind) -> int:
+        """
+        Have an internal topic made unless it is there; the revision of an image that has it.
+
+        Raises:
+            HeadraceError: there is none, as far as known; ask again.
         """
         ...

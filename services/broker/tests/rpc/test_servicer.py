@@ -55,6 +55,7 @@ async def served(
     try:
         async with running_broker(store, cluster, settings=EngineSettings(flush=flush)) as (broker, server):
             endpoint = Endpoint("127.0.0.1", server.port)
+            cluster.ensuring.set()
             cluster.show(image_of({"t": 3}, configs=configs, endpoint=endpoint, leader_epoch=1))
             await broker.follower.changed.wait()
             async with open_channel(f"127.0.0.1:{server.port}") as channel:
@@ -396,3 +397,17 @@ async def test_streams_that_clients_break_off_leave_nothing_behind(broker: Serve
     async with asyncio.timeout(20):
         while left():
             await asyncio.sleep(0.01)
+
+
+async def test_coordinators_are_found_or_the_answer_says_why_not(tmp_path: Path) -> None:
+    async with served(tmp_path / "data") as one:
+        answer = await one.stub.FindCoordinator(pb.FindCoordinatorRequest(type=pb.GROUP, keys=["g", "x" * 300]))
+        [group, long] = answer.coordinators
+        assert (group.key, group.error) == ("g", ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert "shard" in group.message
+        assert not group.HasField("endpoint")
+        assert (long.error, long.key) == (ErrorCode.INVALID_GROUP_ID, "x" * 249)
+        for wrong in (pb.FindCoordinatorRequest(), pb.FindCoordinatorRequest(type=9, keys=["g"])):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await one.stub.FindCoordinator(wrong)
+            assert error_from_rpc(refused.value).code is ErrorCode.INVALID_REQUEST

@@ -1,9 +1,9 @@
 """
 A node's tie to the cluster: registers it, says that it lives, follows the cluster image, and takes its leave.
 
-Brokers and admin services open one ``ControllerClient`` each. It finds the active controller by itself and keeps on
-trying for as long as it is open: controllers may be away for any time, the node then goes on with the image it has.
-One event loop; heartbeats come from a thread of their own.
+Brokers, coordinators and admin services open one ``ControllerClient`` each. It finds the active controller by itself
+and keeps on trying for as long as it is open: controllers may be away for any time, the node then goes on with the
+image it has. One event loop; heartbeats come from a thread of their own.
 """
 
 from __future__ import annotations
@@ -39,8 +39,14 @@ from headrace_common.core.image import (
     ImageStale,
     NodeKey,
     Role,
+    ShardKind,
 )
-from headrace_common.rpc.convert import delta_from_proto, node_key_to_proto, partition_ref_to_proto
+from headrace_common.rpc.convert import (
+    delta_from_proto,
+    node_key_to_proto,
+    partition_ref_to_proto,
+    shard_kind_to_proto,
+)
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -204,7 +210,7 @@ class ControllerClient:
             lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), timeout_ms=timeout_ms, repeatable=True
         )
 
-    # --- calls of a registered broker -------------------------------------------------------------------------
+    # --- calls of a registered node ---------------------------------------------------------------------------
 
     async def alter_partitions(
         self, changes: Sequence[pb.AlterPartition], *, timeout_ms: float = CALL_MS_MAX
@@ -261,6 +267,22 @@ class ControllerClient:
             repeatable=True,
         )
         return range(answer.first_id, answer.first_id + answer.count)
+
+    async def ensure_internal_topic(self, kind: ShardKind, *, timeout_ms: float = CALL_MS_MAX) -> int:
+        """
+        Have an internal topic made unless it is there; the revision of an image that has it.
+
+        Raises:
+            CoordinatorNotAvailable: it cannot be made now; the text says what it waits for.
+            HeadraceError: no controller answered in time.
+        """
+        request = pb.EnsureInternalTopicRequest(kind=shard_kind_to_proto(kind))
+        answer = await self._calls.active(
+            lambda stub, timeout: stub.EnsureInternalTopic(request, timeout=timeout),
+            timeout_ms=timeout_ms,
+            repeatable=True,
+        )
+        return int(answer.revision)
 
     def _epoch(self) -> int:
         if self._registered is None:

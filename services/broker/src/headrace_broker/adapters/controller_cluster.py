@@ -11,11 +11,12 @@ from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import error_for
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.image import ClusterImage, ShardKind
 from headrace_common.rpc.convert import partition_from_proto
 from headrace_proto.v1 import controller_pb2 as pb
 
 ISR_CALL_MS_MAX: Final = 5_000.0
+ENSURE_CALL_MS_MAX: Final = 5_000.0
 SESSION_MS_DEFAULT: Final = int(BROKER_SETTINGS["broker.session.timeout.ms"].default)
 
 
@@ -63,6 +64,10 @@ class ControllerCluster:
     async def allocate_producer_ids(self) -> range:
         """See ``Cluster``."""
         return await self._client.allocate_producer_ids()
+
+    async def ensure_internal_topic(self, kind: ShardKind) -> int:
+        """See ``Cluster``."""
+        return await self._client.ensure_internal_topic(kind, timeout_ms=ENSURE_CALL_MS_MAX)
 
 
 def _decision(one: pb.AlterPartitionResult) -> IsrDecision:

@@ -18,6 +18,7 @@ from headrace_broker.core.partition import Partition, segment_rows
 from headrace_broker.core.partition_events import CheckpointAsked, TrimAsked
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.cold_reader import ColdReader
+from headrace_broker.engine.coordinators import Coordinators
 from headrace_broker.engine.copy_session import Stored
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
@@ -107,6 +108,7 @@ class Broker:
         self.offsets = Offsets(self.replicas, store)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
         self.producer_ids = ProducerIds(cluster, tasks)
+        self.coordinators = Coordinators(self.replicas, self.follower, cluster, tasks)
         self._store = store
         self._cluster = cluster
         self._clock = clock

@@ -66,7 +66,8 @@ class ImageFollower:
         """Logs whose loss of records the image accepts, until their evidence is lowered."""
         self._to_delete = asyncio.Event()
         self.changed = asyncio.Event()
-        """Set after each image that was taken in."""
+        """Set after the first image that was taken in."""
+        self._moved = asyncio.Event()
 
     # --- at opening ---------------------------------------------------------------------------------------
 
@@ -109,6 +110,13 @@ class ImageFollower:
         if old.revision == 0:
             self._report_strays()
         self.changed.set()
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def until(self, revision: int) -> None:
+        """Return when an image of at least this revision was taken in."""
+        while self._replicas.image.revision < revision:
+            await self._moved.wait()
 
     async def _lower_evidence(self) -> None:
         """Before anything is written to logs whose loss was accepted: or they were damaged again after a restart."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.core.copying import CopyAnswer
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.broker import Trimmed
@@ -15,7 +16,7 @@ from headrace_broker.ports import RecoveryReport
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage, Role, Topic
-from headrace_common.rpc.convert import active_controller_to_proto, node_to_proto
+from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 
@@ -159,6 +160,17 @@ def trim_result(trimmed: Trimmed) -> pb.DeleteRecordsResult:
         message=None if error is None else text(error),
         log_start_offset=trimmed.log_start,
     )
+
+
+def coordinator(found: FoundCoordinator) -> pb.CoordinatorOfKey:
+    """One key of FindCoordinator."""
+    message = pb.CoordinatorOfKey(key=found.key, shard=found.shard, shard_epoch=found.shard_epoch)
+    if found.error is not None:
+        message.error, message.message = code(found.error), text(found.error)
+    elif found.node is not None:
+        message.coordinator = found.node.key.id
+        message.endpoint.CopyFrom(endpoint_to_proto(found.node.grpc))
+    return message
 
 
 def metadata(

@@ -23,6 +23,7 @@ from headrace_broker.engine.produce import ProduceEntry, ProduceSession
 from headrace_broker.rpc import encode
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
+from headrace_common.core.image import ShardKind
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
@@ -246,6 +247,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             request.producer_epoch if request.HasField("producer_epoch") else None,
         )
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
+
+    async def FindCoordinator(self, request: pb.FindCoordinatorRequest, context: Context) -> pb.FindCoordinatorResponse:
+        """See the proto."""
+        del context
+        if request.type != pb.GROUP:
+            raise Rejected(f"coordinators of type {request.type} are not known here; ask for GROUP")
+        found = await self._broker.coordinators.find(ShardKind.GROUPS, request.keys)
+        return pb.FindCoordinatorResponse(coordinators=map(encode.coordinator, found))
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
         """See the proto."""

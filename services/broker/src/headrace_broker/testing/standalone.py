@@ -19,8 +19,19 @@ from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import IsrDecision, LogStore
 from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Partition, Role, Topic
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    INTERNAL_TOPICS,
+    ClusterImage,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
+    ShardKind,
+    Topic,
+)
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
@@ -86,6 +97,28 @@ class FakeCluster:
         first, self.next_producer_id = self.next_producer_id, self.next_producer_id + 1000
         return range(first, first + 1000)
 
+    ensured: int = 0
+    ensuring: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a test: internal topics are made; until then whoever asks for one waits."""
+    not_ensured: HeadraceError | None = None
+
+    async def ensure_internal_topic(self, kind: ShardKind) -> int:
+        """Makes it with four partitions led by broker 1; its shards have no owner."""
+        self.ensured += 1
+        await self.ensuring.wait()
+        if self.not_ensured is not None:
+            raise self.not_ensured
+        made = image_of({INTERNAL_TOPICS[kind]: 4})
+        self.show(
+            replace(
+                self.image,
+                topics={**self.image.topics, **made.topics},
+                topic_ids={**self.image.topic_ids, **made.topic_ids},
+                partitions={**self.image.partitions, **made.partitions},
+            )
+        )
+        return self.image.revision
+
 
 def image_of(
     topics: Mapping[str, int],
@@ -98,7 +131,8 @@ def image_of(
     """An image in which broker 1 leads all partitions of ``topics`` (name to partition count)."""
     node = Node(NodeKey(Role.BROKER, BROKER_ID), endpoint, INCARNATION, 1, fenced=False, version="0.1.0")
     made = [
-        Topic(name, topic_id_of(name), count, dict((configs or {}).get(name, {}))) for name, count in topics.items()
+        Topic(name, topic_id_of(name), count, dict((configs or {}).get(name, {})), name in INTERNAL_TOPICS.values())
+        for name, count in topics.items()
     ]
     partitions = [
         Partition(PartitionId(topic.topic_id, n), (BROKER_ID,), (BROKER_ID,), BROKER_ID, leader_epoch, leader_epoch)

@@ -1,0 +1,52 @@
+"""
+Which coordinator answers for a group, by the cluster image. ``FindCoordinator`` asks; nobody else computes this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, InvalidGroupId
+from headrace_common.core.ids import NO_NODE, NodeId
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, NodeKey, Role, ShardKey, ShardKind
+from headrace_common.core.murmur2 import partition_for
+
+GROUP_ID_CHARS_MAX: Final = 249
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCoordinator:
+    """The answer for one key: a coordinator, or why there is none now."""
+
+    key: str
+    shard: int = -1
+    """-1: not known, the internal topic does not exist."""
+    shard_epoch: int = 0
+    node: Node | None = None
+    error: HeadraceError | None = None
+
+
+def coordinator_of(kind: ShardKind, key: str, image: ClusterImage) -> FoundCoordinator:
+    """Who answers for ``key`` now; the error is ``InvalidGroupId`` or ``CoordinatorNotAvailable``."""
+    if not 1 <= len(key) <= GROUP_ID_CHARS_MAX:
+        return FoundCoordinator(
+            key[:GROUP_ID_CHARS_MAX],
+            error=InvalidGroupId(f"a group id has 1 to {GROUP_ID_CHARS_MAX} characters, not {len(key)}"),
+        )
+    topic = image.topic(INTERNAL_TOPICS[kind])
+    if topic is None:
+        missing = f"topic {INTERNAL_TOPICS[kind]} does not exist yet; try again in a moment"
+        return FoundCoordinator(key, error=CoordinatorNotAvailable(missing))
+    number = partition_for(key.encode(), topic.partition_count)
+    shard = image.shards.get(ShardKey(kind, number))
+    owner, epoch = (NO_NODE, 0) if shard is None else (shard.owner, shard.epoch)
+    node = image.nodes.get(NodeKey(Role.COORDINATOR, owner))
+    if node is None or node.fenced:
+        return FoundCoordinator(key, number, epoch, error=CoordinatorNotAvailable(_unserved(number, owner)))
+    return FoundCoordinator(key, number, epoch, node)
+
+
+def _unserved(number: int, owner: NodeId) -> str:
+    why = "no coordinator has it" if owner == NO_NODE else f"coordinator {owner}, which has it, is away"
+    return f"shard {number} is not served: {why}; try again in a moment, and see that a coordinator runs"

@@ -1,0 +1,89 @@
+"""
+FindCoordinator: by the image, and by asking the controller for the internal topic when there is none yet.
+
+However many callers wait, the controller is asked once at a time; each caller waits for a bounded time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from headrace_broker.core.coordination import FoundCoordinator, coordinator_of
+from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.replicas import Replicas
+from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, Rejected
+from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
+from headrace_common.runtime.tasks import TaskRunner
+
+KEYS_PER_REQUEST_MAX: Final = 1_000
+CALLER_WAIT_S: Final = 10.0
+
+
+class InternalTopics(Protocol):
+    """Who makes internal topics."""
+
+    async def ensure_internal_topic(self, kind: ShardKind) -> int:
+        """
+        The revision of an image that has the topic.
+
+        Raises:
+            HeadraceError: there is none, as far as known; ask again.
+        """
+        ...
+
+
+class Coordinators:
+    """One for the broker."""
+
+    def __init__(
+        self, replicas: Replicas, follower: ImageFollower, controller: InternalTopics, tasks: TaskRunner
+    ) -> None:
+        self._replicas = replicas
+        self._follower = follower
+        self._controller = controller
+        self._tasks = tasks
+        self._making: dict[ShardKind, asyncio.Task[HeadraceError | None]] = {}
+
+    async def find(self, kind: ShardKind, keys: Sequence[str]) -> list[FoundCoordinator]:
+        """
+        One answer per key, in order.
+
+        Raises:
+            Rejected: no keys, or too many.
+        """
+        if not 1 <= len(keys) <= KEYS_PER_REQUEST_MAX:
+            raise Rejected(f"a request takes 1 to {KEYS_PER_REQUEST_MAX} keys, not {len(keys)}; split it")
+        missing = None
+        if self._replicas.image.topic(INTERNAL_TOPICS[kind]) is None:
+            missing = await self._made(kind)
+        found = [coordinator_of(kind, key, self._replicas.image) for key in keys]
+        if missing is None:
+            return found
+        return [FoundCoordinator(one.key, error=missing) if _unknown_shard(one) else one for one in found]
+
+    async def _made(self, kind: ShardKind) -> HeadraceError | None:
+        """None: the topic is there; else why not."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._make(kind)), CALLER_WAIT_S)
+        except TimeoutError:
+            return CoordinatorNotAvailable(f"topic {INTERNAL_TOPICS[kind]} is still being made; try again in a moment")
+
+    def _make(self, kind: ShardKind) -> asyncio.Task[HeadraceError | None]:
+        making = self._making.get(kind)
+        if making is None or making.done():
+            making = self._making[kind] = self._tasks.start(self._ensure(kind), name=f"make-{kind.value}-topic")
+        return making
+
+    async def _ensure(self, kind: ShardKind) -> HeadraceError | None:
+        try:
+            revision = await self._controller.ensure_internal_topic(kind)
+        except HeadraceError as error:
+            return CoordinatorNotAvailable(f"topic {INTERNAL_TOPICS[kind]} could not be made: {error}")
+        await self._follower.until(revision)
+        return None
+
+
+def _unknown_shard(found: FoundCoordinator) -> bool:
+    return isinstance(found.error, CoordinatorNotAvailable) and found.shard < 0
