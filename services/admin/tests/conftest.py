@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.config import Limits
 from headrace_admin.engine.administration import Administration
@@ -26,22 +27,26 @@ class Rest:
 
     cluster: MemoryCluster
     log: MemoryMessages
+    coordinators: MemoryCoordinators
     app: FastAPI
     client: httpx.AsyncClient
     ready: list[bool] = field(default_factory=lambda: [True])
 
 
-def make_app(cluster: MemoryCluster, log: MemoryMessages, ready: list[bool]) -> FastAPI:
+def make_app(
+    cluster: MemoryCluster, log: MemoryMessages, coordinators: MemoryCoordinators, ready: list[bool]
+) -> FastAPI:
     messages = Messages(log, cluster, LIMITS)
     engine = Administration(cluster, cluster, cluster)
-    engines = Engines.over(engine, messages, FakeClock())
+    engines = Engines.over(engine, messages, coordinators, FakeClock())
     return rest_app(engines, LIMITS, ready=lambda: ready[0], local_only=True)
 
 
 @pytest.fixture
 async def rest() -> AsyncIterator[Rest]:
     cluster, log, ready = MemoryCluster(), MemoryMessages(), [True]
-    app = make_app(cluster, log, ready)
+    coordinators = MemoryCoordinators(cluster)
+    app = make_app(cluster, log, coordinators, ready)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9480") as client:
-        yield Rest(cluster, log, app, client, ready)
+        yield Rest(cluster, log, coordinators, app, client, ready)

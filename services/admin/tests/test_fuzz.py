@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.config import Limits
 from headrace_admin.engine.administration import Administration
@@ -52,10 +53,16 @@ class World:
 
     def __init__(self) -> None:
         cluster = MemoryCluster()
+        cluster.start_coordinators(1)
+        coordinators = MemoryCoordinators(cluster)
+        self.coordinators = coordinators
         limits = Limits(body_bytes_max=64_000)
         self.app = rest_app(
             Engines.over(
-                Administration(cluster, cluster, cluster), Messages(MemoryMessages(), cluster, limits), Impatient()
+                Administration(cluster, cluster, cluster),
+                Messages(MemoryMessages(), cluster, limits),
+                coordinators,
+                Impatient(),
             ),
             limits,
             ready=lambda: True,
@@ -154,7 +161,7 @@ def send_drawn(world: World, data: st.DataObject) -> None:
     broken = data.draw(st.booleans())
     url, query = path, {}
     for parameter in operation.get("parameters", ()):
-        if parameter["name"] in {"topic", "confirm"}:
+        if parameter["name"] in {"topic", "confirm", "group"}:
             value = data.draw(names if broken else st.just("t"))
         elif parameter["name"] == "offset" and not broken:
             value = data.draw(st.sampled_from(["0", "1", "earliest", "latest"]))
@@ -170,6 +177,7 @@ def send_drawn(world: World, data: st.DataObject) -> None:
         request["content"] = json.dumps(body)
         request["headers"] = {"content-type": "application/json"}
     world.send("POST", "/v1/topics", json={"name": "t", "partitions": 3})  # it may be there already, or be deleted
+    world.coordinators.commit("t", {("t", 0): 0})
     answer = world.send(method.upper(), url, **request)
     check(answer, f"{method} {url} {request}")
     world.answers[(method, path)].add(answer.status_code // 100)
@@ -181,7 +189,7 @@ def test_any_bytes_as_a_body(world: World, data: st.DataObject, body: bytes) -> 
     writing = [(m, p) for m, p, o in world.operations if "requestBody" in o]
     method, path = data.draw(st.sampled_from(writing))
     content_type = data.draw(st.sampled_from(["application/json", "application/json; charset=x", "text/plain"]))
-    url = path.replace("{topic}", "t").replace("{broker}", "1")
+    url = path.replace("{topic}", "t").replace("{group}", "t").replace("{broker}", "1")
     answer = world.send(method.upper(), url, content=body, headers={"content-type": content_type})
     check(answer, f"{method} {url} {body!r}")
 

@@ -347,6 +347,7 @@ async def test_requests_are_measured_by_route() -> None:
     import httpx
 
     from headrace_admin.adapters.memory_cluster import MemoryCluster
+    from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
     from headrace_admin.adapters.memory_messages import MemoryMessages
     from headrace_admin.config import Limits
     from headrace_admin.engine.administration import Administration
@@ -360,7 +361,7 @@ async def test_requests_are_measured_by_route() -> None:
     engine = Administration(cluster, cluster, cluster)
     with open_metrics("admin", 1, Endpoint("127.0.0.1", 0)) as metrics:
         messages = Messages(MemoryMessages(), cluster, Limits())
-        engines = Engines.over(engine, messages, SystemClock())
+        engines = Engines.over(engine, messages, MemoryCoordinators(cluster), SystemClock())
         app = rest_app(engines, Limits(), ready=lambda: True, local_only=True, meter=metrics.meter)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

@@ -12,9 +12,14 @@ import pytest
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.memory_cluster import MemoryCluster
+from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.coordination import Coordination
+from headrace_admin.engine.groups import Groups
+from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.resets import Resets
 from headrace_admin.engine.statuses import Statuses
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient
@@ -46,6 +51,7 @@ QUIET = ServerConfig(drain_ms_max=0)
 @dataclass
 class Face:
     cluster: MemoryCluster
+    coordinators: MemoryCoordinators
     stub: Any
 
 
@@ -54,12 +60,21 @@ async def face() -> AsyncIterator[Face]:
     cluster = MemoryCluster()
     engine = Administration(cluster, cluster, cluster)
     clock = FakeClock()
-    servicer = AdminServicer(engine, Reassignments(engine, clock), Statuses(cluster, cluster, Absences(clock)))
+    coordinators = MemoryCoordinators(cluster)
+    logs = LogOffsets(cluster, cluster)
+    groups = Groups(cluster, coordinators, Coordination(cluster, cluster, clock), logs, clock)
+    servicer = AdminServicer(
+        engine,
+        Reassignments(engine, clock),
+        Statuses(cluster, cluster, Absences(clock)),
+        groups,
+        Resets(groups, clock),
+    )
     async with (
         GrpcService.open(QUIET, [(add_AdminServicer_to_server, servicer)]) as server,
         open_channel(f"127.0.0.1:{server.port}") as channel,
     ):
-        yield Face(cluster, AdminStub(channel))
+        yield Face(cluster, coordinators, AdminStub(channel))
 
 
 async def test_every_operation_answers(face: Face) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
+from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.adapters.http_server import HttpServer
 from headrace_admin.config import AdminConfig
@@ -32,6 +33,8 @@ from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 VERSION: Final = "0.1.0"
 _LEAVE_MS: Final = 1_500.0
+_COORDINATOR_MS_MAX: Final = 8_000
+"""One call to a coordinator: longer than it waits for its own log, short enough to find the next one."""
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _log = logger(__name__)
@@ -60,11 +63,13 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         cluster = GrpcCluster(client)
         brokers = GrpcBrokers(cluster, config.limits.call_ms_max)
         stack.push_async_callback(brokers.close)
+        coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
+        stack.push_async_callback(coordinators.close)
         log = HeadraceMessages(cluster)
         stack.push_async_callback(log.close)
         engine = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
         messages = Messages(log, cluster, config.limits)
-        engines = Engines.over(engine, messages, SystemClock())
+        engines = Engines.over(engine, messages, coordinators, SystemClock())
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         app = rest_app(
             engines,
@@ -79,7 +84,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         grpc = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
-                [(add_AdminServicer_to_server, AdminServicer(engine, engines.reassignments, engines.statuses))],
+                [(add_AdminServicer_to_server, _servicer(engines))],
                 ["headrace.v1.Admin"],
                 [tracing, RpcMetrics(metrics.meter)],
                 serving=False,
@@ -91,6 +96,12 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")
         await run_until(stop, tasks)
         await _leave(client)
+
+
+def _servicer(engines: Engines) -> AdminServicer:
+    return AdminServicer(
+        engines.administration, engines.reassignments, engines.statuses, engines.groups, engines.resets
+    )
 
 
 def _node(config: AdminConfig, grpc: Endpoint, http: Endpoint, metrics: Endpoint | None) -> Node:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headrace_common.core.ids import NodeId, Offset
+from headrace_common.core.ids import Endpoint, NodeId, Offset
 from headrace_common.core.image import ClusterImage
-from headrace_proto.v1 import broker_pb2, controller_pb2
+from headrace_proto.v1 import broker_pb2, controller_pb2, coordinator_pb2
 
 
 class Cluster(Protocol):
@@ -114,6 +114,70 @@ class Brokers(Protocol):
         self, broker: NodeId, request: broker_pb2.DescribeLogsRequest
     ) -> broker_pb2.DescribeLogsResponse:
         """Raises: ``HeadraceError``."""
+        ...
+
+    async def list_offsets(
+        self, broker: NodeId, request: broker_pb2.ListOffsetsRequest
+    ) -> broker_pb2.ListOffsetsResponse:
+        """Each partition has its own error. Raises: ``HeadraceError``."""
+        ...
+
+    async def fetch(self, broker: NodeId, request: broker_pb2.FetchRequest) -> broker_pb2.FetchResponse:
+        """One request and its answer. Raises: ``HeadraceError``."""
+        ...
+
+    async def find_coordinator(
+        self, broker: NodeId, request: broker_pb2.FindCoordinatorRequest
+    ) -> broker_pb2.FindCoordinatorResponse:
+        """Makes the internal topic where there is none. Each key has its own error. Raises: ``HeadraceError``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorPlace:
+    """Whom to ask about some groups, and where."""
+
+    id: NodeId
+    endpoint: Endpoint
+
+
+class Coordinators(Protocol):
+    """Single coordinators; whoever is not the group's says ``NotCoordinator``. What is answered is durable."""
+
+    async def list_groups(
+        self, place: CoordinatorPlace, request: coordinator_pb2.ListGroupsRequest
+    ) -> coordinator_pb2.ListGroupsResponse:
+        """The groups of its shards. Raises: ``HeadraceError``."""
+        ...
+
+    async def describe_groups(
+        self, place: CoordinatorPlace, request: coordinator_pb2.DescribeGroupsRequest
+    ) -> coordinator_pb2.DescribeGroupsResponse:
+        """Each group has its own error. Raises: ``HeadraceError``."""
+        ...
+
+    async def fetch_offsets(
+        self, place: CoordinatorPlace, request: coordinator_pb2.FetchOffsetsRequest
+    ) -> coordinator_pb2.FetchOffsetsResponse:
+        """Nothing at all where there is no such group. Raises: ``HeadraceError``."""
+        ...
+
+    async def commit_offsets(
+        self, place: CoordinatorPlace, request: coordinator_pb2.CommitOffsetsRequest
+    ) -> coordinator_pb2.CommitOffsetsResponse:
+        """Each partition has its own error. Raises: ``UnknownOutcome``: it may be done; it may be repeated."""
+        ...
+
+    async def delete_groups(
+        self, place: CoordinatorPlace, request: coordinator_pb2.DeleteGroupsRequest
+    ) -> coordinator_pb2.DeleteGroupsResponse:
+        """Each group has its own error. Raises: ``UnknownOutcome``: some may be gone."""
+        ...
+
+    async def delete_offsets(
+        self, place: CoordinatorPlace, request: coordinator_pb2.DeleteOffsetsRequest
+    ) -> coordinator_pb2.DeleteOffsetsResponse:
+        """Each partition has its own error. Raises: ``UnknownOutcome``: some may be gone; it may be repeated."""
         ...
 
 

@@ -8,12 +8,13 @@ import grpc
 import grpc.aio
 
 from headrace_admin.ports import Cluster
-from headrace_common.core.errors import NetworkFailed
+from headrace_common.core.errors import NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
 if TYPE_CHECKING:
@@ -39,6 +40,38 @@ class GrpcBrokers:
         """The logs of one broker."""
         try:
             return await (await self._stub(broker)).DescribeLogs(request, timeout=self._timeout)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """Offsets by position or by time, of one leader."""
+        try:
+            return await (await self._stub(broker)).ListOffsets(request, timeout=self._timeout)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    async def fetch(self, broker: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
+        """A stream of one request."""
+        stub = await self._stub(broker)
+        call = stub.Fetch(timeout=self._timeout)
+        try:
+            await call.write(request)
+            await call.done_writing()
+            answer = await call.read()
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+        finally:
+            call.cancel()
+        if not isinstance(answer, pb.FetchResponse):
+            raise NetworkFailed(f"broker {broker} ended the stream without an answer; it is stopping, try again")
+        if answer.error != errors_pb2.NONE:
+            raise error_for(answer.error, answer.message)
+        return answer
+
+    async def find_coordinator(self, broker: NodeId, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
+        """Who has the shards of some groups, as one broker knows it."""
+        try:
+            return await (await self._stub(broker)).FindCoordinator(request, timeout=self._timeout)
         except grpc.RpcError as failure:
             raise error_from_rpc(failure) from failure
 

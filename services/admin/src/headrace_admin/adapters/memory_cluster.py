@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headrace_admin.adapters.memory_reading import MemoryReading
 from headrace_common.core.configs import TOPIC_SETTINGS, check_broker_configs, check_topic_configs
 from headrace_common.core.errors import (
     ElectionNotNeeded,
     HeadraceError,
     InvalidPartitions,
     InvalidReplicaAssignment,
-    NetworkFailed,
     NoReassignmentInProgress,
     NotFound,
     OffsetOutOfRange,
@@ -45,10 +45,11 @@ from headrace_proto.v1 import broker_pb2, cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 
-class MemoryCluster:
+class MemoryCluster(MemoryReading):
     """All three ports over one image; brokers in ``down`` cannot be reached."""
 
     def __init__(self, brokers: Iterable[int] = (1, 2)) -> None:
+        super().__init__()
         nodes = {}
         for n in brokers:
             key = NodeKey(Role.BROKER, NodeId(n))
@@ -401,10 +402,6 @@ class MemoryCluster:
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
         return topic
-
-    def _reach(self, broker: NodeId) -> None:
-        if broker in self.down:
-            raise NetworkFailed(f"broker {broker} does not answer")
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -47,7 +47,7 @@ class Administration:
     def __init__(self, cluster: Cluster, controllers: Controllers, brokers: Brokers) -> None:
         self.cluster = cluster
         self.controllers = controllers
-        self._brokers = brokers
+        self.brokers = brokers
 
     # --- logs -------------------------------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ class Administration:
     ) -> dict[PartitionId, broker_pb2.DeleteRecordsResult]:
         ids = [PartitionId(TopicId(p.topic_id), p.partition) for p in partitions]
         try:
-            answer = await self._brokers.delete_records(broker, broker_pb2.DeleteRecordsRequest(partitions=partitions))
+            answer = await self.brokers.delete_records(broker, broker_pb2.DeleteRecordsRequest(partitions=partitions))
         except HeadraceError as error:
             return {i: _trim_failed(i, error) for i in ids}
         return dict(zip(ids, answer.partitions, strict=True))
@@ -120,7 +120,7 @@ class Administration:
         limit_ms = _AWAY_ASK_MS_MAX if node is None or node.fenced else _ASK_MS_MAX
         try:
             async with asyncio.timeout(limit_ms / 1_000):
-                logs = await self._brokers.describe_logs(broker, request)
+                logs = await self.brokers.describe_logs(broker, request)
         except TimeoutError:
             late = NetworkFailed(f"broker {broker} did not tell its logs within {limit_ms / 1_000:g} s")
             return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(late))

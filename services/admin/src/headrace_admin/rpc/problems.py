@@ -45,6 +45,11 @@ _NEXT_STEP: Final[Mapping[Kind, str]] = {
     Kind.DAMAGED: "Stop writing there and look at the broker's log; an operator has to decide.",
     Kind.INTERNAL: "This is a fault of Headrace; its log has the details.",
 }
+_NEXT_STEP_OF_CODE: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.NON_EMPTY_GROUP: "Stop the group's members, wait until GET /v1/groups/{group} shows none, and repeat it.",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read the topic, or have them read others; repeat it.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "Check the id; GET /v1/groups lists those there are.",
+}
 _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     404: "There is nothing here",
     405: "The method is not allowed here",
@@ -70,7 +75,7 @@ def problem_body(error: HeadraceError, instance: str) -> dict[str, Any]:
         "instance": instance,
         "code": error.code.name,
         "retriable": error.retriable,
-        "next_step": _NEXT_STEP[error.kind],
+        "next_step": _NEXT_STEP_OF_CODE.get(error.code) or _NEXT_STEP[error.kind],
     }
 
 

@@ -20,9 +20,14 @@ from starlette.responses import Response
 from headrace_admin.config import Limits
 from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.coordination import Coordination
+from headrace_admin.engine.groups import Groups
+from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.resets import Resets
 from headrace_admin.engine.statuses import Statuses
+from headrace_admin.ports import Coordinators
 from headrace_admin.rpc import models
 from headrace_admin.rpc.docs_page import docs_routes
 from headrace_admin.rpc.json_gate import JsonGate
@@ -30,6 +35,7 @@ from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
 from headrace_admin.rpc.rest_broker_changes import broker_change_routes
 from headrace_admin.rpc.rest_cluster import cluster_routes
 from headrace_admin.rpc.rest_elections import election_routes
+from headrace_admin.rpc.rest_groups import group_routes
 from headrace_admin.rpc.rest_messages import message_routes
 from headrace_admin.rpc.rest_metrics import RestMetrics
 from headrace_admin.rpc.rest_reassignments import reassignment_routes
@@ -71,12 +77,18 @@ class Engines:
     messages: Messages
     reassignments: Reassignments
     statuses: Statuses
+    groups: Groups
+    resets: Resets
 
     @staticmethod
-    def over(administration: Administration, messages: Messages, clock: Clock) -> Engines:
-        """All of them, over the ports that ``administration`` has."""
-        statuses = Statuses(administration.cluster, administration.controllers, Absences(clock))
-        return Engines(administration, messages, Reassignments(administration, clock), statuses)
+    def over(administration: Administration, messages: Messages, coordinators: Coordinators, clock: Clock) -> Engines:
+        """All of them, over ``coordinators`` and the ports that ``administration`` has."""
+        cluster, brokers = administration.cluster, administration.brokers
+        statuses = Statuses(cluster, administration.controllers, Absences(clock))
+        logs = LogOffsets(cluster, brokers)
+        groups = Groups(cluster, coordinators, Coordination(cluster, brokers, clock), logs, clock)
+        reassignments = Reassignments(administration, clock)
+        return Engines(administration, messages, reassignments, statuses, groups, Resets(groups, clock))
 
 
 def rest_app(
@@ -114,6 +126,7 @@ def rest_app(
     app.include_router(election_routes(engines.administration))
     app.include_router(topic_routes(engines.administration))
     app.include_router(message_routes(engines.messages))
+    app.include_router(group_routes(engines.groups, engines.resets))
     app.include_router(docs_routes())
     _health(app, ready)
     _errors(app)

@@ -7,11 +7,14 @@ from typing import Any
 from typing_extensions import override
 
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.groups import Groups
 from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.resets import Resets
 from headrace_admin.engine.statuses import Statuses
+from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc.messages_out import leaving_message, progress_message, rebalance_message, status_message
 from headrace_common.rpc.convert import partition_id_from_proto
-from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
 
@@ -21,10 +24,19 @@ Context = Any
 class AdminServicer(GeneratedServicer):
     """One engine call per RPC; errors pass to the interceptor."""
 
-    def __init__(self, engine: Administration, reassignments: Reassignments, statuses: Statuses) -> None:
+    def __init__(
+        self,
+        engine: Administration,
+        reassignments: Reassignments,
+        statuses: Statuses,
+        groups: Groups,
+        resets: Resets,
+    ) -> None:
         self._engine = engine
         self._reassignments = reassignments
         self._statuses = statuses
+        self._groups = groups
+        self._resets = resets
         self._controllers = engine.controllers
 
     @override
@@ -133,6 +145,51 @@ class AdminServicer(GeneratedServicer):
             request.broker_id, validate_only=request.validate_only, throttle_bytes_per_s=_throttle(request)
         )
         return leaving_message(leaving, self._engine.cluster.image)
+
+    @override
+    async def ListGroups(
+        self, request: admin_pb2.ListClusterGroupsRequest, context: Context
+    ) -> admin_pb2.ListClusterGroupsResponse:
+        return out.listing_message(await self._groups.listing(request.states))
+
+    @override
+    async def DescribeGroups(
+        self, request: coordinator_pb2.DescribeGroupsRequest, context: Context
+    ) -> coordinator_pb2.DescribeGroupsResponse:
+        described = await self._groups.describe(request.group_ids)
+        return coordinator_pb2.DescribeGroupsResponse(
+            groups=[out.described_message(i, described[i]) for i in request.group_ids]
+        )
+
+    @override
+    async def DescribeGroupLag(
+        self, request: admin_pb2.DescribeGroupLagRequest, context: Context
+    ) -> admin_pb2.DescribeGroupLagResponse:
+        group, lags = await self._groups.lag(request.group_id, request.topics, ages=not request.without_age)
+        return out.lag_message(group, lags)
+
+    @override
+    async def ResetOffsets(
+        self, request: admin_pb2.ResetOffsetsRequest, context: Context
+    ) -> admin_pb2.ResetOffsetsResponse:
+        reset = await self._resets.reset(
+            request.group_id, out.named(request.partitions), out.target_of(request), execute=request.execute
+        )
+        return out.reset_message(reset)
+
+    @override
+    async def DeleteGroups(
+        self, request: coordinator_pb2.DeleteGroupsRequest, context: Context
+    ) -> coordinator_pb2.DeleteGroupsResponse:
+        results = await self._groups.delete(request.group_ids)
+        return coordinator_pb2.DeleteGroupsResponse(groups=[out.group_result(i, e) for i, e in results.items()])
+
+    @override
+    async def DeleteOffsets(
+        self, request: coordinator_pb2.DeleteOffsetsRequest, context: Context
+    ) -> coordinator_pb2.DeleteOffsetsResponse:
+        results = await self._groups.delete_offsets(request.group_id, out.named(request.partitions))
+        return coordinator_pb2.DeleteOffsetsResponse(results=[out.offset_result(p, e) for p, e in results.items()])
 
 
 def _throttle(request: admin_pb2.RebalanceClusterRequest | admin_pb2.DecommissionBrokerRequest) -> int | None:

@@ -1,0 +1,214 @@
+"""
+What the leaders of partitions know of their logs: where they begin and end, which record a time means, and when a
+record was written. Batched by leader, and asked again where leadership has moved.
+
+Called by ``groups`` and ``resets``. Answers are per partition; one that nobody could give is its error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+from headrace_admin.core.lag import Bounds
+from headrace_admin.ports import Brokers, Cluster
+from headrace_common.core.batch import decode_batch, read_header
+from headrace_common.core.errors import ErrorCode, HeadraceError, LeaderNotAvailable, UnknownTopicOrPartition, error_for
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId, TopicPartition
+from headrace_common.core.image import ClusterImage
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import errors_pb2
+
+R = TypeVar("R")
+Answers: TypeAlias = dict[TopicPartition, R | HeadraceError]
+Ask: TypeAlias = Callable[[NodeId, Mapping[TopicPartition, PartitionId]], Awaitable[Answers[R]]]
+"""Asks one leader about partitions that it has."""
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_ENTRIES_MAX: Final = 5_000
+"""Partitions of one ListOffsets; each is asked for at most twice."""
+_TRIES_MAX: Final = 4
+_IMAGE_WAIT_MS: Final = 1_000.0
+_PER_FETCH: Final = 50
+"""Partitions of one fetch: one batch of each comes, of up to a megabyte."""
+_FETCH_BYTES: Final = 8 << 20
+FETCHES_MAX: Final = 20
+"""Fetches from one leader for one question; what they did not answer stays unknown."""
+
+
+class LogOffsets:
+    """Stateless; any number of calls at one time on one event loop."""
+
+    def __init__(self, cluster: Cluster, brokers: Brokers) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+
+    async def bounds(self, partitions: Iterable[TopicPartition]) -> Answers[Bounds]:
+        """The first offset that is there, and one past the last that readers see."""
+
+        async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[Bounds]:
+            return await self._listed(leader, ids, (EARLIEST, LATEST), _bounds)
+
+        return await self._at_leaders(partitions, ask)
+
+    async def at(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> Answers[int | None]:
+        """The first record at or after a time; None: none is that young."""
+
+        async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[int | None]:
+            return await self._listed(leader, ids, (timestamp_ms,), _since)
+
+        return await self._at_leaders(partitions, ask)
+
+    async def written_ms(self, offsets: Mapping[TopicPartition, int]) -> Answers[int | None]:
+        """
+        The timestamp of the first record at or after an offset, per partition. Reads one batch of each, at most
+        ``FETCHES_MAX`` times ``_FETCH_BYTES`` from a leader; None: there was none, or it would have been too much.
+        """
+
+        async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[int | None]:
+            return await self._read(leader, ids, offsets)
+
+        return await self._at_leaders(offsets, ask)
+
+    # --- asking ---------------------------------------------------------------------------------------------------
+
+    async def _at_leaders(self, partitions: Iterable[TopicPartition], ask: Ask[R]) -> Answers[R]:
+        wanted = list(partitions)
+        done: Answers[R] = {}
+        image = self._cluster.image
+        for attempt in range(_TRIES_MAX):
+            left = [tp for tp in wanted if tp not in done or _moved(done[tp])]
+            if not left:
+                break
+            if attempt:
+                image = await self._cluster.newer(image.revision, _IMAGE_WAIT_MS)
+            led, lost = _by_leader(image, left)
+            done.update(lost)
+            for answered in await asyncio.gather(*(_asked(ask, leader, ids) for leader, ids in led)):
+                done.update(answered)
+        return {tp: done[tp] for tp in wanted}
+
+    async def _listed(
+        self,
+        leader: NodeId,
+        ids: Mapping[TopicPartition, PartitionId],
+        times: Sequence[int],
+        read: Callable[[Sequence[pb.ListOffsetsPartitionResult]], R],
+    ) -> Answers[R]:
+        request = pb.ListOffsetsRequest(
+            partitions=[
+                pb.ListOffsetsPartition(topic_id=i.topic_id, partition=i.partition, timestamp_ms=t)
+                for i in ids.values()
+                for t in times
+            ]
+        )
+        said = (await self._brokers.list_offsets(leader, request)).partitions
+        assert len(said) == len(ids) * len(times), "an answer has one entry per entry of its request"
+        found: Answers[R] = {}
+        for n, tp in enumerate(ids):
+            own = said[n * len(times) : (n + 1) * len(times)]
+            wrong = next((r for r in own if r.error != errors_pb2.NONE), None)
+            found[tp] = read(own) if wrong is None else error_for(wrong.error, f"{tp}: {wrong.message}")
+        return found
+
+    async def _read(
+        self, leader: NodeId, ids: Mapping[TopicPartition, PartitionId], offsets: Mapping[TopicPartition, int]
+    ) -> Answers[int | None]:
+        found: Answers[int | None] = {}
+        left = dict(ids)
+        for _ in range(FETCHES_MAX):
+            if not left:
+                break
+            some = dict(list(left.items())[:_PER_FETCH])
+            answered = await self._fetched(leader, some, offsets)
+            found |= answered or dict.fromkeys(some)  # nothing came at all: nothing of these is there any more
+            left = {tp: i for tp, i in left.items() if tp not in found}
+        return found | dict.fromkeys(left, None)
+
+    async def _fetched(
+        self, leader: NodeId, ids: Mapping[TopicPartition, PartitionId], offsets: Mapping[TopicPartition, int]
+    ) -> Answers[int | None]:
+        wanted = [
+            pb.FetchPartition(topic_id=i.topic_id, partition=i.partition, fetch_offset=offsets[tp], max_bytes=1)
+            for tp, i in ids.items()
+        ]
+        request = pb.FetchRequest(correlation_id=1, max_bytes=_FETCH_BYTES, partitions=wanted)
+        answer = await self._brokers.fetch(leader, request)
+        by_id = {i: tp for tp, i in ids.items()}
+        found: Answers[int | None] = {}
+        for r in answer.partitions:
+            tp = by_id[PartitionId(TopicId(r.topic_id), r.partition)]
+            if r.error == errors_pb2.OFFSET_OUT_OF_RANGE:
+                found[tp] = None  # it was trimmed meanwhile
+            elif r.error != errors_pb2.NONE:
+                found[tp] = error_for(r.error, f"{tp}: {r.message}")
+            elif r.batches:
+                found[tp] = await asyncio.to_thread(_first_timestamp, r.batches, offsets[tp])
+        return found
+
+
+def _bounds(said: Sequence[pb.ListOffsetsPartitionResult]) -> Bounds:
+    start, end = said[0].offset, said[1].offset
+    return Bounds(start, max(start, end))
+
+
+def _since(said: Sequence[pb.ListOffsetsPartitionResult]) -> int | None:
+    return said[0].offset if said[0].offset >= 0 else None
+
+
+def _first_timestamp(batches: Sequence[bytes], offset: int) -> int | None:
+    """Of the first record at or after ``offset``; control records do not count."""
+    for batch in batches:
+        header = read_header(batch)
+        if header.next_offset <= offset or header.control:
+            continue
+        decoded = decode_batch(batch)
+        for at, timestamp_ms in zip(decoded.offsets(), decoded.timestamps(), strict=True):
+            if at >= offset:
+                return timestamp_ms
+    return None
+
+
+def _by_leader(
+    image: ClusterImage, wanted: Iterable[TopicPartition]
+) -> tuple[list[tuple[NodeId, dict[TopicPartition, PartitionId]]], dict[TopicPartition, HeadraceError]]:
+    """Whom to ask about what, in requests of bounded size; and those that cannot be asked about."""
+    led: dict[NodeId, list[tuple[TopicPartition, PartitionId]]] = {}
+    lost: dict[TopicPartition, HeadraceError] = {}
+    for tp in wanted:
+        topic = image.topic(tp.topic)
+        partition = None if topic is None else image.partitions.get(PartitionId(topic.topic_id, tp.partition))
+        if partition is None:
+            lost[tp] = UnknownTopicOrPartition(f"{tp} does not exist; its topic was deleted, or has fewer partitions")
+        elif partition.leader == NO_NODE:
+            lost[tp] = LeaderNotAvailable(f"nobody leads {tp} now; `headrace cluster health` says what to start")
+        else:
+            led.setdefault(partition.leader, []).append((tp, partition.id))
+    chunks = [
+        (leader, dict(of[at : at + _ENTRIES_MAX]))
+        for leader, of in led.items()
+        for at in range(0, len(of), _ENTRIES_MAX)
+    ]
+    return chunks, lost
+
+
+async def _asked(ask: Ask[R], leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[R]:
+    try:
+        return await ask(leader, ids)
+    except HeadraceError as error:
+        return dict.fromkeys(ids, error)
+
+
+def _moved(answer: object) -> bool:
+    return isinstance(answer, HeadraceError) and answer.code in _MOVED

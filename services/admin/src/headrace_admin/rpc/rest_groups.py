@@ -1,0 +1,117 @@
+"""``/v1/groups``: who reads together, how far they are behind, and where they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, Final, Literal
+
+from fastapi import APIRouter, Path, Query, status
+
+from headrace_admin.core.resets import At, Current, Earliest, Latest, ShiftBy, Since, Target
+from headrace_admin.engine.groups import Groups
+from headrace_admin.engine.resets import Ago, Resets
+from headrace_admin.rpc import models_groups as shapes
+from headrace_admin.rpc import views_groups as views
+from headrace_admin.rpc.groups_out import given
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.moments import parse_duration_ms, parse_moment_ms
+from headrace_proto.v1 import coordinator_pb2 as pb
+
+GroupPath = Annotated[str, Path(min_length=1, max_length=249)]
+
+_POSITIONS: Final[Mapping[str, Target]] = {"earliest": Earliest(), "latest": Latest(), "current": Current()}
+
+
+def group_routes(groups: Groups, resets: Resets) -> APIRouter:
+    """All routes of this module."""
+    routes = APIRouter(prefix="/v1/groups", tags=["groups"])
+    _looking(routes, groups)
+    _changing(routes, groups, resets)
+    return routes
+
+
+def _looking(routes: APIRouter, groups: Groups) -> None:
+    @routes.get("", operation_id="list_groups")
+    async def list_groups(
+        state: Annotated[
+            Literal["empty", "preparing_rebalance", "completing_rebalance", "stable", "assigning", "reconciling"]
+            | None,
+            Query(description="Only groups in this state."),
+        ] = None,
+    ) -> shapes.GroupList:
+        """The groups of all coordinators, and which shards could not be asked."""
+        states = [] if state is None else [pb.GroupState.Value(state.upper())]
+        return views.listing_out(await groups.listing(states))
+
+    @routes.get("/{group}", operation_id="describe_group")
+    async def describe_group(group: GroupPath) -> shapes.Group:
+        """A group with its members and what they hold."""
+        described = (await groups.describe([group]))[group]
+        if isinstance(described, HeadraceError):
+            raise described
+        return views.group_out(described)
+
+    @routes.get("/{group}/lag", operation_id="describe_group_lag")
+    async def describe_group_lag(
+        group: GroupPath,
+        topic: Annotated[list[str], Query(default_factory=list, max_length=100, description="Only these topics.")],
+        seconds: Annotated[bool, Query(description="Also how old the first unread records are.")] = True,
+    ) -> shapes.GroupLag:
+        """How far a group is behind, in records and in seconds."""
+        described, lags = await groups.lag(group, topic, ages=seconds)
+        return views.lag_out(described, lags)
+
+
+def _changing(routes: APIRouter, groups: Groups, resets: Resets) -> None:
+    @routes.post("/{group}/offsets/reset", operation_id="reset_offsets")
+    async def reset_offsets(group: GroupPath, body: shapes.Reset) -> shapes.ResetPlan:
+        """Plan where a group goes on, or, with `execute`, set it. Also makes a group that does not exist yet."""
+        reset = await resets.reset(group, named(body.topics), target_of(body), execute=body.execute)
+        return views.reset_out(group, reset)
+
+    @routes.post("/{group}/offsets/delete", operation_id="delete_offsets")
+    async def delete_offsets(group: GroupPath, body: shapes.DeleteOffsets) -> shapes.OffsetOutcomes:
+        """Forget committed offsets of topics that no member subscribes to. Each succeeds or fails by itself."""
+        return views.outcomes_out(group, await groups.delete_offsets(group, named(body.topics)))
+
+    @routes.delete("/{group}", operation_id="delete_group", status_code=status.HTTP_204_NO_CONTENT)
+    async def delete_group(
+        group: GroupPath,
+        confirm: Annotated[str, Query(max_length=249, description="The group's id once more.")] = "",
+    ) -> None:
+        """Forget a group without members, and all that it has committed, for good."""
+        if confirm != group:
+            raise Rejected(f"deleting {group!r} loses its positions in all topics; to confirm it, add ?confirm={group}")
+        error = (await groups.delete([group]))[group]
+        if error is not None:
+            raise error
+
+
+def named(topics: Iterable[shapes.TopicIn]) -> list[tuple[str, Collection[int]]]:
+    """Topics with numbers of partitions; none: all of the topic."""
+    return [(t.topic, t.partitions) for t in topics]
+
+
+def target_of(body: shapes.Reset) -> Target | Ago:
+    """
+    Where a reset goes.
+
+    Raises:
+        Rejected: not exactly one place is said, or it cannot be read.
+    """
+    said: list[Target | Ago] = []
+    if body.to is not None:
+        said.append(_POSITIONS[body.to])
+    if body.to_datetime is not None:
+        said.append(Since(parse_moment_ms(str(body.to_datetime))))
+    if body.to_offset is not None:
+        said.append(At(body.to_offset))
+    if body.shift_by is not None:
+        said.append(ShiftBy(body.shift_by))
+    if body.by_duration is not None:
+        said.append(Ago(parse_duration_ms(body.by_duration)))
+    if body.offsets is not None:
+        said.append(given((o.topic, o.partition, o.offset) for o in body.offsets))
+    if len(said) != 1:
+        raise Rejected("say exactly one of to, to_datetime, to_offset, shift_by, by_duration, offsets")
+    return said[0]

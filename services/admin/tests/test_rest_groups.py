@@ -1,0 +1,126 @@
+"""Consumer groups over REST."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace_admin.adapters.memory_reading import TIME_ZERO_MS
+from headrace_common.core.ids import PartitionId
+
+
+@pytest.fixture
+async def groups(rest: Any) -> Any:
+    """Topic t with 500 and 900 records; group g behind in both, group live with a member."""
+    await rest.client.post("/v1/topics", json={"name": "t", "partitions": 2})
+    topic_id = rest.cluster.image.topic_ids["t"]
+    rest.cluster.ends |= {PartitionId(topic_id, 0): 500, PartitionId(topic_id, 1): 900}
+    rest.cluster.start_coordinators(1, 2)
+    rest.cluster.make_groups_topic()
+    rest.coordinators.commit("g", {("t", 0): 495, ("t", 1): 900})
+    rest.coordinators.join("live", "m1", {"t": [0, 1]}, client="reader")
+    return rest
+
+
+def refused(answer: Any, status: int, code: str, says: str = "") -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["code"] == code
+    assert answer.json()["next_step"]
+    assert says in answer.json()["detail"]
+
+
+async def test_a_list_says_what_is_missing(groups: Any) -> None:
+    listed = (await groups.client.get("/v1/groups")).json()
+    assert [(g["group"], g["protocol"], g["state"], g["members"]) for g in listed["groups"]] == [
+        ("g", "consumer", "empty", 0),
+        ("live", "consumer", "stable", 1),
+    ]
+    assert listed["missing_shards"] == []
+    assert [g["group"] for g in (await groups.client.get("/v1/groups?state=stable")).json()["groups"]] == ["live"]
+    groups.coordinators.down |= {1, 2}
+    missing = (await groups.client.get("/v1/groups")).json()["missing_shards"]
+    assert [(m["shard"], m["error"]["code"]) for m in missing] == [(n, "NETWORK_EXCEPTION") for n in range(4)]
+    refused(await groups.client.get("/v1/groups?state=happy"), 400, "INVALID_REQUEST")
+
+
+async def test_a_group_with_its_members(groups: Any) -> None:
+    live = (await groups.client.get("/v1/groups/live")).json()
+    assert (live["state"], live["generation"], live["assignor"]) == ("stable", 1, "uniform")
+    (member,) = live["members"]
+    assert (member["client_id"], member["client_address"]) == ("reader", "10.0.0.7:4711")
+    assert member["assigned"] == [{"topic": "t", "partitions": [0, 1]}]
+    refused(await groups.client.get("/v1/groups/nope"), 404, "GROUP_ID_NOT_FOUND", "headrace group list")
+
+
+async def test_lag_in_records_and_seconds(groups: Any) -> None:
+    lag = (await groups.client.get("/v1/groups/g/lag")).json()
+    assert (lag["total_lag"], lag["lag_seconds_max"]) == (5, 505.0)
+    assert [(p["partition"], p["committed_offset"], p["end_offset"], p["lag"]) for p in lag["partitions"]] == [
+        (0, 495, 500, 5),
+        (1, 900, 900, 0),
+    ]
+    without = (await groups.client.get("/v1/groups/g/lag?seconds=false&topic=t")).json()
+    assert [p["lag_seconds"] for p in without["partitions"]] == [None, None]
+    assert (await groups.client.get("/v1/groups/g/lag?topic=other")).json()["partitions"] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "offsets"),
+    [
+        ({"to": "earliest"}, [0, 0]),
+        ({"to": "latest"}, [500, 900]),
+        ({"to": "current"}, [495, 900]),
+        ({"to_offset": 7}, [7, 7]),
+        ({"shift_by": -5}, [490, 895]),
+        ({"to_datetime": TIME_ZERO_MS + 30_000}, [30, 30]),
+        ({"to_datetime": "2023-11-14T21:57:10Z"}, [30, 30]),
+        ({"by_duration": "PT900S"}, [100, 100]),
+        ({"by_duration": "15m"}, [100, 100]),
+        ({"offsets": [{"topic": "t", "partition": 1, "offset": 4}]}, [495, 4]),
+    ],
+)
+async def test_every_way_to_reset(groups: Any, where: Any, offsets: list[int]) -> None:
+    url = "/v1/groups/g/offsets/reset"
+    plan = (await groups.client.post(url, json=where)).json()
+    assert plan["executed"] is False
+    assert sorted(groups.coordinators.committed("g").values()) == [495, 900]
+    done = (await groups.client.post(url, json=where | {"execute": True})).json()
+    assert done["executed"] is True
+    assert [p["new_offset"] for p in done["partitions"]] == [p["new_offset"] for p in plan["partitions"]]
+    assert [offset for _, offset in sorted(groups.coordinators.committed("g").items())] == offsets
+
+
+async def test_resets_that_make_no_sense_are_refused(groups: Any) -> None:
+    url = "/v1/groups/g/offsets/reset"
+    for body in ({}, {"to": "latest", "shift_by": 1}):
+        refused(await groups.client.post(url, json=body), 400, "INVALID_REQUEST", "exactly one of")
+    no_zone = await groups.client.post(url, json={"to_datetime": "2023-11-14T21:57:10"})
+    refused(no_zone, 400, "INVALID_REQUEST", "zone")
+    refused(await groups.client.post(url, json={"by_duration": "soon"}), 400, "INVALID_REQUEST", "1h30m")
+    twice = {"offsets": [{"topic": "t", "partition": 1, "offset": 4}] * 2}
+    refused(await groups.client.post(url, json=twice), 400, "INVALID_REQUEST", "twice")
+    unknown = {"to": "latest", "topics": [{"topic": "nope"}]}
+    refused(await groups.client.post(url, json=unknown), 404, "UNKNOWN_TOPIC_OR_PARTITION")
+
+
+async def test_a_living_group_is_not_reset_and_says_how_to_stop_it(groups: Any) -> None:
+    body = {"to": "earliest", "topics": [{"topic": "t"}], "execute": True}
+    answer = await groups.client.post("/v1/groups/live/offsets/reset", json=body)
+    refused(answer, 409, "NON_EMPTY_GROUP", "reader at 10.0.0.7:4711")
+    assert "Stop the group's members" in answer.json()["next_step"]
+    plan = (await groups.client.post("/v1/groups/live/offsets/reset", json=body | {"execute": False})).json()
+    assert (plan["members"], plan["new_group"]) == (1, False)
+
+
+async def test_groups_and_offsets_are_forgotten(groups: Any) -> None:
+    one = {"topics": [{"topic": "t", "partitions": [1]}]}
+    gone = (await groups.client.post("/v1/groups/g/offsets/delete", json=one)).json()
+    assert gone == {"partitions": [{"topic": "t", "partition": 1, "error": None}]}
+    live = await groups.client.post("/v1/groups/live/offsets/delete", json=one)
+    refused(live, 409, "GROUP_SUBSCRIBED_TO_TOPIC")
+    refused(await groups.client.delete("/v1/groups/g"), 400, "INVALID_REQUEST", "?confirm=g")
+    refused(await groups.client.delete("/v1/groups/live?confirm=live"), 409, "NON_EMPTY_GROUP")
+    assert (await groups.client.delete("/v1/groups/g?confirm=g")).status_code == 204
+    refused(await groups.client.delete("/v1/groups/g?confirm=g"), 404, "GROUP_ID_NOT_FOUND")
