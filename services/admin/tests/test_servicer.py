@@ -27,11 +27,12 @@ from headrace_common.core.errors import (
     ErrorCode,
     MetadataUnavailable,
     NetworkFailed,
+    NonEmptyGroup,
     NotController,
     RequestTimedOut,
     UnsupportedVersion,
 )
-from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
@@ -40,7 +41,7 @@ from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.clock import FakeClock
 from headrace_common.testing.fake_controller import FakeController
-from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from headrace_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
@@ -131,6 +132,59 @@ async def test_errors_keep_their_type(face: Face) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await face.stub.DescribeCluster(pb.DescribeClusterRequest())
     assert type(error_from_rpc(raised.value)) is MetadataUnavailable
+
+
+async def test_groups_are_administered(face: Face) -> None:
+    stub, coordinators = face.stub, face.coordinators
+    await stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partition_count=2)]))
+    face.cluster.ends[PartitionId(face.cluster.image.topic_ids["t"], 0)] = 500
+    face.cluster.start_coordinators(1)
+    face.cluster.make_groups_topic()
+    coordinators.commit("g", {("t", 0): 499})
+    coordinators.join("live", "m", {"t": [1]})
+    listed = await stub.ListGroups(admin_pb2.ListClusterGroupsRequest())
+    assert [(g.group.group_id, g.coordinator) for g in listed.groups] == [("g", 1), ("live", 1)]
+    described = await stub.DescribeGroups(coordinator_pb2.DescribeGroupsRequest(group_ids=["nope", "live"]))
+    assert [(g.group_id, g.error) for g in described.groups] == [("nope", ErrorCode.GROUP_ID_NOT_FOUND), ("live", 0)]
+    lag = await stub.DescribeGroupLag(admin_pb2.DescribeGroupLagRequest(group_id="g"))
+    (one,) = lag.partitions
+    assert (one.committed_offset, one.end_offset, one.lag, one.lag_ms) == (499, 500, 1, 501_000)
+    assert not one.HasField("member_id")
+    assert not one.HasField("error")
+    offsets = admin_pb2.ResetOffsetList(offsets=[admin_pb2.ResetOffset(topic="t", partition=0, offset=3)])
+    for target, new in (
+        ({"to": admin_pb2.EARLIEST}, 0),
+        ({"to": admin_pb2.LATEST}, 500),
+        ({"to": admin_pb2.CURRENT}, 499),
+        ({"to_timestamp_ms": 0}, 0),
+        ({"to_offset": 0}, 0),
+        ({"shift_by": -9}, 490),
+        ({"ago_ms": 600_000}, 400),
+        ({"to_offsets": offsets}, 3),
+    ):
+        planned = await stub.ResetOffsets(admin_pb2.ResetOffsetsRequest(group_id="g", **target))
+        assert [(p.old_offset, p.new_offset, p.error) for p in planned.partitions] == [(499, new, 0)], target
+        assert not planned.executed
+    with pytest.raises(grpc.RpcError) as nowhere:
+        await stub.ResetOffsets(admin_pb2.ResetOffsetsRequest(group_id="g"))
+    assert "say where to" in str(error_from_rpc(nowhere.value))
+    with pytest.raises(grpc.RpcError) as live:
+        await stub.ResetOffsets(
+            admin_pb2.ResetOffsetsRequest(
+                group_id="live",
+                to=admin_pb2.LATEST,
+                execute=True,
+                partitions=[coordinator_pb2.TopicPartitions(topic="t", partitions=[1])],
+            )
+        )
+    assert isinstance(error_from_rpc(live.value), NonEmptyGroup)
+    done = await stub.ResetOffsets(admin_pb2.ResetOffsetsRequest(group_id="g", to_offset=5, execute=True))
+    assert (done.executed, coordinators.committed("g")) == (True, {("t", 0): 5})
+    topics = [coordinator_pb2.TopicPartitions(topic="t")]
+    gone = await stub.DeleteOffsets(coordinator_pb2.DeleteOffsetsRequest(group_id="g", partitions=topics))
+    assert [(r.topic, r.partition, r.error) for r in gone.results] == [("t", 0, 0)]
+    deleted = await stub.DeleteGroups(coordinator_pb2.DeleteGroupsRequest(group_ids=["live", "g"]))
+    assert [(r.group_id, r.error) for r in deleted.groups] == [("live", ErrorCode.NON_EMPTY_GROUP), ("g", 0)]
 
 
 class Behind(FakeController):
