@@ -1,5 +1,5 @@
 """
-``headrace.AdminClient``: topics, settings, brokers and logs, from a thread that may block.
+``headrace.AdminClient``: topics, settings, brokers, logs and consumer groups, from a thread that may block.
 
 Each call runs on the process's loop thread by ``headrace.aio.AdminClient``, which tells what it does and raises.
 """
@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace import _runtime
+from headrace._group_admin import GroupAdmin
 from headrace.admin_types import (
     BrokerInfo,
     BrokerLogs,
@@ -36,7 +37,7 @@ CLOSE_TIMEOUT_S = 10.0
 __all__ = ["HIGH_WATERMARK", "AdminClient", "NewTopic"]
 
 
-class AdminClient:
+class AdminClient(GroupAdmin):
     """
     Administration of one cluster. Any thread may call it. Ctrl+C ends a wait; what was asked for may still happen.
 
@@ -104,7 +105,7 @@ class AdminClient:
         _transport: Transport | None = None,
         **settings: Any,
     ) -> None:
-        self._client = AsyncAdminClient(bootstrap_servers, _transport=_transport, **settings)
+        self._client: AsyncAdminClient = AsyncAdminClient(bootstrap_servers, _transport=_transport, **settings)
         self._loop = _runtime.loop_thread()
         self._abandoned = False
         _runtime.enroll(self)

@@ -1,5 +1,5 @@
 """
-``headrace.aio.AdminClient``: topics, settings, brokers and logs, through the cluster's admin service.
+``headrace.aio.AdminClient``: topics, settings, brokers, logs and consumer groups, through the cluster's admin service.
 
 It finds the service through any broker's metadata and holds no state of the cluster. The sync twin is
 ``headrace.admin``.
@@ -26,6 +26,7 @@ from headrace.admin_types import (
     TopicDescription,
     TopicInfo,
 )
+from headrace.aio._group_admin import GroupAdmin
 from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
 from headrace.errors import (
     ClientClosed,
@@ -66,7 +67,7 @@ class AdminSettings(ClientSettings):
     """How long a call may take, repetitions included, in ms."""
 
 
-class AdminClient:
+class AdminClient(GroupAdmin):
     """
     Administration of one cluster.
 

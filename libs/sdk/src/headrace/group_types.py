@@ -1,0 +1,255 @@
+"""
+What the admin clients return about consumer groups: frozen values, made from messages of the ``Admin`` service here
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, error_for
+from headrace.records import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace_proto.v1 import admin_pb2, errors_pb2
+    from headrace_proto.v1 import coordinator_pb2 as wire
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """One consumer group in a list."""
+
+    group_id: str
+    protocol: str
+    """``classic`` or ``consumer``."""
+    state: str
+    """``empty``, ``stable``, ``preparing_rebalance``, ``completing_rebalance``, ``assigning``, ``reconciling``…"""
+    members: int
+    coordinator: int
+
+    @staticmethod
+    def of(listed: admin_pb2.ListedGroup) -> GroupInfo:
+        """From the wire."""
+        group = listed.group
+        return GroupInfo(
+            group.group_id, _protocol(group.protocol), _state(group.state), group.members, listed.coordinator
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingShard:
+    """A part of the groups that could not be asked about."""
+
+    shard: int
+    coordinator: int | None
+    """Who has it; None: nobody."""
+    error: HeadraceError
+
+    @staticmethod
+    def of(shard: admin_pb2.UnansweredShard) -> MissingShard:
+        """From the wire."""
+        owner = shard.coordinator if shard.HasField("coordinator") else None
+        return MissingShard(shard.shard, owner, error_for(shard.error.code, shard.error.message))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    """The groups of the cluster."""
+
+    groups: tuple[GroupInfo, ...]
+    """By id."""
+    missing: tuple[MissingShard, ...]
+    """Not empty: groups of these shards may not be in the list."""
+
+    @staticmethod
+    def of(answer: admin_pb2.ListClusterGroupsResponse) -> GroupList:
+        """From the wire."""
+        return GroupList(tuple(map(GroupInfo.of, answer.groups)), tuple(map(MissingShard.of, answer.unanswered)))
+
+
+@dataclass(frozen=True, slots=True)
+class MemberInfo:
+    """One member of a group."""
+
+    member_id: str
+    group_instance_id: str | None
+    """None: a dynamic member."""
+    client_id: str
+    client_address: str
+    """``host:port``, as the coordinator sees it."""
+    member_epoch: int | None
+    """None: the classic protocol has none."""
+    state: str
+    topics: tuple[str, ...]
+    """What it subscribes to by name."""
+    pattern: str | None
+    assigned: tuple[TopicPartition, ...]
+    """What it holds now."""
+    target: tuple[TopicPartition, ...]
+    """What it will hold when all have moved; only where the coordinator assigns."""
+
+    @staticmethod
+    def of(member: wire.MemberDescription) -> MemberInfo:
+        """From the wire."""
+        return MemberInfo(
+            member.member_id,
+            member.group_instance_id if member.HasField("group_instance_id") else None,
+            member.client_id,
+            member.client_address,
+            member.member_epoch if member.member_epoch >= 0 else None,
+            member.state,
+            tuple(member.topics),
+            member.pattern if member.HasField("pattern") else None,
+            _partitions(member.assigned),
+            _partitions(member.target),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """One group with its members."""
+
+    group_id: str
+    protocol: str
+    """``classic`` or ``consumer``."""
+    state: str
+    """As in ``GroupInfo``."""
+    generation: int
+    """Generation (classic) or group epoch."""
+    assignment_epoch: int | None
+    """Epoch of the target assignment; None: the classic protocol has none."""
+    assignor: str
+    coordinator: int
+    shard: int
+    """Partition of ``__consumer_offsets`` that holds its state."""
+    members: tuple[MemberInfo, ...]
+
+    @staticmethod
+    def of(group: wire.GroupDescription) -> GroupDescription:
+        """From the wire."""
+        return GroupDescription(
+            group.group_id,
+            _protocol(group.protocol),
+            _state(group.state),
+            group.generation,
+            group.assignment_epoch if group.assignment_epoch >= 0 else None,
+            group.assignor,
+            group.coordinator,
+            group.shard,
+            tuple(map(MemberInfo.of, group.members)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in one partition; what is not known is None."""
+
+    partition: TopicPartition
+    committed_offset: int | None
+    """The next record to be read; None: nothing is committed."""
+    leader_epoch: int | None
+    metadata: str
+    committed_at_ms: int | None
+    log_start_offset: int | None
+    end_offset: int | None
+    """One past the last record that readers see."""
+    lag: int | None
+    """Records that are there and not read yet."""
+    lag_ms: int | None
+    """Age of the first of them; 0: there is none."""
+    member_id: str | None
+    """Who reads it now."""
+    client_id: str | None
+    error: HeadraceError | None
+    """Why something is not known."""
+
+    @staticmethod
+    def of(lag: admin_pb2.PartitionLag) -> PartitionLag:
+        """From the wire."""
+        return PartitionLag(
+            TopicPartition(lag.topic, lag.partition),
+            lag.committed_offset if lag.HasField("committed_offset") else None,
+            lag.leader_epoch if lag.leader_epoch >= 0 else None,
+            lag.metadata,
+            lag.committed_at_ms if lag.HasField("committed_at_ms") else None,
+            lag.log_start_offset if lag.HasField("log_start_offset") else None,
+            lag.end_offset if lag.HasField("end_offset") else None,
+            lag.lag if lag.HasField("lag") else None,
+            lag.lag_ms if lag.HasField("lag_ms") else None,
+            lag.member_id if lag.HasField("member_id") else None,
+            lag.client_id if lag.HasField("client_id") else None,
+            error_for(lag.error.code, lag.error.message) if lag.HasField("error") else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedOffset:
+    """A position before and after a reset."""
+
+    partition: TopicPartition
+    old_offset: int | None
+    """None: nothing is committed."""
+    new_offset: int
+    log_start_offset: int
+    end_offset: int
+    note: str | None
+    """Why it is not exactly what was asked for; None: it is."""
+    error: HeadraceError | None
+    """Why it was not set; None: it was, or it was only planned."""
+
+    @staticmethod
+    def of(planned: admin_pb2.PlannedReset) -> PlannedOffset:
+        """From the wire."""
+        return PlannedOffset(
+            TopicPartition(planned.topic, planned.partition),
+            planned.old_offset if planned.HasField("old_offset") else None,
+            planned.new_offset,
+            planned.log_start_offset,
+            planned.end_offset,
+            planned.note if planned.HasField("note") else None,
+            error_or_none(planned.error, planned.message),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """Where a group goes on."""
+
+    group_id: str
+    executed: bool
+    """False: nothing was changed."""
+    new_group: bool
+    """There is, or was, no group of this id."""
+    members: int
+    """Not 0: the plan cannot be carried out until they have left."""
+    partitions: tuple[PlannedOffset, ...]
+
+    @staticmethod
+    def of(group_id: str, answer: admin_pb2.ResetOffsetsResponse) -> ResetPlan:
+        """From the wire."""
+        partitions = tuple(map(PlannedOffset.of, answer.partitions))
+        return ResetPlan(group_id, answer.executed, answer.new_group, answer.members, partitions)
+
+
+def error_or_none(code: errors_pb2.ErrorCode.ValueType, message: str) -> HeadraceError | None:
+    """The error of a result that may have none."""
+    return error_for(code, message) if code else None
+
+
+def _partitions(topics: Iterable[wire.TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(t.topic, n) for t in topics for n in t.partitions)
+
+
+def _state(state: wire.GroupState.ValueType) -> str:
+    from headrace_proto.v1 import coordinator_pb2 as pb
+
+    return pb.GroupState.Name(state).lower() if state in pb.GroupState.values() else "unknown"
+
+
+def _protocol(protocol: wire.GroupProtocol.ValueType) -> str:
+    from headrace_proto.v1 import coordinator_pb2 as pb
+
+    return pb.GroupProtocol.Name(protocol).lower() if protocol in {pb.CLASSIC, pb.CONSUMER} else "unknown"
