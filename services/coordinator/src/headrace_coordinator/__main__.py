@@ -1,0 +1,13 @@
+"""``python -m headrace_coordinator``: settings from the environment and the command line, then serve."""
+
+import os
+import sys
+
+from headrace_common.runtime.env import settings_or_exit
+from headrace_common.runtime.service import run_process
+from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.main import serve
+
+if __name__ == "__main__":
+    config = settings_or_exit(CoordinatorConfig, service="coordinator", argv=sys.argv[1:], env=os.environ)
+    sys.exit(run_process(lambda stop: serve(config, stop)))

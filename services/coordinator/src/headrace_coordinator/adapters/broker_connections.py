@@ -1,0 +1,202 @@
+"""
+Connections to brokers, shared by all shards: one channel per address, and on it one ``Produce`` stream.
+
+Decides nothing about logs. A stream is opened by the first request and again by the first after it broke; a request
+without an answer in its time breaks its stream, so that nothing more is entrusted to what is silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import grpc.aio
+
+from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
+from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
+
+ANSWER_ALLOWANCE_MS: Final = 1_000
+"""Beyond a request's own time: the way there and back."""
+CALL_S_MAX: Final = 3.0
+RECONNECT_MS_MAX: Final = 250
+"""Longest pause between attempts to reach a broker again: it may lead soon after it came back."""
+_EOF: Final[Any] = grpc.aio.EOF
+
+
+class _ProduceCall:
+    """One ``Produce`` call from its opening to its end; a broken one is never used again."""
+
+    def __init__(self, call: Any, where: str, tasks: TaskRunner) -> None:
+        self.failure: HeadraceError | None = None
+        self._call = call
+        self._where = where
+        self._numbers = 0
+        self._pending: dict[int, asyncio.Future[pb.ProducePartitionResult]] = {}
+        self._queue: deque[pb.ProduceRequest] = deque()
+        self._filled = asyncio.Event()
+        self._tasks = (
+            tasks.start(self._write(), name=f"produce-write {where}"),
+            tasks.start(self._read(), name=f"produce-read {where}"),
+        )
+
+    async def send(self, entry: pb.ProducePartition, timeout_ms: int) -> pb.ProducePartitionResult:
+        """The result of ``entry``, in time; each shard has one under way, so what waits here is bounded by them."""
+        self._numbers += 1
+        number = self._numbers
+        future: asyncio.Future[pb.ProducePartitionResult] = asyncio.get_running_loop().create_future()
+        self._pending[number] = future
+        self._queue.append(pb.ProduceRequest(correlation_id=number, acks=-1, timeout_ms=timeout_ms, partitions=[entry]))
+        self._filled.set()
+        try:
+            async with asyncio.timeout((timeout_ms + ANSWER_ALLOWANCE_MS) / 1_000):
+                return await future
+        except TimeoutError:
+            late = RequestTimedOut(f"{self._where} did not answer within {timeout_ms + ANSWER_ALLOWANCE_MS} ms")
+            self.end(NetworkFailed(f"{late}; nothing more is sent on this stream"))
+            raise late from None
+        finally:
+            self._pending.pop(number, None)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                while self._queue:
+                    await self._call.write(self._queue.popleft())
+                self._filled.clear()
+                await self._filled.wait()
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            return  # the reader learns why
+
+    async def _read(self) -> None:
+        try:
+            while (answer := await self._call.read()) is not _EOF:
+                future = self._pending.get(answer.correlation_id)
+                if future is not None and not future.done():
+                    future.set_result(answer.partitions[0])
+            self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
+        except grpc.RpcError as error:
+            self.end(NetworkFailed(f"{self._where}: {error_from_rpc(error)}"))
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            self.end(NetworkFailed(f"{self._where}: the stream is gone: {error}"))
+
+    def end(self, error: HeadraceError) -> None:
+        """Fail what waits; idempotent."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(NetworkFailed(str(error)))
+                future.exception()  # whoever still waits sees it; nobody is warned about the others
+        self._queue.clear()
+        self._call.cancel()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+class BrokerConnections:
+    """One for the process; one event loop."""
+
+    def __init__(self, tasks: TaskRunner) -> None:
+        self._tasks = tasks
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._produce: dict[Endpoint, _ProduceCall] = {}
+
+    async def produce(self, at: Endpoint, entry: pb.ProducePartition, timeout_ms: int) -> pb.ProducePartitionResult:
+        """
+        Append one batch with acks=all; the broker's word on it, errors included.
+
+        Raises:
+            NetworkFailed, RequestTimedOut: it may have been appended, or may yet be.
+        """
+        call = self._produce.get(at)
+        if call is None or call.failure is not None:
+            call = self._produce[at] = _ProduceCall(self.stub(at).Produce(), f"broker at {at}", self._tasks)
+        return await call.send(entry, timeout_ms)
+
+    async def fetch(self, at: Endpoint, request: pb.FetchRequest) -> pb.FetchResponse:
+        """
+        One answer, over a stream of its own.
+
+        Raises:
+            HeadraceError: there was none.
+        """
+        call: Any = self.stub(at).Fetch()
+        try:
+            async with asyncio.timeout(CALL_S_MAX + request.max_wait_ms / 1_000):
+                await call.write(request)
+                answer = await call.read()
+        except TimeoutError:
+            raise RequestTimedOut(f"the broker at {at} did not answer a fetch in time") from None
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+            raise NetworkFailed(f"the fetch stream to {at} broke: {error}") from error
+        finally:
+            call.cancel()
+        if not isinstance(answer, pb.FetchResponse):
+            raise NetworkFailed(f"the broker at {at} ended the fetch stream")
+        return answer
+
+    async def list_offsets(self, at: Endpoint, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
+        """
+        Raises:
+            HeadraceError: the call as a whole failed.
+        """
+        try:
+            return await self.stub(at).ListOffsets(request, timeout=CALL_S_MAX)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+
+    async def init_producer_id(self, at: Endpoint) -> tuple[int, int]:
+        """
+        A new producer id and its epoch.
+
+        Raises:
+            HeadraceError: none was given.
+        """
+        try:
+            answer = await self.stub(at).InitProducerId(pb.InitProducerIdRequest(), timeout=CALL_S_MAX)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+        return answer.producer_id, answer.producer_epoch
+
+    def stub(self, at: Endpoint) -> BrokerAsyncStub:
+        """The stub of one broker."""
+        channel = self._channels.get(at)
+        if channel is None:
+            options = {**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}
+            channel = self._channels[at] = grpc.aio.insecure_channel(str(at), options=list(options.items()))
+        stub: BrokerAsyncStub = BrokerStub(channel)
+        return stub
+
+    async def keep(self, known: set[Endpoint]) -> None:
+        """Close the connections to all other addresses: those brokers have moved or are gone."""
+        for at in [at for at in self._channels if at not in known]:
+            await self._drop(at)
+
+    async def close(self) -> None:
+        """Close everything; requests under way fail."""
+        for at in list(self._channels):
+            await self._drop(at)
+
+    async def _drop(self, at: Endpoint) -> None:
+        call = self._produce.pop(at, None)
+        if call is not None:
+            call.end(NetworkFailed(f"the connection to {at} was closed; the outcome is unknown"))
+        channel = self._channels.pop(at, None)
+        if channel is not None:
+            with suppress(grpc.aio.UsageError):
+                await channel.close()

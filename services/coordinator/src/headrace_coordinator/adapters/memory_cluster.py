@@ -1,0 +1,131 @@
+"""``Cluster``, ``LogEnds`` and ``Measures`` that a test steers; the twins of what talks to controllers and brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Collection, Mapping
+from dataclasses import dataclass, field, replace
+
+from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    INTERNAL_TOPICS,
+    ClusterImage,
+    Shard,
+    ShardKey,
+    ShardKind,
+    Topic,
+)
+
+
+class MemoryCluster:
+    """See ``Cluster``."""
+
+    def __init__(self, *, shards: int = 4, topics: Mapping[str, int] | None = None) -> None:
+        self._image = EMPTY_IMAGE
+        self._changed = asyncio.Event()
+        self.tenure_until_ms: float = math.inf
+        name = INTERNAL_TOPICS[ShardKind.GROUPS]
+        internal = Topic(name, topic_id_of(name), shards, internal=True)
+        self.show(topics={internal.topic_id: internal})
+        for topic, partitions in (topics or {}).items():
+            self.put_topic(topic, partitions)
+
+    @property
+    def image(self) -> ClusterImage:
+        """See ``Cluster``."""
+        return self._image
+
+    async def images(self) -> AsyncIterator[ClusterImage]:
+        """See ``Cluster``."""
+        seen = EMPTY_IMAGE
+        while True:
+            while self._image is seen:
+                await self._changed.wait()
+            seen = self._image
+            yield seen
+
+    def show(
+        self, *, topics: Mapping[TopicId, Topic] | None = None, shards: Mapping[ShardKey, Shard] | None = None
+    ) -> None:
+        """The next image."""
+        known = self._image.topics if topics is None else topics
+        self._image = replace(
+            self._image,
+            revision=self._image.revision + 1,
+            topics=known,
+            topic_ids={topic.name: topic.topic_id for topic in known.values()},
+            shards=self._image.shards if shards is None else shards,
+        )
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def put_topic(self, name: str, partitions: int, generation: int = 0) -> Topic:
+        """Make a topic, or give it more partitions; another ``generation`` is another topic of the same name."""
+        topic = Topic(name, topic_id_of(name, generation), partitions)
+        others = {id: t for id, t in self._image.topics.items() if t.name != name}
+        self.show(topics={**others, topic.topic_id: topic})
+        return topic
+
+    def give(self, owner: int, *numbers: int, epoch: int | None = None) -> None:
+        """Shards to one owner, each under the next epoch, or under ``epoch``."""
+        given = {}
+        for number in numbers:
+            key = ShardKey(ShardKind.GROUPS, number)
+            before = self._image.shards.get(key)
+            given[key] = Shard(key, NodeId(owner), epoch or (1 if before is None else before.epoch + 1))
+        self.show(shards={**self._image.shards, **given})
+
+
+def topic_id_of(name: str, generation: int = 0) -> TopicId:
+    """The id that a topic has here."""
+    return TopicId(f"{generation}{name}".encode().ljust(16, b"\0")[-16:])
+
+
+@dataclass
+class MemoryLogEnds:
+    """See ``LogEnds``."""
+
+    at: dict[PartitionId, Offset] = field(default_factory=dict)
+
+    async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Offset]:
+        """See ``LogEnds``."""
+        return {id: self.at[id] for id in partitions if id in self.at}
+
+
+@dataclass
+class MemoryMeasures:
+    """See ``Measures``."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def _count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def appended(self, records: int, ms: float) -> None:
+        """See ``Measures``."""
+        del records, ms
+        self._count("appended")
+
+    def committed(self, ms: float) -> None:
+        """See ``Measures``."""
+        del ms
+        self._count("committed")
+
+    def loaded(self, records: int, ms: float) -> None:
+        """See ``Measures``."""
+        del records, ms
+        self._count("loaded")
+
+    def rebalanced(self) -> None:
+        """See ``Measures``."""
+        self._count("rebalanced")
+
+    def assigned(self) -> None:
+        """See ``Measures``."""
+        self._count("assigned")
+
+    def lost(self) -> None:
+        """See ``Measures``."""
+        self._count("lost")

@@ -1,0 +1,82 @@
+"""What the coordinator counts, as OpenTelemetry instruments; what they mean stands here, where people look for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
+
+PREFIX: Final = "headrace_coordinator_"
+_BOUNDS_MS: Final = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000]
+
+Reading = Callable[[], Iterable[tuple[float, Mapping[str, str]]]]
+"""Values with their attributes; called from the endpoint's thread."""
+
+GAUGES: Final[Mapping[str, str]] = {
+    "shards": "Shards of this node, by phase",
+    "groups": "Groups of the shards served here, by state",
+    "members": "Members of all groups served here",
+    "group_lag": "Records between a group's committed offset and the end of the log",
+    "groups_without_lag": "Groups whose lag is not measured, because there are more partitions than group.lag allows",
+}
+
+
+class OtelMeasures:
+    """See ``Measures``."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._append_ms = self._histogram("append_latency", "Time from the first request of an append to its commit")
+        self._commit_ms = self._histogram("commit_latency", "Time that a CommitOffsets call took")
+        self._load_ms = self._histogram("load_time", "Time from being given a shard to serving it")
+        self._appended = self._counter("appended_records", "State records written")
+        self._loaded = self._counter("loaded_records", "State records read when shards were taken on")
+        self._rebalances = self._counter("rebalances", "New generations of groups of the classic protocol")
+        self._assignments = self._counter("assignments", "Assignments sent to members of the server-side protocol")
+        self._lost = self._counter("shards_lost", "Shards given up because another coordinator writes them")
+
+    def appended(self, records: int, ms: float) -> None:
+        """See ``Measures``."""
+        self._appended.add(records)
+        self._append_ms.record(ms)
+
+    def committed(self, ms: float) -> None:
+        """See ``Measures``."""
+        self._commit_ms.record(ms)
+
+    def loaded(self, records: int, ms: float) -> None:
+        """See ``Measures``."""
+        self._loaded.add(records)
+        self._load_ms.record(ms)
+
+    def rebalanced(self) -> None:
+        """See ``Measures``."""
+        self._rebalances.add(1)
+
+    def assigned(self) -> None:
+        """See ``Measures``."""
+        self._assignments.add(1)
+
+    def lost(self) -> None:
+        """See ``Measures``."""
+        self._lost.add(1)
+
+    def publish(self, readings: Mapping[str, Reading]) -> None:
+        """Register all gauges; ``readings`` has one for each name of ``GAUGES``."""
+        for name, description in GAUGES.items():
+            self._meter.create_observable_gauge(
+                PREFIX + name, callbacks=[_observe(readings[name])], description=description
+            )
+
+    def _histogram(self, name: str, description: str) -> Histogram:
+        return self._meter.create_histogram(
+            PREFIX + name, unit="ms", description=description, explicit_bucket_boundaries_advisory=_BOUNDS_MS
+        )
+
+    def _counter(self, name: str, description: str) -> Counter:
+        return self._meter.create_counter(PREFIX + name, description=description)
+
+
+def _observe(read: Reading) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    return lambda _: [Observation(value, dict(attributes)) for value, attributes in read()]

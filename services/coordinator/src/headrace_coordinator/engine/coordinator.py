@@ -1,0 +1,297 @@
+"""
+The coordinator's engine: which shards this node keeps, and which of them a call is for.
+
+It follows the image: a shard whose owner or epoch is another than that of the host is let go of at once, one that is
+new here is taken over. The servicer calls one method per RPC. One event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from headrace_common.core.errors import (
+    HeadraceError,
+    NotCoordinator,
+    Rejected,
+)
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
+from headrace_common.core.murmur2 import partition_for
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.logs import logger
+from headrace_coordinator.core.effects import (
+    ConsumerStanding,
+    GroupDescription,
+    GroupListing,
+    OffsetOutcomes,
+    OffsetsFound,
+)
+from headrace_coordinator.core.events import (
+    AdminEvent,
+    CommitAsked,
+    ConsumerHeartbeat,
+    DescriptionAsked,
+    GroupDeletionAsked,
+    MemberEvent,
+    OffsetsAsked,
+    OffsetsDeletionAsked,
+    OffsetToCommit,
+)
+from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
+from headrace_coordinator.engine.shard_host import Phase, ShardHost, Surroundings
+from headrace_coordinator.engine.streams import MemberStream
+
+log = logger(__name__)
+
+PartitionsByTopic = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """This process."""
+
+    node_id: NodeId
+    incarnation: bytes
+    cluster_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Committer:
+    """Who commits or reads offsets, as it says itself."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is known of a group that was asked for."""
+
+    group_id: str
+    shard: int
+    found: GroupDescription | HeadraceError
+
+
+class Coordinator:
+    """One per process."""
+
+    def __init__(self, who: Who, around: Surroundings) -> None:
+        self.who = who
+        self._around = around
+        self._hosts: dict[int, ShardHost] = {}
+        self._shards = 0
+        """How many shards there are in the cluster; 0: their topic does not exist yet."""
+        self._topics: Topics = {}
+        self._seen: ClusterImage | None = None
+        self._streams = 0
+
+    # --- shards -----------------------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Take on and let go of shards as the image says; runs until cancelled."""
+        async for image in self._around.cluster.images():
+            self._apply(image)
+
+    def _apply(self, image: ClusterImage) -> None:
+        before, self._seen = self._seen, image
+        internal = image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
+        self._shards = 0 if internal is None else internal.partition_count
+        if before is None or before.topics is not image.topics:
+            self._topics = {
+                topic.name: TopicInfo(topic.topic_id, topic.partition_count)
+                for topic in image.topics.values()
+                if not topic.internal
+            }
+            for host in self._hosts.values():
+                host.topics_changed(self._topics)
+        if before is None or before.shards is not image.shards:
+            self._settle(image)
+
+    def _settle(self, image: ClusterImage) -> None:
+        given = {
+            key.number: shard.epoch
+            for key, shard in image.shards.items()
+            if key.kind is ShardKind.GROUPS and shard.owner == self.who.node_id
+        }
+        gone = [number for number, host in self._hosts.items() if given.get(number) != host.epoch]
+        for number in gone:
+            self._hosts.pop(number).stop()
+        new = {number: epoch for number, epoch in given.items() if number not in self._hosts}
+        for number, epoch in new.items():
+            host = self._hosts[number] = ShardHost(number, epoch, self._around, self._topics)
+            host.start()
+        if gone or new:
+            log.info("shards change hands", extra={"let_go": sorted(gone), "taken_on": sorted(new)})
+
+    def stop(self) -> None:
+        """Let go of everything: the process ends."""
+        while self._hosts:
+            _, host = self._hosts.popitem()
+            host.stop()
+
+    def _host(self, group_id: str) -> ShardHost:
+        """
+        Raises:
+            NotCoordinator: this node does not have the group's shard.
+        """
+        if not self._shards:
+            raise NotCoordinator("there are no groups yet; find the group's coordinator, which makes their topic")
+        number = self.shard_of(group_id)
+        host = self._hosts.get(number)
+        if host is None:
+            raise NotCoordinator(f"shard {number} of group {group_id!r} is not here; find its coordinator")
+        return host
+
+    def shard_of(self, group_id: str) -> int:
+        """The shard of a group; -1: there are none yet."""
+        return partition_for(group_id.encode(), self._shards) if self._shards else -1
+
+    # --- members ----------------------------------------------------------------------------------------------
+
+    def moment(self) -> Moment:
+        """Now, as events have it."""
+        return self._around.moment()
+
+    def fresh_id(self, name: str) -> str:
+        """A member id that nobody has."""
+        return f"{name}-{UUID(bytes=new_incarnation(), version=4)}"
+
+    def open_stream(self, group_id: str, address: str) -> MemberStream:
+        """
+        The stream of one Membership call.
+
+        Raises:
+            HeadraceError: the group is not served here, or not now.
+        """
+        self._streams += 1
+        return self._host(group_id).open_stream(self._streams, group_id, address)
+
+    def say(self, stream: MemberStream, event: MemberEvent) -> None:
+        """
+        A member's request. What follows from it comes over the stream.
+
+        Raises:
+            HeadraceError: the group is not served here any more; the stream has ended.
+        """
+        if isinstance(event, ConsumerHeartbeat) and event.subscription is not None:
+            try:
+                event = self._matched(event)
+            except Rejected as error:
+                stream.send(ConsumerStanding(error, event.member_id))
+                return
+        self._host(stream.group_id).post(event)
+
+    def _matched(self, event: ConsumerHeartbeat) -> ConsumerHeartbeat:
+        pattern = None if event.subscription is None else event.subscription.pattern
+        if pattern is None:
+            return event
+        self._around.patterns.check(pattern)
+        return replace(event, matched=self._around.patterns.matching(pattern, self._topics))
+
+    def broke(self, stream: MemberStream) -> None:
+        """No more requests come over the stream. Once."""
+        host = self._hosts.get(self.shard_of(stream.group_id))
+        if host is not None:
+            host.stream_broke(stream)
+
+    def close_stream(self, stream: MemberStream) -> None:
+        """The call has ended."""
+        host = self._hosts.get(self.shard_of(stream.group_id))
+        if host is not None:
+            host.close_stream(stream)
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    async def commit(self, group_id: str, by: Committer, offsets: Sequence[OffsetToCommit]) -> OffsetOutcomes:
+        """
+        Commit positions; those without an error are durable.
+
+        Raises:
+            HeadraceError: nothing is known of any of them.
+        """
+        clock = self._around.clock
+        began = clock.monotonic_ms()
+
+        def asked(ref: object) -> AdminEvent:
+            at = self.moment()
+            return CommitAsked(group_id, ref, at, by.member_id, by.instance_id, by.generation, tuple(offsets))
+
+        found = await self._host(group_id).ask(asked)
+        self._around.measures.committed(clock.monotonic_ms() - began)
+        assert isinstance(found, OffsetOutcomes), "that is what commits are answered with"
+        return found
+
+    async def offsets(
+        self, group_id: str, member_id: str | None, member_epoch: int | None, partitions: PartitionsByTopic | None
+    ) -> OffsetsFound:
+        """
+        Committed positions: all that was acknowledged before this call is seen, by whichever coordinator.
+
+        Raises:
+            HeadraceError: the member is out, or the group is not served here.
+        """
+
+        def asked(ref: object) -> AdminEvent:
+            return OffsetsAsked(group_id, ref, self.moment(), member_id, member_epoch, partitions)
+
+        found = await self._host(group_id).ask(asked)
+        assert isinstance(found, OffsetsFound), "that is what reads are answered with"
+        return found
+
+    async def delete_offsets(self, group_id: str, partitions: PartitionsByTopic) -> OffsetOutcomes:
+        """
+        Forget committed positions.
+
+        Raises:
+            HeadraceError: nothing is known of any of them.
+        """
+
+        def asked(ref: object) -> AdminEvent:
+            return OffsetsDeletionAsked(group_id, ref, self.moment(), partitions)
+
+        found = await self._host(group_id).ask(asked)
+        assert isinstance(found, OffsetOutcomes), "that is what deletions are answered with"
+        return found
+
+    # --- groups -----------------------------------------------------------------------------------------------
+
+    def listing(self, states: Collection[GroupState]) -> tuple[list[GroupListing], list[int]]:
+        """The groups of all shards served here, in these states (none: in any); and the shards that still load."""
+        groups = [
+            group for host in self._hosts.values() for group in host.listing() if not states or group.state in states
+        ]
+        loading = [number for number, host in self._hosts.items() if host.phase in {Phase.LOADING, Phase.FAILED}]
+        return sorted(groups, key=lambda g: g.group_id), sorted(loading)
+
+    async def describe(self, group_id: str) -> Described:
+        """What is known of one group, here and now."""
+        shard = self.shard_of(group_id)
+        try:
+            found = await self._host(group_id).ask(lambda ref: DescriptionAsked(group_id, ref, self.moment()))
+        except HeadraceError as error:
+            return Described(group_id, shard, error)
+        assert isinstance(found, GroupDescription), "that is what descriptions are"
+        return Described(group_id, shard, found)
+
+    async def delete_group(self, group_id: str) -> HeadraceError | None:
+        """Forget a group and its offsets; None: done, and durable."""
+        try:
+            await self._host(group_id).ask(lambda ref: GroupDeletionAsked(group_id, ref, self.moment()))
+        except HeadraceError as error:
+            return error
+        return None
+
+    # --- measuring --------------------------------------------------------------------------------------------
+
+    @property
+    def hosts(self) -> list[ShardHost]:
+        """Of all shards that are this node's."""
+        return list(self._hosts.values())
+
+    @property
+    def topics(self) -> Topics:
+        """As groups see them."""
+        return self._topics

@@ -1,0 +1,76 @@
+"""
+One Membership call as the engine sees it: requests go to a shard, messages wait here for the servicer to write them.
+
+What waits is bounded: a member that does not read is cut off, it finds its way back when it reads again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from headrace_common.core.errors import HeadraceError, Overloaded
+from headrace_coordinator.core.effects import Message
+
+MESSAGES_MAX: Final = 64
+"""Messages that may wait for one member. It has few requests under way, and news come seldom."""
+
+
+class MemberStream:
+    """Made by ``ShardHost.open_stream``; used on its event loop."""
+
+    def __init__(self, number: int, group_id: str, address: str) -> None:
+        self.number = number
+        """Grows within the process."""
+        self.group_id = group_id
+        self.address = address
+        """Of the peer, ``host:port``."""
+        self._messages: deque[Message] = deque()
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._error: HeadraceError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can be sent."""
+        return self._closed or self._error is not None
+
+    def send(self, message: Message) -> None:
+        """Queue ``message``; dropped when the stream has ended."""
+        if self.ended:
+            return
+        if len(self._messages) >= MESSAGES_MAX:
+            self.fail(Overloaded(f"{MESSAGES_MAX} messages wait for this member; read the stream, then join again"))
+            return
+        self._messages.append(message)
+        self._changed.set()
+
+    def close(self) -> None:
+        """End the stream after what waits."""
+        self._closed = True
+        self._changed.set()
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the stream at once; what waits is dropped."""
+        if self._error is None:
+            self._error = error
+            self._messages.clear()
+            self._changed.set()
+
+    async def next_message(self) -> Message | None:
+        """
+        The next message to write; None: the stream is to end.
+
+        Raises:
+            HeadraceError: why it is to end.
+        """
+        while True:
+            if self._error is not None:
+                raise self._error
+            if self._messages:
+                return self._messages.popleft()
+            if self._closed:
+                return None
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,148 @@
+"""
+Composition root of the coordinator: serves, joins the cluster, keeps the shards it is given, and leaves.
+
+It keeps nothing on disk. Leaving, it asks the controller to give its shards to others and serves until they have moved,
+so that members find their new coordinator at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from typing import Final
+
+from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.memory import keep_freed_memory
+from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.rpc_metrics import RpcMetrics
+from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tracing import open_tracing
+from headrace_coordinator.adapters.broker_connections import BrokerConnections
+from headrace_coordinator.adapters.controller_cluster import ControllerCluster
+from headrace_coordinator.adapters.grpc_log_ends import GrpcLogEnds
+from headrace_coordinator.adapters.grpc_shard_log import GrpcShardLogs
+from headrace_coordinator.adapters.otel_measures import OtelMeasures, Reading
+from headrace_coordinator.adapters.re2_patterns import Re2Patterns
+from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.engine.coordinator import Coordinator, Who
+from headrace_coordinator.engine.lag import LagWatch
+from headrace_coordinator.engine.shard_host import Surroundings
+from headrace_coordinator.rpc.servicer import CoordinatorServicer
+from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+
+VERSION: Final = "0.1.0"
+SERVICE: Final = "headrace.v1.Coordinator"
+UNREGISTER_MS_MAX: Final = 1_500.0
+
+
+async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
+    """Run one coordinator until ``stop`` is set; resources close in reverse order of opening."""
+    configure_logs("coordinator", config.node_id, config.server.log_level)
+    keep_freed_memory()
+    async with AsyncExitStack() as stack:
+        metrics = stack.enter_context(open_metrics("coordinator", config.node_id, config.server.metrics_listen))
+        tracing = stack.enter_context(open_tracing("coordinator", config.node_id, config.otlp_endpoint))
+        tasks = await stack.enter_async_context(TaskRunner())
+        clock = SystemClock()
+        client = await stack.enter_async_context(
+            ControllerClient.open(
+                config.controllers, role=Role.COORDINATOR, id=config.node_id, clock=clock, tasks=tasks
+            )
+        )
+        cluster = ControllerCluster(client)
+        connections = BrokerConnections(tasks)
+        stack.push_async_callback(connections.close)
+        logs = GrpcShardLogs(cluster, connections, clock)
+        measures = OtelMeasures(metrics.meter)
+        around = Surroundings(
+            logs=logs,
+            cluster=cluster,
+            patterns=Re2Patterns(),
+            measures=measures,
+            clock=clock,
+            tasks=tasks,
+            settings=config.groups(),
+            append_timeout_ms=config.coordinator_append_timeout_ms,
+        )
+        coordinator = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
+        watch = LagWatch(
+            coordinator,
+            GrpcLogEnds(cluster, connections),
+            clock,
+            interval_ms=config.group_lag_interval_ms,
+            partitions_max=config.group_lag_partitions_max,
+        )
+        measures.publish(_readings(watch))
+        draining = asyncio.Event()
+        server = await stack.enter_async_context(
+            GrpcService.open(
+                config.server,
+                servicers=[(add_CoordinatorServicer_to_server, CoordinatorServicer(coordinator, draining))],
+                health_names=[SERVICE],
+                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                serving=False,
+            )
+        )
+        node = _node(config, coordinator.who, server.endpoint, metrics.endpoint)
+        for loop, name in ((logs.follow(), "connections"), (watch.run(), "lag")):
+            tasks.start(loop, name=name)
+        tasks.start(_join(coordinator, client, node, server, config), name="join")
+        try:
+            await run_until(stop, tasks)
+            await client.leave(config.shutdown_ms_max)
+        finally:
+            draining.set()
+            coordinator.stop()
+        await server.drain()
+
+
+async def _join(
+    coordinator: Coordinator, client: ControllerClient, node: Node, server: GrpcService, config: CoordinatorConfig
+) -> None:
+    """Register, then follow the image: shards come with it."""
+    registered = await client.register(Registration(node))
+    coordinator.who = replace(coordinator.who, cluster_id=registered.cluster_id)
+    async for image in client.images():
+        if image.revision >= registered.revision:
+            break
+    await server.set_serving(True)
+    await server.set_serving(True, SERVICE)
+    announce_ready(
+        Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=node.metrics), config.server.ready_file
+    )
+    await coordinator.follow()
+
+
+def _node(config: CoordinatorConfig, who: Who, grpc: Endpoint, metrics: Endpoint | None) -> Node:
+    return Node(
+        key=NodeKey(Role.COORDINATOR, who.node_id),
+        grpc=grpc,
+        incarnation=who.incarnation,
+        epoch=0,
+        metrics=metrics,
+        version=VERSION,
+    )
+
+
+def _readings(watch: LagWatch) -> Mapping[str, Reading]:
+    def by(name: str, counts: Mapping[str, int]) -> Iterable[tuple[float, Mapping[str, str]]]:
+        return [(count, {name: value}) for value, count in counts.items()]
+
+    return {
+        "shards": lambda: by("phase", watch.census.shards),
+        "groups": lambda: by("state", watch.census.groups),
+        "members": lambda: [(watch.census.members, {})],
+        "group_lag": lambda: [
+            (lag.records, {"group": lag.group_id, "topic": lag.topic, "partition": str(lag.partition)})
+            for lag in watch.census.lags
+        ],
+        "groups_without_lag": lambda: [(watch.census.groups_left_out, {})],
+    }

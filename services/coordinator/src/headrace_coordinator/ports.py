@@ -1,0 +1,155 @@
+"""What the coordinator's engine needs from the world: the cluster, the log of each shard, ends of logs, patterns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from headrace_common.core.ids import Offset, PartitionId
+from headrace_common.core.image import ClusterImage
+
+Record: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value; the last value of a key counts, and None takes the key away."""
+
+
+class Cluster(Protocol):
+    """The cluster image, and whether this process still has its place in it."""
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest image; revision 0 until the first has come."""
+        ...
+
+    def images(self) -> AsyncIterator[ClusterImage]:
+        """The image each time it changed, newest only, beginning with the present one; never ends."""
+        ...
+
+    @property
+    def tenure_until_ms(self) -> float:
+        """
+        Monotonic ms until which the controller surely gives this node's shards to nobody else because of its silence.
+
+        Counted from when the last answered heartbeat was *sent*, so a process that was paused finds it in the past.
+        Minus infinity: the node is fenced, or does not know the image of its registration yet.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A part of a log, decoded: records in the order of the log, control records left out."""
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    next_offset: Offset
+
+
+class ShardLog(Protocol):
+    """
+    The partition of one shard, written under one fencing token. One task writes, strictly one append at a time.
+
+    Every method but ``close`` goes on trying, with pauses, while the outcome is unknown or the partition has no leader
+    or too few replicas; whoever gives up cancels it.
+    """
+
+    async def take_over(self) -> Offset:
+        """
+        Make the token the partition's own, so that no earlier writer appends any more; durable when this returns.
+
+        Repeatable: under a token that is the partition's already it proves that this still holds.
+
+        Returns:
+            The offset up to which to read for everything that earlier writers have committed.
+
+        Raises:
+            FencedWriter: the partition has a higher token; this writer is too late.
+        """
+        ...
+
+    def read(self, until: Offset) -> AsyncIterator[Slice]:
+        """
+        All committed records from the log's start to ``until``, in slices of some MB.
+
+        Raises:
+            CorruptBatch, UnsupportedVersion: a batch cannot be decoded; the shard cannot be served.
+        """
+        ...
+
+    async def append(self, records: Sequence[Record]) -> None:
+        """
+        Write ``records`` behind everything that was appended before; durable (acks=all) when this returns.
+
+        They may end up in the log more than once, but never behind a later append.
+
+        Args:
+            records: each key once. Empty: write a note that says nothing, to prove that the token still holds.
+
+        Raises:
+            FencedWriter: the partition has another token; nothing of this writer will ever be appended again.
+            HeadraceError: refused for good (a record is too large); earlier parts may have been written.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give up what belongs to this log alone."""
+        ...
+
+
+class ShardLogs(Protocol):
+    """The partitions of ``__consumer_offsets``."""
+
+    def open(self, number: int, token: int) -> ShardLog:
+        """The log of shard ``number``, to be written under ``token`` (the shard's epoch)."""
+        ...
+
+
+class LogEnds(Protocol):
+    """Where the logs of any partitions end."""
+
+    async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Offset]:
+        """The end offsets that consumers see, of those partitions whose leader answered in time."""
+        ...
+
+
+class Patterns(Protocol):
+    """Regular expressions of subscriptions."""
+
+    def check(self, pattern: str) -> None:
+        """
+        Raises:
+            InvalidRegularExpression: too long, or it cannot be read; the text says where.
+        """
+        ...
+
+    def matching(self, pattern: str, names: Iterable[str]) -> frozenset[str]:
+        """The ``names`` that match as a whole, in time linear in their lengths."""
+        ...
+
+
+class Measures(Protocol):
+    """What is counted and timed; nothing here fails or waits."""
+
+    def appended(self, records: int, ms: float) -> None:
+        """One append is durable; ``ms`` from its first request on, repetitions included."""
+        ...
+
+    def committed(self, ms: float) -> None:
+        """One CommitOffsets call was answered."""
+        ...
+
+    def loaded(self, records: int, ms: float) -> None:
+        """A shard is served; ``ms`` from the order to take it on."""
+        ...
+
+    def rebalanced(self) -> None:
+        """A group of the classic protocol has a new generation."""
+        ...
+
+    def assigned(self) -> None:
+        """A member of the server-side protocol was sent another assignment."""
+        ...
+
+    def lost(self) -> None:
+        """A shard was given up because another writer has it."""
+        ...

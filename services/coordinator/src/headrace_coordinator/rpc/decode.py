@@ -1,0 +1,280 @@
+"""Requests as they came over the wire, into the events of the core; what no client may send is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+from headrace_common.core.errors import InvalidGroupId, Rejected
+from headrace_common.core.ids import TOPIC_NAME_LENGTH_MAX
+from headrace_coordinator.core.events import (
+    ClassicHeartbeat,
+    ClassicJoined,
+    ClassicSynced,
+    ConsumerHeartbeat,
+    Left,
+    MemberEvent,
+    OffsetToCommit,
+)
+from headrace_coordinator.core.values import (
+    ClassicAssignment,
+    ClassicSubscription,
+    GroupState,
+    Moment,
+    Subscription,
+    TopicPartitions,
+)
+from headrace_coordinator.engine.coordinator import PartitionsByTopic
+from headrace_coordinator.engine.streams import MemberStream
+from headrace_proto.v1 import coordinator_pb2 as pb
+
+GROUP_ID_CHARACTERS_MAX: Final = 249
+NAME_CHARACTERS_MAX: Final = 255
+"""Of member ids, instance ids, client ids, racks, assignors and reasons."""
+PROTOCOLS_MAX: Final = 16
+TOPICS_MAX: Final = 10_000
+"""Topics that one member may name."""
+PARTITIONS_MAX: Final = 100_000
+"""Partitions that one request may name."""
+OFFSETS_MAX: Final = 10_000
+GROUPS_MAX: Final = 1_000
+USER_DATA_BYTES_MAX: Final = 1 << 20
+MEMBERS_MAX: Final = 100_000
+
+WithInstance: TypeAlias = (
+    pb.ClassicJoin
+    | pb.ClassicSync
+    | pb.ClassicHeartbeat
+    | pb.ConsumerHeartbeat
+    | pb.LeaveGroup
+    | pb.CommitOffsetsRequest
+)
+
+
+def group_id(text: str) -> str:
+    """
+    Raises:
+        InvalidGroupId: empty, or too long.
+    """
+    if not 1 <= len(text) <= GROUP_ID_CHARACTERS_MAX:
+        raise InvalidGroupId(f"a group id has 1 to {GROUP_ID_CHARACTERS_MAX} characters, not {len(text)}")
+    return text
+
+
+def _name(text: str, what: str) -> str:
+    if len(text) > NAME_CHARACTERS_MAX:
+        raise Rejected(f"the {what} has {len(text)} characters; {NAME_CHARACTERS_MAX} is the most")
+    return text
+
+
+def _at_most(count: int, most: int, what: str, least: int = 0) -> None:
+    if not least <= count <= most:
+        raise Rejected(f"the request has {count} {what}; {least} to {most} are allowed")
+
+
+def instance(request: WithInstance) -> str | None:
+    """The static member's name; None: a dynamic one."""
+    if not request.HasField("group_instance_id"):
+        return None
+    if not request.group_instance_id:
+        raise Rejected("group_instance_id is empty; leave it out for a dynamic member")
+    return _name(request.group_instance_id, "group_instance_id")
+
+
+def member_event(
+    request: pb.MembershipRequest, stream: MemberStream, at: Moment, fresh_id: Callable[[str], str]
+) -> MemberEvent:
+    """
+    What a member says on its stream.
+
+    Raises:
+        Rejected: nothing that a client may say.
+    """
+    match request.WhichOneof("request"):
+        case "classic_join":
+            return _classic_join(request.classic_join, stream, at, fresh_id)
+        case "classic_sync":
+            return _classic_sync(request.classic_sync, stream, at)
+        case "classic_heartbeat":
+            beat = request.classic_heartbeat
+            return ClassicHeartbeat(
+                stream.group_id,
+                stream.number,
+                at,
+                _name(beat.member_id, "member_id"),
+                instance(beat),
+                beat.generation,
+            )
+        case "consumer_heartbeat":
+            return _consumer_heartbeat(request.consumer_heartbeat, stream, at)
+        case "leave":
+            leave = request.leave
+            return Left(
+                stream.group_id,
+                stream.number,
+                at,
+                _name(leave.member_id, "member_id"),
+                instance(leave),
+                leave.permanently,
+                leave.reason[:NAME_CHARACTERS_MAX],
+            )
+    raise Rejected("the request asks for nothing that this version knows; is the client newer?")
+
+
+def _classic_join(
+    join: pb.ClassicJoin, stream: MemberStream, at: Moment, fresh_id: Callable[[str], str]
+) -> ClassicJoined:
+    _at_most(len(join.protocols), PROTOCOLS_MAX, "protocols", 1)
+    if join.rebalance_timeout_ms < 1:
+        raise Rejected(f"rebalance_timeout_ms is {join.rebalance_timeout_ms}; it is 1 or more")
+    name = instance(join)
+    client_id = _name(join.client_id, "client_id")
+    return ClassicJoined(
+        stream.group_id,
+        stream.number,
+        at,
+        _name(join.member_id, "member_id"),
+        name,
+        join.session_timeout_ms,
+        join.rebalance_timeout_ms,
+        tuple((_name(one.name, "protocol"), _subscription(one.subscription)) for one in join.protocols),
+        fresh_id((name or client_id or "member")[: NAME_CHARACTERS_MAX - 40]),
+        client_id,
+        stream.address,
+        join.reason[:NAME_CHARACTERS_MAX],
+    )
+
+
+def _subscription(said: pb.ClassicSubscription) -> ClassicSubscription:
+    return ClassicSubscription(
+        _topics(said.topics),
+        topic_partitions(said.owned),
+        said.generation,
+        _name(said.rack, "rack"),
+        _user_data(said.user_data),
+    )
+
+
+def _user_data(data: bytes) -> bytes:
+    _at_most(len(data), USER_DATA_BYTES_MAX, "bytes of user_data")
+    return data
+
+
+def _topics(names: Iterable[str]) -> tuple[str, ...]:
+    topics = tuple(names)
+    _at_most(len(topics), TOPICS_MAX, "topics")
+    for name in topics:
+        if not 1 <= len(name) <= TOPIC_NAME_LENGTH_MAX:
+            raise Rejected(f"a topic name has 1 to {TOPIC_NAME_LENGTH_MAX} characters, not {len(name)}")
+    return topics
+
+
+def topic_partitions(said: Iterable[pb.TopicPartitions]) -> tuple[TopicPartitions, ...]:
+    """
+    Partitions by topic, ascending, each once.
+
+    Raises:
+        Rejected: too many, negative ones, or an id that is none.
+    """
+    found = tuple(TopicPartitions(one.topic, one.topic_id, tuple(sorted(set(one.partitions)))) for one in said)
+    _at_most(len(found), TOPICS_MAX, "topics")
+    _at_most(sum(len(one.partitions) for one in found), PARTITIONS_MAX, "partitions")
+    for one in found:
+        if len(one.topic_id) not in {0, 16}:
+            raise Rejected(f"topic ids have 16 bytes, not {len(one.topic_id)}")
+        if one.partitions and one.partitions[0] < 0:
+            raise Rejected(f"partition {one.partitions[0]} of {one.topic[:60]!r} is negative")
+    return found
+
+
+def partitions_by_topic(said: Iterable[pb.TopicPartitions]) -> PartitionsByTopic:
+    """The same by names alone, in the order of the request."""
+    found = tuple((one.topic, tuple(one.partitions)) for one in said)
+    _at_most(len(found), TOPICS_MAX, "topics")
+    _at_most(sum(len(partitions) for _, partitions in found), PARTITIONS_MAX, "partitions")
+    return found
+
+
+def _classic_sync(sync: pb.ClassicSync, stream: MemberStream, at: Moment) -> ClassicSynced:
+    _at_most(len(sync.assignments), MEMBERS_MAX, "assignments")
+    assignments = {
+        one.member_id: ClassicAssignment(
+            topic_partitions(one.assignment.partitions), _user_data(one.assignment.user_data)
+        )
+        for one in sync.assignments
+    }
+    return ClassicSynced(
+        stream.group_id,
+        stream.number,
+        at,
+        _name(sync.member_id, "member_id"),
+        instance(sync),
+        sync.generation,
+        assignments,
+    )
+
+
+def _consumer_heartbeat(beat: pb.ConsumerHeartbeat, stream: MemberStream, at: Moment) -> ConsumerHeartbeat:
+    if not beat.member_id:
+        raise Rejected("member_id is empty; choose a UUID and keep it")
+    if beat.member_epoch < -2:
+        raise Rejected(f"member_epoch is {beat.member_epoch}; it is -2 or more")
+    timeout = beat.rebalance_timeout_ms if beat.HasField("rebalance_timeout_ms") else None
+    if timeout is not None and timeout < 1:
+        raise Rejected(f"rebalance_timeout_ms is {timeout}; it is 1 or more")
+    return ConsumerHeartbeat(
+        stream.group_id,
+        stream.number,
+        at,
+        _name(beat.member_id, "member_id"),
+        beat.member_epoch,
+        instance_id=instance(beat),
+        rack=_name(beat.rack, "rack") if beat.HasField("rack") else None,
+        rebalance_timeout_ms=timeout,
+        subscription=_consumer_subscription(beat.subscription) if beat.HasField("subscription") else None,
+        assignor=_name(beat.assignor, "assignor") if beat.HasField("assignor") else None,
+        owned=topic_partitions(beat.owned.topics) if beat.HasField("owned") else None,
+        client_id=_name(beat.client_id, "client_id"),
+        client_address=stream.address,
+    )
+
+
+def _consumer_subscription(said: pb.ConsumerSubscription) -> Subscription:
+    pattern = said.pattern if said.HasField("pattern") else None
+    return Subscription(frozenset(_topics(said.topics)), pattern)
+
+
+def commits(request: pb.CommitOffsetsRequest) -> list[OffsetToCommit]:
+    """
+    What is to be committed, in the order of the request.
+
+    Raises:
+        Rejected: none, or too many.
+    """
+    _at_most(len(request.offsets), OFFSETS_MAX, "offsets", 1)
+    return [
+        OffsetToCommit(one.topic, one.partition, one.offset, one.leader_epoch, one.metadata) for one in request.offsets
+    ]
+
+
+def group_ids(ids: Iterable[str]) -> list[str]:
+    """
+    Raises:
+        Rejected: none, or too many; what is wrong with a single id is answered beside it.
+    """
+    found = list(ids)
+    _at_most(len(found), GROUPS_MAX, "groups", 1)
+    return found
+
+
+def states(said: Iterable[int]) -> list[GroupState]:
+    """
+    Raises:
+        Rejected: a state that this version does not know.
+    """
+    known = {state.value: state for state in GroupState}
+    wanted = list(dict.fromkeys(said))
+    unknown = [number for number in wanted if number not in known]
+    if unknown:
+        raise Rejected(f"there is no group state {unknown[0]}; this version knows {sorted(known)}")
+    return [known[number] for number in wanted]

@@ -1,0 +1,177 @@
+"""
+The ``Coordinator`` service of ``coordinator.proto``: each call is decoded, given to the engine, its answer encoded.
+
+A Membership call costs two tasks: one reads, the handler itself writes.
+"""
+# ruff: noqa: N802 - methods have the names of the proto
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_coordinator.engine.coordinator import Committer, Coordinator
+from headrace_coordinator.engine.streams import MemberStream
+from headrace_coordinator.rpc import decode, encode
+from headrace_proto.v1 import coordinator_pb2 as pb
+from headrace_proto.v1 import coordinator_pb2_grpc
+
+NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
+LINGER_S_MAX: Final = 5.0
+"""How long a client that sends no more may wait for what is still to come: the answer to its leave, above all."""
+LEAVING: Final = "this coordinator is leaving; find the group's coordinator anew"
+_CONSUMER: Final = "consumer_heartbeat"
+_EITHER: Final = "leave"
+_EOF: Final[Any] = grpc.aio.EOF
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
+    """One for the process; ``draining`` refuses new streams."""
+
+    def __init__(self, coordinator: Coordinator, draining: asyncio.Event) -> None:
+        self._coordinator = coordinator
+        self._draining = draining
+
+    # --- membership -------------------------------------------------------------------------------------------
+
+    def Membership(self, requests: Any, context: Context) -> Any:
+        """See the proto. A coroutine that writes by itself; the interceptor awaits it."""
+        del requests
+        return self._membership(context)
+
+    async def _membership(self, context: Context) -> None:
+        first = await _next(context)
+        if first is None:
+            return
+        if self._draining.is_set():
+            raise NotCoordinator(LEAVING)
+        stream = self._coordinator.open_stream(decode.group_id(first.group_id), _address(context.peer()))
+        try:
+            async with TaskRunner() as own:
+                reader = own.start(self._read(first, stream, context), name="membership-read")
+                try:
+                    while (message := await stream.next_message()) is not None:
+                        await context.write(encode.message(message))
+                finally:  # at once: gRPC may cancel this task again while the runner waits for the reader
+                    reader.cancel()
+        finally:
+            self._coordinator.broke(stream)
+            self._coordinator.close_stream(stream)
+
+    async def _read(self, first: pb.MembershipRequest, stream: MemberStream, context: Context) -> None:
+        """Whatever ends the reading ends the stream, by what it is told."""
+        request: pb.MembershipRequest | None = first
+        protocol: str | None = None
+        try:
+            while request is not None:
+                protocol = _checked(request, first.group_id, protocol)
+                event = decode.member_event(request, stream, self._coordinator.moment(), self._coordinator.fresh_id)
+                self._coordinator.say(stream, event)
+                request = await _next(context)
+        except grpc.aio.BaseError:
+            stream.close()  # the connection is gone
+        except HeadraceError as error:
+            stream.fail(error)
+        else:
+            await asyncio.sleep(LINGER_S_MAX)
+            stream.close()
+
+    # --- offsets ----------------------------------------------------------------------------------------------
+
+    async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Context) -> pb.CommitOffsetsResponse:
+        """See the proto."""
+        del context
+        by = Committer(request.member_id, decode.instance(request), request.generation)
+        found = await self._coordinator.commit(decode.group_id(request.group_id), by, decode.commits(request))
+        return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
+
+    async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
+        """See the proto."""
+        del context
+        found = await self._coordinator.offsets(
+            decode.group_id(request.group_id),
+            request.member_id if request.HasField("member_id") else None,
+            request.member_epoch if request.HasField("member_epoch") else None,
+            decode.partitions_by_topic(request.partitions) or None,
+        )
+        return pb.FetchOffsetsResponse(offsets=map(encode.offset_found, found.offsets))
+
+    async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Context) -> pb.DeleteOffsetsResponse:
+        """See the proto."""
+        del context
+        partitions = decode.partitions_by_topic(request.partitions)
+        if not partitions:
+            raise Rejected("the request names no partitions; name those whose offsets are to be forgotten")
+        found = await self._coordinator.delete_offsets(decode.group_id(request.group_id), partitions)
+        return pb.DeleteOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
+
+    # --- groups -----------------------------------------------------------------------------------------------
+
+    async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
+        """See the proto."""
+        del context
+        groups, loading = self._coordinator.listing(decode.states(request.states))
+        return pb.ListGroupsResponse(groups=map(encode.listing, groups), loading=loading)
+
+    async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Context) -> pb.DescribeGroupsResponse:
+        """See the proto."""
+        del context
+        found = await asyncio.gather(*map(self._coordinator.describe, decode.group_ids(request.group_ids)))
+        own_id = self._coordinator.who.node_id
+        return pb.DescribeGroupsResponse(groups=[encode.description(one, own_id) for one in found])
+
+    async def DeleteGroups(self, request: pb.DeleteGroupsRequest, context: Context) -> pb.DeleteGroupsResponse:
+        """See the proto."""
+        del context
+        ids = decode.group_ids(request.group_ids)
+        errors = await asyncio.gather(*map(self._coordinator.delete_group, ids))
+        return pb.DeleteGroupsResponse(groups=map(encode.group_result, ids, errors))
+
+    async def IdentifyCoordinator(
+        self, request: pb.IdentifyCoordinatorRequest, context: Context
+    ) -> pb.IdentifyCoordinatorResponse:
+        """See the proto."""
+        del request, context
+        who = self._coordinator.who
+        return pb.IdentifyCoordinatorResponse(id=who.node_id, incarnation=who.incarnation, cluster_id=who.cluster_id)
+
+
+async def _next(context: Context) -> pb.MembershipRequest | None:
+    """The next request; None: the client sends no more."""
+    try:
+        request = await context.read()
+    except DecodeError:
+        raise Rejected(NO_MESSAGE) from None
+    return None if request is _EOF else request
+
+
+def _checked(request: pb.MembershipRequest, group_id: str, protocol: str | None) -> str | None:
+    """
+    The stream's protocol, which its first request that has one fixes.
+
+    Raises:
+        Rejected: the request is about another group, or in the other protocol.
+    """
+    if request.group_id != group_id:
+        raise Rejected(f"this stream is for group {group_id!r}; open another one for {request.group_id[:60]!r}")
+    asked = request.WhichOneof("request")
+    if asked is None or asked == _EITHER:
+        return protocol
+    spoken = "consumer" if asked == _CONSUMER else "classic"
+    if protocol not in (None, spoken):
+        raise Rejected(f"this stream speaks the {protocol} protocol; open another one for the {spoken} protocol")
+    return spoken
+
+
+def _address(peer: str) -> str:
+    """``host:port`` of gRPC's ``ipv4:127.0.0.1:5000`` or ``ipv6:%5B::1%5D:5000``."""
+    family, colon, rest = peer.partition(":")
+    return unquote(rest) if colon and family in {"ipv4", "ipv6"} else peer
