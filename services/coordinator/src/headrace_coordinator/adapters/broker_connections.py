@@ -182,6 +182,11 @@ class BrokerConnections:
         stub: BrokerAsyncStub = BrokerStub(channel)
         return stub
 
+    @property
+    def addresses(self) -> set[Endpoint]:
+        """Where there are connections to."""
+        return set(self._channels)
+
     async def keep(self, known: set[Endpoint]) -> None:
         """Close the connections to all other addresses: those brokers have moved or are gone."""
         for at in [at for at in self._channels if at not in known]:
