@@ -13,13 +13,17 @@ from typing import Protocol
 from headrace_broker.core.copying import CopyAnswer, CopyAsk
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.rows import EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, StorageFailed
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Partition, ShardKind
 
 
 class WriteStalled(Exception):
     """The store is behind with its own work. Nothing was written; write the same group again a little later."""
+
+
+class BytesLost(StorageFailed):
+    """Stored bytes are gone, or are not what was written: to read them again does not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +119,20 @@ class LogStore(Protocol):
 
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
         """
-        The batches of ``rows``, read in a thread, each compared with its row.
+        The batches of ``rows``, read in a thread, each compared with its row and its checksum.
 
         Raises:
-            StorageFailed: a batch is missing or differs from its row; the text names log and offset.
+            BytesLost: a batch is missing, or is not what was written.
+            StorageFailed: it cannot be read now.
+        """
+        ...
+
+    def distrust(self, log: LogId) -> None:
+        """
+        Durably note that bytes of ``log`` cannot be read: at the next opening it is damaged, and begins anew.
+
+        Raises:
+            StorageFailed: the disk refused.
         """
         ...
 

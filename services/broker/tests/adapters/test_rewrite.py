@@ -14,6 +14,7 @@ from headrace_broker.adapters import rocksdb_rewrite
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.core.rows import DropSuffix, LogId, PutSegment, PutState, SegmentRow, StateRow
+from headrace_broker.ports import BytesLost
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
@@ -82,6 +83,50 @@ async def test_a_store_that_failed_over_such_a_file_is_written_anew_at_the_next_
     assert "not readable" in found.damaged[0][3]
     assert found.wrong == []
     assert not (image.path / rocksdb_rewrite.SUSPECT).exists()
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "gone"])
+@pytest.mark.parametrize("room", [True, False])
+async def test_a_batch_that_is_lost_is_found_when_it_is_read_and_its_log_begins_anew(
+    whole: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str, room: bool
+) -> None:
+    image = whole.copy(tmp_path / "data")
+    path = max((image.path / "db").glob("*.blob"), key=lambda one: one.stat().st_size)
+    if harm == "flip":
+        flip(path, path.stat().st_size // 2)
+    elif harm == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    else:
+        path.unlink()
+    directory = DataDirectory.open(image.path)
+    logs = RocksDbLogs.open(directory, SMALL)
+    assert not logs.report.damaged, "nothing of it was read yet"
+    lost = []
+    for one in logs.recovered():
+        try:
+            await logs.read(one.log, list(logs.index(one.log, one.state.log_start, one.log_end)))
+        except BytesLost:
+            lost.append(one.log)
+            logs.distrust(one.log)
+    assert lost
+    await logs.close(None)
+    directory.close()
+    monkeypatch.setattr(rocksdb_rewrite, "_has_room", lambda _: room)
+    directory = DataDirectory.open(image.path)
+    logs = RocksDbLogs.open(directory, SMALL)
+    assert {one.log for one in logs.recovered() if one.damage is not None} == set(lost)
+    await logs.lower_evidence([(log, Offset(0), -1) for log in lost])
+    for log in lost:
+        logs.write(anew(log))
+        logs.write(Writer(log).append(5))
+    await logs.sync()
+    for one in logs.recovered():
+        await logs.read(one.log, list(logs.index(one.log, one.state.log_start, one.log_end)))
+    await logs.close(7)
+    directory.close()
+    found = inspect(image.path)
+    assert (found.wrong, found.damaged) == ([], []), "once it began anew it is sound"
+    assert all(found.logs[log][1] == 50 for log in lost)
 
 
 @pytest.mark.parametrize("renamed", [False, True])

@@ -19,7 +19,7 @@ from headrace_broker.ports import Damage
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_broker.testing.trio import Trio, running_trio, until
-from headrace_common.core.errors import ErrorCode, StaleBrokerEpoch
+from headrace_common.core.errors import ErrorCode, StaleBrokerEpoch, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_common.core.image import ReplicaRemoval
 
@@ -382,6 +382,38 @@ async def test_a_leader_that_was_deposed_sends_nothing_more_in_its_old_epoch() -
         assert answer is not None
         assert answer.partitions[0].error is not None
         session.end()
+
+
+async def test_a_leader_that_lost_a_batch_which_others_have_stops_to_copy_the_log_anew() -> None:
+    async with running_trio(tail_bytes=0) as trio:
+        store = trio.members[ONE].store
+        await Client(trio, ONE).produce(batch_of(2))
+        log = core(trio, ONE).log
+        store._live[log].batches[Offset(0)] = b"not it"
+        assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
+        await until(lambda: isinstance(trio.members[ONE].tasks.failure, StorageFailed))
+        assert store.distrusted == [log]
+        trio.members[ONE].tasks.failure = None
+
+
+def shown_isr(trio: Trio) -> tuple[NodeId, ...]:
+    leading = core(trio, ONE).leading
+    assert leading is not None
+    return leading.assignment.isr
+
+
+async def test_a_leader_that_lost_a_batch_goes_on_where_too_few_others_are_in_sync() -> None:
+    async with running_trio(tail_bytes=0) as trio:
+        client, store = Client(trio, ONE), trio.members[ONE].store
+        await client.produce(batch_of(2))
+        trio.cut.add(THREE)
+        trio.fence(THREE)
+        trio.change(ID, isr=(ONE, TWO))
+        await until(lambda: set(shown_isr(trio)) == {ONE, TWO})
+        store._live[core(trio, ONE).log].batches[Offset(0)] = b"not it"
+        assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
+        assert store.distrusted == []
+        assert (await client.produce(batch_of(1))).error is None
 
 
 async def test_a_follower_has_one_session_and_its_newer_process_keeps_it() -> None:

@@ -30,7 +30,7 @@ from headrace_broker.core.rows import (
     SegmentRow,
     StateRow,
 )
-from headrace_broker.ports import RecoveredLog, RecoveryReport, WriteStalled
+from headrace_broker.ports import BytesLost, RecoveredLog, RecoveryReport, WriteStalled
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
@@ -111,6 +111,8 @@ class MemoryLogs:
         self.sync_gate = asyncio.Event()
         """Syncs wait until it is set; it is, until a test clears it."""
         self.sync_gate.set()
+        self.distrusted: list[LogId] = []
+        """What ``distrust`` was told."""
         self.syncs = 0
         """How many syncs were done."""
         self.report = RecoveryReport(token is not None, 0.0, 0, 0, (), ())
@@ -197,10 +199,12 @@ class MemoryLogs:
         batches = self._live[log].batches if log in self._live else {}
         for row in rows:
             if len(batches.get(row.base_offset, b"")) != row.size:
-                raise StorageFailed(
-                    f"the batch of log {log} at offset {row.base_offset} is not the one that was written"
-                )
+                raise BytesLost(f"the batch of log {log} at offset {row.base_offset} is not the one that was written")
         return [batches[row.base_offset] for row in rows]
+
+    def distrust(self, log: LogId) -> None:
+        """See ``LogStore``."""
+        self.distrusted.append(log)
 
     def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
         """See ``LogStore``."""

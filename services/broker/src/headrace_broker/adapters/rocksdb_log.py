@@ -34,7 +34,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     split_key,
 )
 from headrace_broker.adapters.rocksdb_reclaim import Reclaimer
-from headrace_broker.adapters.rocksdb_recovery import Recovery, difference
+from headrace_broker.adapters.rocksdb_recovery import Recovery, fault_of
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions, WriteBatch
 from headrace_broker.core.rows import (
     DropLog,
@@ -50,7 +50,7 @@ from headrace_broker.core.rows import (
     PutSegment,
     PutState,
 )
-from headrace_broker.ports import RecoveredLog, RecoveryReport
+from headrace_broker.ports import BytesLost, RecoveredLog, RecoveryReport
 from headrace_common.core.errors import InconsistentClusterId, StorageFailed, UnsupportedVersion
 from headrace_common.core.ids import Offset
 
@@ -286,13 +286,17 @@ class RocksDbLogs:
         batches = self._store.get_many([make_key(log, Kind.BATCH, row.base_offset) for row in rows])
         sound: list[bytes] = []
         for row, batch in zip(rows, batches, strict=True):
-            wrong = difference(row, batch)
+            wrong = fault_of(row, batch)
             if wrong is not None or batch is None:
-                raise StorageFailed(
+                raise BytesLost(
                     f"the batch of log {log} at offset {row.base_offset} is not the one that was written: {wrong}"
                 )
             sound.append(batch)
         return sound
+
+    def distrust(self, log: LogId) -> None:
+        """See ``LogStore``."""
+        rocksdb_rewrite.suspect(self._directory, log)
 
     # --- evidence, space, end ---------------------------------------------------------------------------------
 

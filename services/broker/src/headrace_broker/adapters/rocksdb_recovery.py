@@ -63,8 +63,20 @@ class _Meta:
     epochs: list[EpochRow]
 
 
-def difference(row: IndexRow, batch: bytes | None) -> str | None:
-    """What is wrong with ``batch`` as the one that ``row`` describes: the bytes its checksum does not cover."""
+def fault_of(row: IndexRow, batch: bytes | None) -> str | None:
+    """What is wrong with ``batch`` as the one that ``row`` describes."""
+    wrong = _difference(row, batch)
+    if wrong is None and batch is not None and _checksum(batch) != _BATCH_FIELDS.unpack_from(batch)[4]:
+        return "its checksum is wrong"
+    return wrong
+
+
+def _checksum(batch: bytes) -> int:
+    return crc32c(memoryview(batch)[_CRC_FROM:])
+
+
+def _difference(row: IndexRow, batch: bytes | None) -> str | None:
+    """What the bytes say that the checksum does not cover."""
     if batch is None:
         return "it is missing"
     if len(batch) != row.size:
@@ -244,12 +256,7 @@ def _tail_fault(store: RocksDbStore, log: LogId, row: IndexRow, found: Recovery)
         (batch,) = store.get_many([make_key(log, Kind.BATCH, row.base_offset)])
     except StorageFailed as error:
         return str(error)
-    wrong = difference(row, batch)
-    if wrong is None and batch is not None:
-        crc = _BATCH_FIELDS.unpack_from(batch)[4]
-        if crc32c(memoryview(batch)[_CRC_FROM:]) != crc:
-            wrong = "its checksum is wrong"
-    return wrong
+    return fault_of(row, batch)
 
 
 def _damage(state: StateRow, entry: Evidence | None, end: Offset, last: IndexRow | None, reason: str) -> Damage | None:

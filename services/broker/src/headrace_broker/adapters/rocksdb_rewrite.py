@@ -2,8 +2,9 @@
 Rids a store of table and blob files that cannot be read: what can be is copied into a new store that takes its place.
 
 ``RocksDbLogs.open`` calls it; it acts when a log's rows were not readable, or when the last process stopped over such a
-file. The damaged logs are left out, so they can be copied anew from other brokers without a read of what is broken, and
-no compaction stumbles over it again. The old store stays beside as ``db.damaged`` until the next such event.
+file or over a batch that was asked for. The damaged logs are left out, so they can be copied anew from other brokers
+without a read of what is broken, and no compaction stumbles over it again. The old store stays beside as
+``db.damaged`` until the next such event.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from headrace_broker.adapters import rocksdb_recovery
-from headrace_broker.adapters.data_directory import DataDirectory, sync_directory
+from headrace_broker.adapters.data_directory import DataDirectory, sync_directory, write_durably
 from headrace_broker.adapters.evidence_file import Evidence
 from headrace_broker.adapters.rocksdb_keys import OWN_LOG, make_key
 from headrace_broker.adapters.rocksdb_recovery import Recovery
@@ -25,12 +26,14 @@ from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
 from headrace_broker.core.rows import LogId
 from headrace_broker.ports import WriteStalled
 from headrace_common.core.errors import StorageFailed
+from headrace_common.core.ids import Offset
 
 GROUP_BYTES: Final = 4 << 20
 STALL_PAUSE_S: Final = 0.05
 STALLS_MAX: Final = 1_200
 SUSPECT: Final = "suspect"
-"""The name of a file beside the store: the last process stopped because stored bytes were not what was written."""
+"""The name of a file beside the store: the last process stopped because stored bytes were not what was written. In it
+are the ids of logs of which that is known, one in a line."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +48,25 @@ def settle(database: Path) -> None:
     else:
         os.rename(fresh, database)
         sync_directory(database.parent)
+
+
+def suspect(directory: DataDirectory, log: LogId) -> None:
+    """Note that bytes of ``log`` cannot be read. Raises StorageFailed."""
+    path = directory.path / SUSPECT
+    try:
+        _note(path, {*_named(path), log})
+    except OSError as error:
+        raise StorageFailed(f"{path} cannot be written: {error}") from error
+
+
+def _note(path: Path, logs: Iterable[LogId]) -> None:
+    write_durably(path, "".join(f"{log}\n" for log in sorted(logs)).encode())
+
+
+def _named(path: Path) -> list[LogId]:
+    if not path.exists():
+        return []
+    return [LogId(int(line)) for line in path.read_bytes().split() if line.isdigit()]
 
 
 def _has_room(database: Path) -> bool:
@@ -106,16 +128,21 @@ def sound_store(
     evidence: dict[LogId, Evidence],
 ) -> RocksDbStore:
     """The store, written anew where it has files that cannot be read; ``found`` says what that left out."""
-    suspect = directory.path / SUSPECT
-    if not found.unreadable and not suspect.exists():
+    noted = directory.path / SUSPECT
+    found.unreadable.update((log, "a batch of it was not readable") for log in _named(noted) if log in evidence)
+    if not found.unreadable and not noted.exists():
         return store
     if not _has_room(store.path):
         found.cuts.append("files that cannot be read stay: the disk has no room to write the others anew")
+        rocksdb_recovery.without(found, found.unreadable, evidence)
+        found.kept.update((log, Offset(0)) for log in found.unreadable)
+        if noted.exists():
+            _note(noted, [])
         return store
     readable = [log for log in rocksdb_recovery.log_ids(store, evidence) if log not in found.unreadable]
     anew, lost = _rewrite(store, sizes, readable, evidence)
     rocksdb_recovery.without(found, {**found.unreadable, **lost}, evidence)
-    suspect.unlink(missing_ok=True)
+    noted.unlink(missing_ok=True)
     return anew
 
 

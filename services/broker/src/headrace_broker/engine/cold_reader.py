@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.rows import IndexRow, LogId
 from headrace_broker.engine.replicas import Replica, Standing
-from headrace_broker.ports import LogStore
+from headrace_broker.ports import BytesLost, LogStore
 from headrace_common.core.errors import OffsetOutOfRange, StorageFailed, UnknownTopicId
 from headrace_common.core.ids import Offset
 from headrace_common.runtime.tasks import TaskRunner
@@ -38,6 +39,8 @@ class ColdReader:
 
     def __init__(self, store: LogStore, tasks: TaskRunner, measures: Measures) -> None:
         self._store = store
+        self.on_lost: Callable[[Replica, BytesLost], None] = lambda _replica, _error: None
+        """Called when a batch is gone or is not what was written."""
         self._tasks = tasks
         self._measures = measures
         self._ahead: OrderedDict[tuple[LogId, Offset, int], _Ahead] = OrderedDict()
@@ -66,6 +69,9 @@ class ColdReader:
             self._measures.read_ahead_hits += 1
             found = await self._shared(ahead, len(rows))
         else:
+            rows = self._rows(replica, offset, bytes_max, end, first=first)
+            found = await self._try(log, rows)
+        if isinstance(found, BytesLost):  # or the log was cut while it was read: look again
             rows = self._rows(replica, offset, bytes_max, end, first=first)
             found = await self._try(log, rows)
         if isinstance(found, StorageFailed):
@@ -111,6 +117,8 @@ class ColdReader:
         if offset < replica.core.log_start:
             return OffsetOutOfRange(f"offset {offset} is below the log start {replica.core.log_start}")
         self._measures.read_failures += 1
+        if isinstance(error, BytesLost):
+            self.on_lost(replica, error)
         return error
 
     def _go_on(

@@ -413,6 +413,11 @@ class StorageLoop:
 
     # --- failure ------------------------------------------------------------------------------------------
 
+    def stop(self, error: StorageFailed) -> None:
+        """Write nothing more, tell all who wait, and end the process, as after a write that failed."""
+        self.failure = self.failure or error
+        self._work.set()
+
     def _fail(self, error: StorageFailed) -> None:
         """Nobody is left waiting: what was not confirmed has an unknown fate, what is queued was not written."""
         self.failure = error
