@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace_cli.commands import bench, broker, cluster, consume, debug, demo, local, partition, produce, topic
+from headrace_cli.commands import bench, broker, cluster, consume, debug, demo, group, local, partition, produce, topic
 
 app = typer.Typer(
     name="headrace",
@@ -23,15 +23,16 @@ for module in (local, demo, produce, consume):
     module.register(app)
 GROUPS = {
     "topic": topic,
+    "group": group,
     "partition": partition,
     "cluster": cluster,
     "broker": broker,
     "bench": bench,
     "debug": debug,
 }
-for name, group in GROUPS.items():
-    inner = typer.Typer(help=group.HELP, no_args_is_help=True, rich_markup_mode=None)
-    group.register(inner)
+for name, commands in GROUPS.items():
+    inner = typer.Typer(help=commands.HELP, no_args_is_help=True, rich_markup_mode=None)
+    commands.register(inner)
     app.add_typer(inner, name=name)
 
 

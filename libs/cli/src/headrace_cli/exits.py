@@ -84,6 +84,11 @@ _HINTS = {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Wait until it is in sync: `headrace topic describe NAME`.",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "`headrace cluster health` says what to start, or what can be given up.",
     ErrorCode.NOT_ENOUGH_REPLICAS: "`headrace cluster health` says which broker is missing.",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`headrace group list` shows the groups there are.",
+    ErrorCode.NON_EMPTY_GROUP: "Stop its members: `headrace group describe GROUP` shows who and where they are.",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read it: `headrace group describe GROUP` shows them.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "Is a coordinator running? `headrace status` shows the local ones; try again.",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator has just taken it over; try again in a moment.",
     ErrorCode.UNKNOWN_SERVER_ERROR: "Run it again with --debug and look into the services' logs.",
 }
 

@@ -1,0 +1,270 @@
+"""``headrace group``: consumer groups, how far they are behind, and where they go on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace_cli.commanding import command
+from headrace_cli.commands.partition import confirm
+from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of, hint_of
+from headrace_cli.output import Output, counted
+from headrace_cli.session import Session
+
+if TYPE_CHECKING:
+    from headrace_cli.group_view import Row
+
+HELP = "Consumer groups: who reads, how far they are behind, and where they go on"
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; may be given often")
+]
+TopicParts = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="All of it, or some partitions; may be given often"),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``headrace group``."""
+    command(app, "list")(list_)
+    command(app)(describe)
+    command(app)(lag)
+    command(app)(reset)
+    command(app)(export)
+    command(app)(delete)
+    command(app, "delete-offsets")(delete_offsets)
+
+
+def list_(
+    session: Session,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only these: stable, empty, ...")
+    ] = None,
+) -> None:
+    """List the groups of all coordinators. Ends with 4 where some could not be asked."""
+    from headrace_cli import group_view as view
+
+    with session.admin() as admin:
+        found = view.list_groups(admin, state or [])
+    if session.output is Output.TABLE:
+        session.show(found["groups"], empty="there are no groups; a consumer with a group_id makes one")
+    else:
+        session.show(found)
+    missing = found["missing_shards"]
+    if missing:
+        numbers = ", ".join(str(m["shard"]) for m in missing[:10]) + (", ..." if len(missing) > 10 else "")
+        text = f"{counted(len(missing), 'shard')} cannot answer ({numbers}), so groups may be missing; "
+        raise CommandFailed(text + missing[0]["message"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`.")
+
+
+def describe(session: Session, group: Group) -> None:
+    """Show a group: its state, and its members with what they hold."""
+    from headrace_cli import group_view as view
+
+    with session.admin() as admin:
+        found = view.describe(admin, group)
+    if session.output is not Output.TABLE:
+        session.show(found)
+        return
+    members = found.pop("members")
+    session.show(found)
+    sys.stdout.write("\n")
+    columns = ["member_id", "client_id", "client_address", "group_instance_id", "state", "assigned"]
+    moving = any(m["target"] != m["assigned"] for m in members if m["target"])
+    session.show(members, *columns, *(["target"] if moving else []), empty="it has no members")
+
+
+def lag(
+    session: Session,
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more")],
+    topic: Topics = None,
+    seconds: Annotated[
+        bool, typer.Option("--seconds/--no-seconds", help="Also the age of the first unread record")
+    ] = True,
+) -> None:
+    """Show how far groups are behind, per partition: in records, and in seconds."""
+    from headrace_cli import group_view as view
+
+    with session.admin() as admin:
+        rows = [row for group in groups for row in view.lag(admin, group, topic or [], ages=seconds)]
+    if session.output is Output.TABLE:
+        columns = ["topic", "partition", "committed_offset", "end_offset", "lag"]
+        columns = [*(["group"] if len(groups) > 1 else []), *columns, *(["lag_seconds"] if seconds else [])]
+        session.show(rows, *columns, "client_id", empty="it has committed nothing, and holds nothing")
+        if rows:
+            session.say(f"{counted(sum(row['lag'] or 0 for row in rows), 'record')} behind in all")
+    else:
+        session.show(rows)
+    _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not fully known")
+
+
+def reset(
+    session: Session,
+    group: Group,
+    *,
+    topic: TopicParts = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record that is there")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="One past the last record")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="What is committed; else the end")] = False,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="2026-11-21T10:00:00Z, or ms since 1970")
+    ] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=2**63 - 1, metavar="N")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", min=-(2**63), max=2**63 - 1, help="Negative: back")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="1h30m", help="So long ago; also PT1H30M")
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-file", metavar="FILE", help="CSV topic,partition,offset, as `group export` writes; -: stdin"
+        ),
+    ] = None,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it; without, only show the plan")] = False,
+    export_plan: Annotated[bool, typer.Option("--export", help="Print the plan as CSV, for --from-file")] = False,
+) -> None:
+    """Plan where a group without members goes on; --execute does it. Also makes a group that does not exist."""
+    from headrace_cli import group_view as view
+
+    position = {"earliest": to_earliest, "latest": to_latest, "current": to_current}
+    ways: dict[str, Any] = {
+        "to": next((name for name, given in position.items() if given), None),
+        "to_datetime": to_datetime,
+        "to_offset": to_offset,
+        "shift_by": shift_by,
+        "by_duration": by_duration,
+    }
+    given = {name: value for name, value in ways.items() if value is not None}
+    if len(given) + (from_file is not None) != 1 or sum(position.values()) > 1:
+        raise typer.BadParameter("give exactly one of --to-..., --shift-by, --by-duration and --from-file")
+    if (from_file is not None) + all_topics + bool(topic) != 1:
+        raise typer.BadParameter("name --topic TOPIC (often, if need be) or --all-topics; a file names its own")
+    if from_file is not None:
+        given = {"to_offset": offsets_from(from_file, group)}
+    with session.admin() as admin:
+        found = view.plan(admin.reset_offsets(group, parts(topic), **given, execute=execute))
+    _show_plan(session, found, as_csv=export_plan)
+
+
+def offsets_from(path: Path, group: str) -> dict[tuple[str, int], int]:
+    """Offsets of a file, or of stdin. Raises: CommandFailed."""
+    from headrace_cli.offset_file import read_offsets
+
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise CommandFailed(f"{path} is not text", ExitCode.USAGE, "It takes CSV: topic,partition,offset.") from None
+    return read_offsets(text, group, str(path))
+
+
+def _show_plan(session: Session, found: Row, *, as_csv: bool) -> None:
+    """The plan, and what is to be done next. Raises: CommandFailed where some of it was not carried out."""
+    rows = found["partitions"]
+    if as_csv:
+        from headrace_cli.offset_file import write_offsets
+
+        sys.stdout.write(write_offsets((r["topic"], r["partition"], r["new_offset"]) for r in rows))
+        sys.stdout.flush()
+    elif session.output is Output.TABLE:
+        columns = ["topic", "partition", "old_offset", "new_offset", "change", "end_offset"]
+        noted = any(row["note"] for row in rows)
+        failed = any(row["error"] for row in rows)
+        session.show(rows, *columns, *(["note"] if noted else []), *(["error"] if failed else []))
+    else:
+        session.show(found)
+    done = sum(row["error"] is None for row in rows)
+    if found["executed"]:
+        session.say(f"{counted(done, 'offset')} of group {found['group']} set")
+    else:
+        members = f"; it has {counted(found['members'], 'member')}: stop them first" if found["members"] else ""
+        made = " (there is no such group yet: it will be made)" if found["new_group"] else ""
+        session.say(f"a plan, nothing was changed{made}; --execute carries it out{members}")
+    _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not set")
+
+
+def export(session: Session, group: Group, topic: Topics = None) -> None:
+    """Print what a group has committed as CSV: topic,partition,offset, for `group reset --from-file`."""
+    from headrace_cli import group_view as view
+    from headrace_cli.offset_file import write_offsets
+
+    with session.admin() as admin:
+        offsets = view.committed(admin, group, topic or [])
+    if session.output is not Output.TABLE:
+        session.show([{"topic": t, "partition": n, "offset": o} for t, n, o in offsets])
+    elif offsets:
+        sys.stdout.write(write_offsets(offsets))
+        sys.stdout.flush()
+    else:
+        session.say("it has committed nothing")
+
+
+def delete(
+    session: Session,
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more")],
+    yes: Yes = False,
+) -> None:
+    """Forget groups without members, and all that they have committed."""
+    from headrace_cli import group_view as view
+
+    confirm(f"delete {', '.join(groups)}, with their positions in all topics?", yes)
+    with session.admin() as admin:
+        rows = view.delete(admin, list(dict.fromkeys(groups)))
+    if session.output is not Output.TABLE:
+        session.show(rows)
+    for row in rows:
+        if row["error"] is None:
+            session.say(f"deleted: {row['group']}")
+    _end_with(rows, "group", lambda row: str(row["group"]), "not deleted")
+
+
+def delete_offsets(session: Session, group: Group, topic: TopicParts = None, yes: Yes = False) -> None:
+    """Forget what a group has committed in topics that none of its members reads."""
+    from headrace_cli import group_view as view
+
+    if not topic:
+        raise typer.BadParameter("name the topics with --topic; `headrace group delete` forgets all")
+    confirm(f"forget the positions of {group} in {', '.join(topic)}?", yes)
+    with session.admin() as admin:
+        rows = view.delete_offsets(admin, group, parts(topic))
+    if session.output is not Output.TABLE:
+        session.show(rows)
+    done = sum(row["error"] is None for row in rows)
+    session.say(f"{counted(done, 'offset')} of group {group} forgotten")
+    _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not forgotten")
+
+
+def parts(topics: list[str] | None) -> list[str | tuple[str, int]]:
+    """
+    ``["a", "b:0,1"]`` as ``["a", ("b", 0), ("b", 1)]``.
+
+    Raises:
+        BadParameter: it is not written so.
+    """
+    found: list[str | tuple[str, int]] = []
+    for text in topics or []:
+        topic, colon, numbers = text.partition(":")
+        listed = [n.strip() for n in numbers.split(",")]
+        if not topic or (colon and not all(n.isascii() and n.isdigit() and int(n) < 2**31 for n in listed)):
+            raise typer.BadParameter(f"{text!r}: write it as TOPIC, or as TOPIC:0,1 for some of its partitions")
+        found += [(topic, int(n)) for n in listed] if colon else [topic]
+    return found
+
+
+def _end_with(rows: list[Row], what: str, named: Any, told: str) -> None:
+    """Raises: CommandFailed with the first row's error, if some row has one."""
+    from headrace_common.core.errors import ErrorCode, error_for
+
+    failed = [row for row in rows if row["error"] is not None]
+    if failed:
+        first = error_for(ErrorCode[failed[0]["error"]], failed[0]["message"])
+        text = f"{counted(len(failed), what)} of {len(rows)} {told}; {named(failed[0])}: {first}"
+        raise CommandFailed(text, exit_code_of(first), hint_of(first))

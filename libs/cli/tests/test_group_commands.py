@@ -1,0 +1,286 @@
+"""Consumer groups by command: what is asked of the admin client, what is printed, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from headrace.group_types import (
+    GroupDescription,
+    GroupInfo,
+    GroupList,
+    MemberInfo,
+    MissingShard,
+    PartitionLag,
+    PlannedOffset,
+    ResetPlan,
+)
+from headrace.records import TopicPartition
+from headrace_cli.app import app
+from headrace_cli.commands.group import parts
+from headrace_cli.exits import CommandFailed
+from headrace_cli.offset_file import read_offsets, write_offsets
+from headrace_cli.session import Session
+from headrace_common.core.errors import (
+    CoordinatorNotAvailable,
+    GroupNotFound,
+    HeadraceError,
+    LeaderNotAvailable,
+    NonEmptyGroup,
+)
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+runner = CliRunner()
+
+
+class FakeAdmin:
+    """Group g with one member, behind by 4 in t-0; t-1 has no leader. Remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.missing: tuple[MissingShard, ...] = ()
+        self.members = 0
+        self.refusal: HeadraceError | None = None
+        self.lost: HeadraceError | None = None
+
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def list_groups(self, *, states: Iterable[str]) -> GroupList:
+        self.asked.append(list(states))
+        return GroupList((GroupInfo("g", "consumer", "stable", 1, 2),), self.missing)
+
+    def describe_group(self, group_id: str) -> GroupDescription:
+        if group_id != "g":
+            raise GroupNotFound(f"there is no group {group_id!r}")
+        member = MemberInfo("m-1", None, "app", "h:1", 4, "STABLE", ("t",), None, (T1, T0), (T0,))
+        return GroupDescription("g", "consumer", "stable", 4, 4, "uniform", 2, 7, (member,))
+
+    def group_lag(self, group_id: str, topics: Iterable[str], *, ages: bool) -> dict[TopicPartition, PartitionLag]:
+        self.asked.append((group_id, list(topics), ages))
+        zero = PartitionLag(T0, 5, None, "", 1, 0, 9, 4, 2_500 if ages else None, "m-1", "app", None)
+        one = PartitionLag(T1, 3, None, "", 1, None, None, None, None, None, None, self.lost)
+        return {T1: one, T0: zero}
+
+    def reset_offsets(self, group_id: str, topics: Any, *, execute: bool, **where: Any) -> ResetPlan:
+        self.asked.append((group_id, topics, where, execute))
+        if execute and self.members:
+            raise NonEmptyGroup("group 'g' has members; stop them")
+        planned = (
+            PlannedOffset(T0, 5, 0, 0, 9, None, None),
+            PlannedOffset(T1, None, 9, 0, 9, "nothing is committed: to the end", self.refusal),
+        )
+        return ResetPlan(group_id, execute, group_id == "new", self.members, planned)
+
+    def delete_groups(self, group_ids: Iterable[str]) -> dict[str, HeadraceError | None]:
+        self.asked.append(list(group_ids))
+        return {i: NonEmptyGroup("it has members") if i == "busy" else None for i in group_ids}
+
+    def delete_offsets(self, group_id: str, topics: Any) -> dict[TopicPartition, HeadraceError | None]:
+        self.asked.append((group_id, topics))
+        return {T1: self.refusal, T0: None}
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
+    monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
+    return fake
+
+
+def run(*argv: str, code: int = 0, stdin: str | None = None) -> Any:
+    result = runner.invoke(app, ["group", *argv], input=stdin)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def data(*argv: str) -> Any:
+    return json.loads(run(*argv, "-o", "json").stdout)
+
+
+def test_groups_are_listed_and_a_list_that_is_not_whole_says_so_and_ends_with_4(admin: FakeAdmin) -> None:
+    assert "stable" in run("list", "--state", "stable").stdout
+    assert admin.asked == [["stable"]]
+    assert data("list")["missing_shards"] == []
+    admin.missing = (MissingShard(7, None, CoordinatorNotAvailable("no coordinator has shard 7")),)
+    result = run("list", code=4)
+    assert "stable" in result.stdout
+    assert "1 shard cannot answer (7)" in result.stderr
+    assert "no coordinator has shard 7" in result.stderr
+
+
+def test_a_group_is_described_with_what_its_members_hold(admin: FakeAdmin) -> None:
+    shown = run("describe", "g").stdout
+    assert "t:0,1" in shown
+    assert "TARGET" in shown
+    found = data("describe", "g")
+    assert found["members"][0]["assigned"] == ["t:0,1"]
+    result = run("describe", "nope", code=3)
+    assert "headrace group list" in result.stderr
+
+
+def test_lag_is_shown_in_records_and_seconds(admin: FakeAdmin) -> None:
+    result = run("lag", "g", "--topic", "t")
+    assert admin.asked == [("g", ["t"], True)]
+    assert "2.50" in result.stdout
+    assert "4 records behind in all" in result.stderr
+    rows = data("lag", "g", "--no-seconds")
+    assert [(r["partition"], r["lag"], r["lag_seconds"]) for r in rows] == [(0, 4, None), (1, None, None)]
+    assert "GROUP" in run("lag", "g", "h").stdout
+
+
+def test_lag_that_is_not_fully_known_ends_with_its_reason(admin: FakeAdmin) -> None:
+    admin.lost = LeaderNotAvailable("nobody leads t-1 now")
+    result = run("lag", "g", code=4)
+    assert "4" in result.stdout
+    assert "1 partition of 2 not fully known; t-1: nobody leads" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        (["--to-earliest"], {"to": "earliest"}),
+        (["--to-latest"], {"to": "latest"}),
+        (["--to-current"], {"to": "current"}),
+        (["--to-offset", "0"], {"to_offset": 0}),
+        (["--shift-by", "-5"], {"shift_by": -5}),
+        (["--to-datetime", "2026-11-21T10:00:00Z"], {"to_datetime": "2026-11-21T10:00:00Z"}),
+        (["--by-duration", "1h30m"], {"by_duration": "1h30m"}),
+    ],
+)
+def test_every_way_to_reset_is_a_plan_until_told(admin: FakeAdmin, options: list[str], where: Any) -> None:
+    result = run("reset", "g", "-t", "t", "-t", "u:0,2", *options)
+    assert "--execute carries it out" in result.stderr
+    run("reset", "g", "--all-topics", *options, "--execute")
+    assert admin.asked == [("g", ["t", ("u", 0), ("u", 2)], where, False), ("g", [], where, True)]
+
+
+def test_a_plan_shows_old_and_new_and_why(admin: FakeAdmin) -> None:
+    lines = run("reset", "new", "-t", "t", "--to-earliest").stdout.splitlines()
+    assert lines[1].split()[:6] == ["t", "0", "5", "0", "-5", "9"]
+    assert lines[2].endswith("nothing is committed: to the end")
+    assert "it will be made" in run("reset", "new", "-t", "t", "--to-earliest").stderr
+    assert data("reset", "g", "-t", "t", "--to-earliest")["partitions"][0]["change"] == -5
+
+
+def test_members_are_told_with_the_plan_and_refused_with_the_execution(admin: FakeAdmin) -> None:
+    admin.members = 2
+    assert "2 members: stop them first" in run("reset", "g", "--all-topics", "--to-latest").stderr
+    result = run("reset", "g", "--all-topics", "--to-latest", "--execute", code=1)
+    assert "headrace group describe" in result.stderr
+
+
+def test_what_was_not_set_ends_the_command(admin: FakeAdmin) -> None:
+    admin.refusal = CoordinatorNotAvailable("its log cannot be written")
+    result = run("reset", "g", "--all-topics", "--to-latest", "--execute", code=4)
+    assert "1 offset of group g set" in result.stderr
+    assert "1 partition of 2 not set; t-1: its log" in result.stderr
+    assert "COORDINATOR_NOT_AVAILABLE" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--to-latest"],
+        ["-t", "t"],
+        ["-t", "t", "--to-latest", "--to-earliest"],
+        ["-t", "t", "--to-latest", "--shift-by", "1"],
+        ["-t", "t", "--all-topics", "--to-latest"],
+        ["-t", "t", "--from-file", "x"],
+        ["-t", "t", "--to-offset", "-1"],
+        ["-t", "t:", "--to-latest"],
+    ],
+)
+def test_resets_that_make_no_sense_are_wrong_usage(admin: FakeAdmin, options: list[str]) -> None:
+    run("reset", "g", *options, code=2)
+    assert admin.asked == []
+
+
+def test_offsets_travel_through_a_file(admin: FakeAdmin, tmp_path: Path) -> None:
+    exported = run("export", "g").stdout
+    assert exported == "t,0,5\nt,1,3\n"
+    (tmp_path / "offsets.csv").write_text(exported)
+    run("reset", "g", "--from-file", str(tmp_path / "offsets.csv"))
+    run("reset", "g", "--from-file", "-", stdin=exported)
+    assert admin.asked[1:] == [("g", [], {"to_offset": {("t", 0): 5, ("t", 1): 3}}, False)] * 2
+    assert run("reset", "g", "--all-topics", "--to-latest", "--export").stdout == "t,0,0\nt,1,9\n"
+    assert data("export", "g")[0] == {"topic": "t", "partition": 0, "offset": 5}
+    run("reset", "g", "--from-file", str(tmp_path / "nope.csv"), code=2)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    run("reset", "g", "--from-file", str(tmp_path / "binary"), code=2)
+
+
+def test_groups_are_deleted_when_said_twice(admin: FakeAdmin) -> None:
+    run("delete", "old", code=2)
+    result = run("delete", "old", "busy", "old", "--yes", code=1)
+    assert admin.asked == [["old", "busy"]]
+    assert "deleted: old" in result.stderr
+    assert "1 group of 2 not deleted; busy" in result.stderr
+
+
+def test_offsets_are_forgotten_by_topic_or_partition(admin: FakeAdmin) -> None:
+    run("delete-offsets", "g", "--yes", code=2)
+    assert "2 offsets of group g forgotten" in run("delete-offsets", "g", "-t", "t", "-t", "u:3", "--yes").stderr
+    assert admin.asked == [("g", ["t", ("u", 3)])]
+    admin.refusal = NonEmptyGroup("it is read")
+    assert "1 partition of 2 not forgotten" in run("delete-offsets", "g", "-t", "t", "--yes", code=1).stderr
+
+
+def test_topics_and_partitions_are_read_as_they_are_written() -> None:
+    assert parts(["a", "b:0, 1"]) == ["a", ("b", 0), ("b", 1)]
+    for wrong in (":0", "a:", "a:x", "a:1,", "a:-1", f"a:{2**31}"):
+        with pytest.raises(typer.BadParameter):
+            parts([wrong])
+
+
+class TestFiles:
+    def test_names_blank_lines_and_other_groups_are_left_out(self) -> None:
+        text = "\ufeffgroup,topic,partition,offset\ng, t ,0,5\n\nh,t,0,6\nt,1,7\r\n"
+        assert read_offsets(text, "g", "f") == {("t", 0): 5, ("t", 1): 7}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "t,0\n",
+            "t,0,x\n",
+            "t,0,-1\n",
+            "t,0,1\nt,0,2\n",
+            "h,t,0,1\n",
+            f"t,{2**31},0\n",
+            f"t,0,{2**63}\n",
+            "t,٣,1\n",
+        ],
+    )
+    def test_what_is_no_such_file_is_refused(self, text: str) -> None:
+        with pytest.raises(CommandFailed) as refused:
+            read_offsets(text, "g", "f")
+        assert refused.value.hint
+
+    def test_the_line_is_named(self) -> None:
+        with pytest.raises(CommandFailed, match="f, line 2: 't,x,1'"):
+            read_offsets("t,0,1\nt,x,1\n", "g", "f")
+
+    @given(
+        st.dictionaries(
+            st.tuples(st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True), st.integers(0, 2**31 - 1)),
+            st.integers(0, 2**63 - 1),
+            min_size=1,
+            max_size=20,
+        )
+    )
+    def test_what_is_written_is_read_again(self, offsets: dict[tuple[str, int], int]) -> None:
+        text = write_offsets((topic, n, offset) for (topic, n), offset in offsets.items())
+        assert read_offsets(text, "g", "f") == offsets
