@@ -1,0 +1,1 @@
+"""For tests of and against coordinators; nothing here runs in production."""
