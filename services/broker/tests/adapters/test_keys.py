@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_broker.adapters import rocksdb_keys as keys
 from headrace_broker.adapters.rocksdb_keys import Kind, OwnRow, RowUnreadable
-from headrace_broker.core.rows import EpochRow, IndexRow, ProducerBatch, ProducerRow, SegmentRow, StateRow
-from headrace_common.core.ids import PartitionId, TopicId
+from headrace_broker.core.rows import EpochRow, FenceRow, IndexRow, ProducerBatch, ProducerRow, SegmentRow, StateRow
+from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 i16 = st.integers(-(2**15), 2**15 - 1)
 i32 = st.integers(-(2**31), 2**31 - 1)
@@ -22,7 +24,8 @@ index_rows = st.builds(
 open_segments = st.builds(SegmentRow, offsets, i64, st.none(), st.none(), offsets, i64, i64)
 sealed_segments = st.builds(SegmentRow, offsets, i64, i64, offsets, offsets, i64, i64)
 partitions = st.builds(PartitionId, st.binary(min_size=16, max_size=16).map(TopicId), i32)
-states = st.builds(StateRow, partitions, offsets, offsets, i64, offsets)
+fences = st.lists(st.builds(FenceRow, st.integers(-1, 2**63 - 1), st.integers(1, 2**63 - 1)), max_size=16)
+states = st.builds(StateRow, partitions, offsets, offsets, fences.map(tuple), offsets)
 producer_batches = st.builds(ProducerBatch, n31, n31, offsets, i64)
 producers = st.builds(
     ProducerRow, offsets, i16, st.lists(producer_batches, max_size=5).map(tuple), i64, st.none() | offsets
@@ -91,10 +94,26 @@ def test_a_row_of_a_newer_version_is_refused_with_both_numbers() -> None:
         keys.decode_epoch(1, value)
 
 
+def test_a_state_of_a_version_before_fences_is_read_with_its_token() -> None:
+    old = "01000102030405060708090a0b0c0d0e0f000000040000000000000005000000000000001100000000000000060000000000000002"
+    row = keys.decode_state(bytes.fromhex(old))
+    assert row == StateRow(PartitionId(TopicId(bytes(range(16))), 4), 5, 17, (FenceRow(-1, 6),), 2)
+    assert row.fencing_token == 6
+    assert row.cut(Offset(0)) is row, "it is from before all offsets that are known"
+
+
+@pytest.mark.parametrize("more", [b"\0", bytes(15), bytes(17)])
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_state_row_with_bytes_that_say_nothing_is_not_read(version: int, more: bytes) -> None:
+    state = StateRow(PartitionId(TopicId(bytes(16)), 4), Offset(5), Offset(17))
+    with pytest.raises(RowUnreadable):
+        keys.decode_state(bytes([version]) + keys.encode_state(state)[1:] + more)
+
+
 def test_the_disk_format_is_this() -> None:
     """Format 1, byte for byte: a change here needs a new format number and a test of the upgrade."""
     row = IndexRow(7, 9, 4096, 10, 16, 3, 77, 1, 500, 5, 8192, 1000, 2000)
-    state = StateRow(PartitionId(TopicId(bytes(range(16))), 4), 5, 17, 6, 2)
+    state = StateRow(PartitionId(TopicId(bytes(range(16))), 4), 5, 17, (), 2)
     rows = (ProducerRow(77, 1, (ProducerBatch(500, 509, 7, 2000),), 2001, None),)
     assert keys.make_key(258, Kind.INDEX, 7).hex() == "00000102060000000000000007"
     assert keys.encode_index(row).hex() == (
@@ -103,7 +122,12 @@ def test_the_disk_format_is_this() -> None:
         "0000000000000005000000000000200000000000000003e800000000000007d0"
     )
     assert keys.encode_state(state).hex() == (
-        "01000102030405060708090a0b0c0d0e0f000000040000000000000005000000000000001100000000000000060000000000000002"
+        "01000102030405060708090a0b0c0d0e0f0000000400000000000000050000000000000011ffffffffffffffff0000000000000002"
+    )
+    fenced = replace(state, fences=(FenceRow(-1, 6), FenceRow(9, 7)))
+    assert keys.encode_state(fenced).hex() == (
+        "02000102030405060708090a0b0c0d0e0f000000040000000000000005000000000000001100000000000000070000000000000002"
+        "ffffffffffffffff000000000000000600000000000000090000000000000007"
     )
     assert keys.encode_segment(SegmentRow(0, 1, 2, 3, 4, 5, 6)).hex() == (
         "0101000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006"

@@ -10,6 +10,7 @@ from headrace_broker.core.rows import (
     DropPrefix,
     DropSuffix,
     EpochRow,
+    FenceRow,
     LogId,
     ProducerBatch,
     ProducerRow,
@@ -75,7 +76,7 @@ async def test_log_ids_are_never_given_twice_even_after_deletion_and_restart(dis
 
 async def test_a_log_is_recovered_with_all_its_rows(disk: Disk) -> None:
     writer = await started(disk)
-    state = StateRow(partition(1), Offset(0), Offset(30), 7, Offset(0))
+    state = StateRow(partition(1), Offset(0), Offset(30), (FenceRow(Offset(-1), 5), FenceRow(Offset(20), 7)), Offset(0))
     sealed = SegmentRow(Offset(0), 1000, 2000, Offset(20), 8192, 0, 20)
     disk.logs.write(
         [
@@ -100,6 +101,23 @@ async def test_a_log_is_recovered_with_all_its_rows(disk: Disk) -> None:
     assert found.damage is None
     assert logs.report.logs == 1
     assert not logs.report.clean
+
+
+@pytest.mark.parametrize("state_in_the_same_group", [False, True])
+async def test_a_cut_takes_the_fences_behind_it(disk: Disk, state_in_the_same_group: bool) -> None:
+    writer = await started(disk)
+    early, late = FenceRow(Offset(10), 5), FenceRow(Offset(20), 7)
+    before = PutState(writer.log, StateRow(partition(1), Offset(0), Offset(0), (early, late)))
+    cut = [DropSuffix(writer.log, Offset(20))]
+    if not state_in_the_same_group:
+        disk.logs.write([before])
+    await disk.logs.sync()
+    await disk.logs.lower_evidence([(writer.log, Offset(20), 1)])
+    disk.logs.write([before, *cut] if state_in_the_same_group else cut)
+    (found,) = (await disk.restart()).recovered()
+    assert found.log_end == 20
+    assert found.state.fences == (early,)
+    assert found.state.fencing_token == 5
 
 
 async def test_an_empty_log_ends_where_it_starts(disk: Disk) -> None:

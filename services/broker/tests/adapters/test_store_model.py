@@ -20,6 +20,7 @@ from headrace_broker.core.rows import (
     DropPrefix,
     DropSuffix,
     EpochRow,
+    FenceRow,
     IndexRow,
     LogId,
     LogWrite,
@@ -52,6 +53,7 @@ class Model:
     segments: dict[int, SegmentRow] = field(default_factory=dict)
     epochs: dict[int, int] = field(default_factory=dict)
     snapshots: dict[int, tuple[ProducerRow, ...]] = field(default_factory=dict)
+    fences: list[FenceRow] = field(default_factory=list)
 
     def boundaries(self) -> list[int]:
         return [at for at in sorted({*self.rows, self.end}) if at >= self.start]
@@ -97,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def state(self, log: LogId) -> PutState:
         model = self.models[log]
-        return PutState(log, StateRow(partition(log), Offset(model.start), Offset(model.start)))
+        return PutState(log, StateRow(partition(log), Offset(model.start), Offset(model.start), tuple(model.fences)))
 
     def appends(self, log: LogId, sizes: list[tuple[int, int]]) -> list[LogWrite]:
         model, group = self.models[log], []
@@ -114,6 +116,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(one=logs, other=logs, first=sizes, second=sizes)
     def append(self, one: LogId, other: LogId, first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
         self.disk.logs.write([*self.appends(one, first), *self.appends(other, second)])
+
+    @rule(log=logs)
+    def fence(self, log: LogId) -> None:
+        model = self.models[log]
+        appended = self.appends(log, [(1, 90)])
+        model.fences.append(FenceRow(Offset(model.end - 1), len(model.fences) + 1))
+        self.disk.logs.write([*appended, self.state(log)])
 
     @rule(log=logs)
     def roll(self, log: LogId) -> None:
@@ -174,6 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
                 model.segments[base] = SegmentRow(Offset(base), row.created_at_ms)
         model.epochs = {epoch: start for epoch, start in model.epochs.items() if start < end}
         model.snapshots = {at: rows for at, rows in model.snapshots.items() if at <= end}
+        model.fences = [fence for fence in model.fences if fence.offset < end]
         model.epoch += 1
         model.epochs[model.epoch] = end
         self.disk.logs.write(
@@ -205,6 +215,7 @@ class StoreMachine(RuleBasedStateMachine):
         for log, model in self.models.items():
             one = found[log]
             assert (one.state.log_start, one.log_end) == (model.start, model.end)
+            assert one.state.fences == tuple(model.fences)
             assert one.last_row == (model.rows[max(model.rows)] if model.rows else None)
             assert {row.base_offset: row for row in one.segments} == model.segments
             assert {row.epoch: row.start for row in one.epochs} == model.epochs

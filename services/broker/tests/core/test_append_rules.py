@@ -29,7 +29,8 @@ def code_of(header: BatchHeader, config: TopicConfig = CONFIG) -> ErrorCode:
     [
         ({}, ErrorCode.NONE),
         ({"magic": 4}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
+        ({"attributes": 0x20}, ErrorCode.NONE),
+        ({"attributes": 0x30}, ErrorCode.INVALID_RECORD),
         ({"attributes": 0x10}, ErrorCode.UNSUPPORTED_VERSION),
         ({"attributes": 0x08}, ErrorCode.INVALID_TIMESTAMP),
         ({"record_count": 2}, ErrorCode.INVALID_RECORD),

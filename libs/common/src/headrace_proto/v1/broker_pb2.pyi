@@ -633,6 +633,7 @@ class ReplicatedPartition(_message.Message):
     LOG_START_FIELD_NUMBER: _builtins.int
     BATCHES_FIELD_NUMBER: _builtins.int
     DIVERGING_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     leader_epoch: _builtins.int
@@ -644,6 +645,10 @@ class ReplicatedPartition(_message.Message):
     message: _builtins.str
     high_watermark: _builtins.int
     log_start: _builtins.int
+    fencing_token: _builtins.int
+    """With diverging or OFFSET_OUT_OF_RANGE: the fencing token that records below log_start have set, for a follower
+    that begins anew there. Absent: none.
+    """
     @_builtins.property
     def batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Whole batches as stored, ascending, beginning at the follower's log_end."""
@@ -664,17 +669,22 @@ class ReplicatedPartition(_message.Message):
         log_start: _builtins.int = ...,
         batches: _abc.Iterable[_builtins.bytes] | None = ...,
         diverging: Global___EpochEnd | None = ...,
+        fencing_token: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_message", b"_message", "diverging", b"diverging", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_fencing_token", b"_fencing_token", "_message", b"_message", "diverging", b"diverging", "fencing_token", b"fencing_token", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_message", b"_message", "batches", b"batches", "diverging", b"diverging", "error", b"error", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_fencing_token", b"_fencing_token", "_message", b"_message", "batches", b"batches", "diverging", b"diverging", "error", b"error", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__diverging: _TypeAlias = _typing.Literal["diverging"]  # noqa: Y015
     _WhichOneofArgType__diverging: _TypeAlias = _typing.Literal["_diverging", b"_diverging"]  # noqa: Y015
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
     _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
     _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__diverging) -> _WhichOneofReturnType__diverging | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
 
@@ -1254,6 +1264,7 @@ class LogDescription(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     state: Global___LogState.ValueType
@@ -1265,6 +1276,8 @@ class LogDescription(_message.Message):
     leader_epoch: _builtins.int
     note: _builtins.str
     """Absent: nothing to say."""
+    fencing_token: _builtins.int
+    """Absent: none was ever set."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentDescription]: ...
     def __init__(
@@ -1280,13 +1293,19 @@ class LogDescription(_message.Message):
         leader_epoch: _builtins.int = ...,
         segments: _abc.Iterable[Global___SegmentDescription] | None = ...,
         note: _builtins.str | None = ...,
+        fencing_token: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "note", b"note"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "fencing_token", b"fencing_token", "note", b"note"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
     _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
     _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
 
 Global___LogDescription: _TypeAlias = LogDescription  # noqa: Y015

@@ -10,6 +10,7 @@ import grpc.aio
 
 from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk
 from headrace_broker.core.partition import Parted
+from headrace_broker.core.rows import NO_TOKEN
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
 from headrace_common.rpc.options import open_channel
@@ -100,4 +101,5 @@ def _copied(one: pb.ReplicatedPartition) -> Copied:
         list(one.batches),
         parted,
         error,
+        one.fencing_token if one.HasField("fencing_token") else NO_TOKEN,
     )

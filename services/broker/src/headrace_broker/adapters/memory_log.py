@@ -76,6 +76,7 @@ class _Log:
             if last.end_offset is not None and last.end_offset > end:
                 self.segments[last.base_offset] = SegmentRow(last.base_offset, last.created_at_ms)
         self.epochs = {epoch: row for epoch, row in self.epochs.items() if row.start < end}
+        self.state = self.state.cut(end) if self.state is not None else None
         self.producers = {offset: rows for offset, rows in self.producers.items() if offset <= end}
 
 

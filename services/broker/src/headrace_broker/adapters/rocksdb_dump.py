@@ -84,6 +84,8 @@ def _describe(store: RocksDbStore, log: int, batches: int) -> dict[str, Any]:
         row = decode_state(state)
         found |= {"topic_id": row.partition.topic_id.hex(), "partition": row.partition.partition}
         found |= {"log_start_offset": row.log_start, "high_watermark_checkpoint": row.high_watermark}
+        if row.fences:
+            found["fences"] = [{"offset": fence.offset, "token": fence.token} for fence in row.fences]
     found["log_end_offset"] = newest.next_offset if newest else found.get("log_start_offset", 0)
     found["epochs"] = [
         {"epoch": row.epoch, "start": row.start}

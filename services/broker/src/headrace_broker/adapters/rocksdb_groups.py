@@ -15,6 +15,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     Kind,
     decode_epoch,
     decode_segment,
+    decode_state,
     encode_epoch,
     encode_index,
     encode_producers,
@@ -37,6 +38,7 @@ from headrace_broker.core.rows import (
     PutSegment,
     PutState,
     SegmentRow,
+    StateRow,
 )
 from headrace_common.core.ids import Offset
 
@@ -102,6 +104,14 @@ class _Rows:
                     best = -1
         return best if best >= 0 else None
 
+    def state(self) -> StateRow | None:
+        """The log's state."""
+        for write in reversed(self._before):
+            if isinstance(write, PutState):
+                return write.row
+        found = self._store.get(make_key(self._log, Kind.STATE, 0))
+        return decode_state(found) if found is not None else None
+
     def epochs(self) -> list[EpochRow]:
         """All epoch rows."""
         low, high = make_key(self._log, Kind.EPOCH, 0), make_key(self._log, Kind.EPOCH + 1, 0)
@@ -122,13 +132,16 @@ def _drop_prefix(batch: WriteBatch, log: LogId, start: Offset, rows: _Rows) -> N
 
 
 def drop_suffix(batch: WriteBatch, log: LogId, end: Offset, rows: _Rows) -> None:
-    """Everything from ``end`` on; a sealed segment that loses its tail is the active one again."""
+    """Everything from ``end`` on, fences too; a sealed segment that loses its tail is the active one again."""
     for kind in (Kind.BATCH, Kind.INDEX, Kind.ABORTED, Kind.SEGMENT):
         _delete(batch, log, kind, end, NUMBER_MAX)
     _delete(batch, log, Kind.PRODUCER, end + 1, NUMBER_MAX)
     for row in rows.epochs():
         if row.start >= end:
             batch.delete(make_key(log, Kind.EPOCH, row.epoch))
+    state = rows.state()
+    if state is not None and state.cut(end) is not state:
+        batch.put(make_key(log, Kind.STATE, 0), encode_state(state.cut(end)))
     segment = rows.segment_at(end - 1)
     if segment is not None and segment.end_offset is not None and segment.end_offset > end:
         batch.put(make_key(log, Kind.SEGMENT, segment.base_offset), encode_segment(reopened(segment)))

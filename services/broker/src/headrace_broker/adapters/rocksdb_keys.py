@@ -12,7 +12,16 @@ import struct
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
-from headrace_broker.core.rows import EpochRow, IndexRow, LogId, ProducerBatch, ProducerRow, SegmentRow, StateRow
+from headrace_broker.core.rows import (
+    EpochRow,
+    FenceRow,
+    IndexRow,
+    LogId,
+    ProducerBatch,
+    ProducerRow,
+    SegmentRow,
+    StateRow,
+)
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 FORMAT: Final = 1
@@ -58,6 +67,9 @@ _INDEX = struct.Struct(">BiIihiqhiqqqq")
 _SEGMENT = struct.Struct(">BBqqqqqq")
 _EPOCH = struct.Struct(">Bq")
 _STATE = struct.Struct(">B16siqqqq")
+_FENCE = struct.Struct(">qq")
+_STATE_WITH_FENCES: Final = 2
+"""The version of a state row that lists fences; the others stay readable for versions that know none."""
 _PRODUCERS = struct.Struct(">BI")
 _PRODUCER = struct.Struct(">qhqqB")
 _PRODUCER_BATCH = struct.Struct(">iiqq")
@@ -142,16 +154,26 @@ def encode_state(row: StateRow) -> bytes:
     """The whole state; its number is 0."""
     topic_id, partition = row.partition
     assert len(topic_id) == 16, "a topic id has 16 bytes"
-    return _STATE.pack(
-        ROW_VERSION, topic_id, partition, row.log_start, row.high_watermark, row.fencing_token, row.cleaned_to
+    version = _STATE_WITH_FENCES if row.fences else ROW_VERSION
+    state = _STATE.pack(
+        version, topic_id, partition, row.log_start, row.high_watermark, row.fencing_token, row.cleaned_to
     )
+    return state + b"".join(_FENCE.pack(fence.offset, fence.token) for fence in row.fences)
 
 
 def decode_state(value: bytes) -> StateRow:
     """Raises RowUnreadable."""
-    version, topic_id, partition, start, watermark, token, cleaned = _unpack(_STATE, value, "a state row")
-    _check_version(version, "a state row")
-    return StateRow(PartitionId(TopicId(topic_id), partition), Offset(start), Offset(watermark), token, Offset(cleaned))
+    fixed, listed = value[: _STATE.size], value[_STATE.size :]
+    version, topic_id, partition, start, watermark, token, cleaned = _unpack(_STATE, fixed, "a state row")
+    if version == _STATE_WITH_FENCES and len(listed) % _FENCE.size == 0:
+        fences = tuple(FenceRow(Offset(offset), held) for offset, held in _FENCE.iter_unpack(listed))
+    else:
+        _check_version(version, "a state row")
+        if listed:
+            raise RowUnreadable(f"a state row has {len(listed)} bytes too many")
+        fences = () if token < 0 else (FenceRow(Offset(-1), token),)
+    id = PartitionId(TopicId(topic_id), partition)
+    return StateRow(id, Offset(start), Offset(watermark), fences, Offset(cleaned))
 
 
 def encode_producers(rows: tuple[ProducerRow, ...]) -> bytes:

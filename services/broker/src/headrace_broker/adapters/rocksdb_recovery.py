@@ -203,7 +203,7 @@ def _cut_meta(meta: _Meta, end: Offset) -> _Meta:
     segments = [row for row in meta.segments if row.base_offset < end]
     if segments and segments[-1].end_offset is not None and segments[-1].end_offset > end:
         segments[-1] = reopened(segments[-1])
-    return _Meta(meta.state, segments, [row for row in meta.epochs if row.start < end])
+    return _Meta(meta.state.cut(end), segments, [row for row in meta.epochs if row.start < end])
 
 
 def _last_row(store: RocksDbStore, log: LogId, number: int) -> IndexRow | None:

@@ -25,12 +25,14 @@ TIMEOUT_MS_MAX: Final = 2**31 - 1
 
 # Bits of ``attributes``; read as such because this is done for every batch.
 _LOG_APPEND_TIME: Final = 0x08
-_NOT_FOR_USERS: Final = 0x10 | 0x20  # transactional, control
+_TRANSACTIONAL: Final = 0x10
 
 
 def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
     """
     Check what a producer sent against the rules of its topic; ``now_ms`` is the wall clock.
+
+    What a control batch may say is ``fences.token_from_client``'s to check.
 
     Raises:
         RecordTooLarge, UnsupportedVersion, InvalidRecord, InvalidTimestamp: with the rule that is broken.
@@ -48,9 +50,9 @@ def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int) -
 
 
 def _check_kind(header: BatchHeader) -> None:
-    if header.attributes & _NOT_FOR_USERS:
+    if header.attributes & _TRANSACTIONAL:
         if header.control:
-            raise InvalidRecord("control batches are written by the system only")
+            raise InvalidRecord("the ends of transactions are written by the system only")
         raise UnsupportedVersion("transactions are not available in this version; send the batch without one")
     if header.record_count < 1:
         raise InvalidRecord("the batch has no records; send at least one")

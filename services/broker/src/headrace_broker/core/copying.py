@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from headrace_broker.core.partition import Parted
+from headrace_broker.core.rows import NO_TOKEN
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
@@ -53,6 +54,8 @@ class Copied:
     """The logs part below the follower's end; then there are no batches."""
     error: HeadraceError | None = None
     """The entry is dropped; ``OffsetOutOfRange``: begin anew at ``log_start``."""
+    fencing_token: int = NO_TOKEN
+    """For a follower that begins anew: what fences before ``log_start`` have set; -1: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

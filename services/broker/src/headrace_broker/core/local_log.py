@@ -7,13 +7,15 @@ The partition machine is built on it. Nothing here knows of clients, leaders or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_broker.core.epochs import Epochs
+from headrace_broker.core.fences import Fences, fences_of
 from headrace_broker.core.partition_events import ForgetBelow, Rebuilt
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import (
+    NO_TOKEN,
     DropPrefix,
     DropSuffix,
     EpochRow,
@@ -61,7 +63,7 @@ class LocalLog:
     """Appended since the last producer snapshot."""
     first_batch: Offset = Offset(0)
     """Base of the first batch that exists; at or below the log start."""
-    fencing_token: int = -1
+    fences: Fences = field(default_factory=Fences)
     cleaned_to: Offset = Offset(0)
     truncations: int = 0
     """How often the end was cut: what was written before says nothing about the end after."""
@@ -108,6 +110,10 @@ class LocalLog:
             )
         return writes
 
+    def fenced(self, offset: Offset, token: int) -> list[LogWrite]:
+        """The batch at ``offset``, which was appended, sets ``token``."""
+        return [self.state()] if self.fences.appended(offset, token) else []
+
     def begin_epoch(self, epoch: int) -> list[LogWrite]:
         """From the log end on ``epoch`` is written."""
         row: EpochRow | None = self.epochs.assign(epoch, self.log_end)
@@ -116,7 +122,7 @@ class LocalLog:
     def state(self) -> PutState:
         """The log's state row as it is now."""
         self.checkpoint = self.high_watermark
-        row = StateRow(self.id, self.log_start, self.high_watermark, self.fencing_token, self.cleaned_to)
+        row = StateRow(self.id, self.log_start, self.high_watermark, self.fences.rows(), self.cleaned_to)
         return PutState(self.log, row)
 
     def snapshot(self) -> list[PutProducers]:
@@ -163,17 +169,19 @@ class LocalLog:
         self.written_end = min(self.written_end, end)
         self.high_watermark = min(self.high_watermark, end)
         self.epochs.truncate(end)
+        self.fences.truncate(end)
         self.producers, self.segments = rebuilt.producers, rebuilt.segments
         self.snapshot_bytes = rebuilt.snapshot_bytes
         active = self.segments.active
         fresh = [PutSegment(self.log, active)] if active.base_offset >= end else []
         return [DropSuffix(self.log, end), *fresh, self.state()]
 
-    def emptied(self, start: Offset, now_ms: int) -> list[LogWrite]:
-        """Forget everything and begin anew at ``start``."""
+    def emptied(self, start: Offset, now_ms: int, token: int = NO_TOKEN) -> list[LogWrite]:
+        """Forget everything and begin anew at ``start``, before which a fence has set ``token``."""
         self.truncations += 1
         self.log_start = self.log_end = self.written_end = self.high_watermark = self.first_batch = start
         self.epochs = Epochs()
+        self.fences = fences_of(token)
         self.producers = Producers()
         self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter_ms)
         self.snapshot_bytes = 0

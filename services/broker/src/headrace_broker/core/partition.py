@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace_broker.core.epochs import Epochs
+from headrace_broker.core.fences import Fences, token_in
 from headrace_broker.core.leadership import Assignment, Leadership, Proposal
 from headrace_broker.core.local_log import SNAPSHOT_EVERY_BYTES, LocalLog, segment_rows
 from headrace_broker.core.partition_events import (
@@ -133,7 +134,7 @@ class Partition(LocalLog):
             epochs=Epochs(epochs),
             producers=producers,
             first_batch=state.log_start,
-            fencing_token=state.fencing_token,
+            fences=Fences(state.cut(log_end).fences),
             cleaned_to=state.cleaned_to,
             checkpoint=state.high_watermark,
         )
@@ -232,6 +233,9 @@ class Partition(LocalLog):
         wrong = self.check_epoch(event.leader_epoch)
         if wrong is not None:
             return [Refuse(event.ref, wrong)]
+        wrong = self.fences.refusal(event.fencing_token, event.fence)
+        if wrong is not None:
+            return [Refuse(event.ref, wrong)]
         header, leading = event.header, self.leading
         assert leading is not None, "only a leader appends"
         if header.producer_id >= 0:
@@ -256,6 +260,8 @@ class Partition(LocalLog):
         else:
             batch = stamp(event.batch, base, epoch)
         effects: list[Effect] = [*self.appended(header, batch, base, epoch, now_ms)]
+        if event.fence is not None:
+            effects += self.fenced(base, event.fence)
         self._wait(event, _Waiting(self.log_end, event.ref, base, stamped_ms))
         return effects
 
@@ -417,10 +423,13 @@ class Partition(LocalLog):
                     f" log ends at {end} in epoch {epoch}; it is asked for again"
                 )
             end, epoch = Offset(header.next_offset), header.leader_epoch
-        effects: list[Effect] = [*self.emptied(start, event.now_ms)] if inside else []
-        for header, batch in event.batches:
+        tokens = [token_in(header, batch) for header, batch in event.batches]  # before anything has changed
+        effects: list[Effect] = [*self.emptied(start, event.now_ms, self.fences.token)] if inside else []
+        for (header, batch), token in zip(event.batches, tokens, strict=True):
             effects += self.begin_epoch(header.leader_epoch)
             effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms)
+            if token is not None:
+                effects += self.fenced(Offset(header.base_offset), token)
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
         return effects + self._show(min(self.leader_high_watermark, self.written_end))
 
@@ -437,7 +446,7 @@ class Partition(LocalLog):
     def _empty(self, event: Emptied) -> list[Effect]:
         if self.following is None or self.following.epoch != event.leader_epoch:
             return []
-        return [*self.emptied(event.start, event.now_ms)]
+        return [*self.emptied(event.start, event.now_ms, event.fencing_token)]
 
     # --- what may go --------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from math import inf
 
 from headrace_broker.core.leadership import Assignment, Proposal
 from headrace_broker.core.producers import Producers
-from headrace_broker.core.rows import LogWrite
+from headrace_broker.core.rows import NO_TOKEN, LogWrite
 from headrace_broker.core.segments import Segments
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
@@ -32,6 +32,10 @@ class BatchArrived:
     leader_epoch: int | None
     """What the producer believes; None: not checked."""
     ref: object
+    fencing_token: int | None = None
+    """The producer appends only if this is the log's token; None: not checked."""
+    fence: int | None = None
+    """The batch is a fence record that sets this token; it must be above the present one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +152,8 @@ class Emptied:
     leader_epoch: int
     start: Offset
     now_ms: int
+    fencing_token: int = NO_TOKEN
+    """What fences before ``start`` have set, by the leader's word; -1: nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ a change needs a new format number and an upgrade test.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NewType
+from dataclasses import dataclass, replace
+from typing import Final, NewType
 
 from headrace_common.core.ids import Offset, PartitionId
 
 LogId = NewType("LogId", int)
 """This broker's number for one partition replica; from 1, never used again. 0 is the broker's own."""
+
+NO_TOKEN: Final = -1
+"""The fencing token of a log in which no fence was ever set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,14 @@ class ProducerRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceRow:
+    """A fence record at ``offset`` made ``token`` the fencing token. Offset -1: somewhere before."""
+
+    offset: Offset
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateRow:
     """What a log is, and where it starts."""
 
@@ -97,10 +108,21 @@ class StateRow:
     log_start: Offset
     high_watermark: Offset
     """A checkpoint: the true one is at or above it."""
-    fencing_token: int = -1
-    """Highest token of a fence record; -1: none."""
+    fences: tuple[FenceRow, ...] = ()
+    """The newest fence records, ascending in offset and token."""
     cleaned_to: Offset = Offset(0)
     """Everything below was compacted."""
+
+    @property
+    def fencing_token(self) -> int:
+        """Highest token of a fence record; -1: none."""
+        return self.fences[-1].token if self.fences else NO_TOKEN
+
+    def cut(self, end: Offset) -> StateRow:
+        """Without the fences from ``end`` on."""
+        if not self.fences or self.fences[-1].offset < end:
+            return self
+        return replace(self, fences=tuple(fence for fence in self.fences if fence.offset < end))
 
 
 # --- writes: imperative, each atomic together with all others of its group -----------------------------------
@@ -159,7 +181,8 @@ class DropPrefix:
 
 @dataclass(frozen=True, slots=True)
 class DropSuffix:
-    """Truncate: delete everything from ``end`` on, epochs and producer snapshots included. A batch boundary."""
+    """Truncate: delete everything from ``end`` on, epochs, producer snapshots and fences included. A batch
+    boundary."""
 
     log: LogId
     end: Offset

@@ -32,11 +32,12 @@ from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
 from headrace_broker.ports import Cluster, Leaders, LogStore, RecoveryReport
-from headrace_common.core.errors import HeadraceError, OffsetOutOfRange, Rejected
+from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 
+POLICY_VIOLATION: Final = ErrorCode.POLICY_VIOLATION
 TRIMS_PER_REQUEST_MAX: Final = 10_000
 PRODUCER_ID_CLAIM_MAX: Final = 2**48
 """Controllers count up from a small number; an id above this was made up by a client."""
@@ -189,6 +190,8 @@ class Broker:
         try:
             replica = self.replicas.leading(partition, None)
             core = replica.core
+            if replica.internal:
+                raise Rejected(f"{replica.topic} is internal; its records are the system's", code=POLICY_VIOLATION)
             if offset < -1:
                 raise OffsetOutOfRange(f"offset {offset} is negative; -1 means the high watermark")
             start = core.high_watermark if offset == -1 else Offset(offset)

@@ -282,7 +282,7 @@ class Copier:
 
     async def _reconcile(self, parted: Sequence[tuple[_Followed, Copied]]) -> None:
         """Cut what the leader does not have; evidence of it is lowered before, for all of them at once."""
-        cuts: list[tuple[_Followed, Offset | None]] = []
+        cuts: list[tuple[_Followed, Copied, Offset | None]] = []
         for followed, copied in parted:
             core = followed.replica.core
             if core.following != (self.leader, followed.leader_epoch):
@@ -290,29 +290,29 @@ class Copier:
             point = None if copied.parted is None else core.truncation_point(*copied.parted)
             if point is not None:
                 point = batch_boundary(self._store, core, point)
-            cuts.append((followed, point))
+            cuts.append((followed, copied, point))
         evidence: list[tuple[object, ...]] = []
-        for followed, point in cuts:
+        for followed, _, point in cuts:
             core = followed.replica.core
             end = Offset(0) if point is None else point
             evidence.append((core.log, end, core.epochs.epoch_at(Offset(end - 1)) if end else -1))
         await self._store.lower_evidence(evidence)  # type: ignore[arg-type]  # triples, made above
-        await self._loop.post_all((f.replica, self._cut(f, point)) for f, point in cuts)
-        for followed, point in cuts:
+        await self._loop.post_all((f.replica, self._cut(f, copied, point)) for f, copied, point in cuts)
+        for followed, _, point in cuts:
             if point is None and followed.replica.damage is not None:
                 followed.replica.damage, followed.replica.standing = None, Standing.ONLINE
             followed.wants, followed.expects = True, Offset(0)
             self._dirty[followed.replica.id] = followed
         self._wake.set()
 
-    def _cut(self, followed: _Followed, point: Offset | None) -> Truncated | Emptied:
+    def _cut(self, followed: _Followed, copied: Copied, point: Offset | None) -> Truncated | Emptied:
         core = followed.replica.core
         extra = {**self._about(followed), "log_end": core.log_end, "high_watermark": core.high_watermark}
         now_ms = self._clock.now_ms()
         if point is None:
             level = logging.WARNING if core.log_end > core.log_start else logging.INFO
             _log.log(level, "the log begins anew at %d, as the leader's does", followed.log_start, extra=extra)
-            return Emptied(followed.leader_epoch, followed.log_start, now_ms)
+            return Emptied(followed.leader_epoch, followed.log_start, now_ms, copied.fencing_token)
         lost = point < core.high_watermark
         level = logging.ERROR if lost else logging.INFO
         _log.log(level, "the log is cut to %d, where it parts from the leader's", point, extra=extra)

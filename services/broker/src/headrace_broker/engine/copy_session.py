@@ -146,10 +146,8 @@ class CopySession:
             return
         if parted is not None:
             self._drop(position.partition)
-            core = replica.core
-            self._outbox.append(
-                Copied(position.partition, position.leader_epoch, core.high_watermark, core.log_start, parted=parted)
-            )
+            answer = Copied(position.partition, position.leader_epoch, parted=parted)
+            self._outbox.append(_with_start(answer, replica))
             return
         entry = self._entries.get(position.partition)
         if entry is None:
@@ -169,7 +167,7 @@ class CopySession:
         self._drop(position.partition)
         refused = Copied(position.partition, position.leader_epoch, error=error)
         if replica is not None and isinstance(error, OffsetOutOfRange):
-            refused.high_watermark, refused.log_start = replica.core.high_watermark, replica.core.log_start
+            refused = _with_start(refused, replica)
         self._outbox.append(refused)
 
     def _eligible(self) -> bool:
@@ -328,3 +326,11 @@ class CopySession:
     def _refuse_unreadable(self, entry: _Entry, error: HeadraceError) -> None:
         self._drop(entry.replica.id)
         self._outbox.append(Copied(entry.replica.id, entry.leader_epoch, error=error))
+
+
+def _with_start(answer: Copied, replica: Replica) -> Copied:
+    """Where the log starts and what was before, for a follower that may have to begin anew there."""
+    core = replica.core
+    answer.high_watermark, answer.log_start = core.high_watermark, core.log_start
+    answer.fencing_token = core.fences.token_below(core.log_start)
+    return answer

@@ -139,7 +139,7 @@ class ImageFollower:
                 continue
             config = self._config(image, topic_id)
             for replica in self._replicas.of_topic(topic_id):
-                replica.topic = topic.name
+                replica.topic, replica.internal = topic.name, topic.internal
                 if replica.core.config != config:
                     steps.append((replica, Reconfigured(config)))
                     if replica.metadata is not None and replica.core.leading is not None:
@@ -200,7 +200,8 @@ class ImageFollower:
             _log.warning("the loss of records was accepted", extra=_about(replica, partition.leader_epoch))
             replica.damage = None
             self._accepted.append(replica)
-        replica.topic = image.topics[partition.id.topic_id].name
+        topic = image.topics[partition.id.topic_id]
+        replica.topic, replica.internal = topic.name, topic.internal
         replica.standing = Standing.ONLINE if replica.damage is None else Standing.DAMAGED
         config = self._config(image, partition.id.topic_id)
         if replica.core.config != config:

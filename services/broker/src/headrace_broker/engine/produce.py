@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace_broker.core.append_rules import check_from_producer, check_request
+from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Arrival
 from headrace_common.core.batch import check_crc, read_header
-from headrace_common.core.errors import HeadraceError, Rejected, RequestTimedOut
+from headrace_common.core.errors import ErrorCode, FencedWriter, HeadraceError, Rejected, RequestTimedOut
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.runtime.clock import Clock
 
@@ -35,6 +36,7 @@ class ProduceEntry:
     partition: PartitionId
     batch: bytes
     leader_epoch: int | None
+    fencing_token: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Appended:
     error: HeadraceError | None = None
     leader: tuple[NodeId, int] | None = None
     """With NOT_LEADER_OR_FOLLOWER: who leads, in which epoch."""
+    fencing_token: int | None = None
+    """With FENCED_WRITER: the partition's; None: it has none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,8 +77,10 @@ class ProduceCall:
     def refused(self, index: int, error: HeadraceError) -> None:
         """The storage loop, or a check before it, says so."""
         if self.results[index] is None:
-            leader = self.session.replicas.leader_of(self.partitions[index])
-            self._decide(index, Appended(error=error, leader=leader))
+            partition = self.partitions[index]
+            leader = self.session.replicas.leader_of(partition)
+            token = self.session.replicas.token_of(partition) if isinstance(error, FencedWriter) else None
+            self._decide(index, Appended(error=error, leader=leader, fencing_token=token))
 
     def expire(self) -> None:
         """The time the client gave is over; what is not decided stays unknown."""
@@ -193,4 +199,10 @@ class ProduceSession:
         header = read_header(entry.batch)
         check_from_producer(header, replica.core.config, now_ms)
         check_crc(entry.batch, header)
-        return Arrival(replica, header, entry.batch, entry.leader_epoch, call, index)
+        fence = token_from_client(header, entry.batch) if header.control else None
+        if replica.internal and fence is None and entry.fencing_token is None:
+            raise Rejected(
+                f"topic {replica.topic} is the system's: only who has set its fencing token writes to it",
+                code=ErrorCode.POLICY_VIOLATION,
+            )
+        return Arrival(replica, header, entry.batch, entry.leader_epoch, call, index, entry.fencing_token, fence)

@@ -80,6 +80,8 @@ class Replica:
     standing: Standing
     topic: str = ""
     """Its name; empty while the image does not know it."""
+    internal: bool = False
+    """Whether its topic is the system's."""
     damage: Damage | None = None
     waiters: set[HighWatermarkWaiter] = field(default_factory=set)
     sessions: list[CopyWatcher] = field(default_factory=list)
@@ -180,6 +182,11 @@ class Replicas:
         if known is None or known.leader == NO_NODE:
             return None
         return known.leader, known.leader_epoch
+
+    def token_of(self, partition: PartitionId) -> int | None:
+        """The fencing token of the log; None: it has none, or there is no log."""
+        replica = self._by_id.get(partition)
+        return None if replica is None or replica.core.fences.token < 0 else replica.core.fences.token
 
     def _why_not(self, partition: PartitionId, replica: Replica | None) -> HeadraceError:
         topic = self.image.topics.get(partition.topic_id)

@@ -119,9 +119,10 @@ class StorageLoop:
             self.on_growth()
         refusal = self._refusal()
         if refusal is not None:
-            for arrival in arrivals:
-                arrival.caller.refused(arrival.index, refusal)
-            return
+            arrivals = self._let_through(arrivals, refusal)
+            if not arrivals:
+                return
+            size = sum(len(arrival.batch) for arrival in arrivals)
         self._queue.extend(arrivals)
         self._queued_bytes += size
         if self.queued_bytes > self._limits.bytes_max or len(self._queue) > self._limits.items_max:
@@ -159,6 +160,16 @@ class StorageLoop:
         waits = [self.post(replica, event) for replica, event in events]
         if waits:
             await asyncio.gather(*waits)
+
+    def _let_through(self, arrivals: Sequence[Arrival], refusal: HeadraceError) -> list[Arrival]:
+        """Refuse all but what the system itself writes to a disk below its reserve: the reserve is for that."""
+        through: list[Arrival] = []
+        for arrival in arrivals:
+            if arrival.replica.internal and isinstance(refusal, DiskFull):
+                through.append(arrival)
+            else:
+                arrival.caller.refused(arrival.index, refusal)
+        return through
 
     def _refusal(self) -> HeadraceError | None:
         if self.failure is not None:
@@ -245,7 +256,16 @@ class StorageLoop:
         if replica.standing is not Standing.ONLINE:
             arrival.caller.refused(arrival.index, _gone(replica))
             return
-        event = BatchArrived(arrival.header, arrival.batch, arrival.caller.acks, now_ms, arrival.leader_epoch, arrival)
+        event = BatchArrived(
+            arrival.header,
+            arrival.batch,
+            arrival.caller.acks,
+            now_ms,
+            arrival.leader_epoch,
+            arrival,
+            arrival.fencing_token,
+            arrival.fence,
+        )
         end = replica.core.log_end
         effects = replica.core.handle(event)
         if replica.core.log_end == end and not any(isinstance(effect, Refuse) for effect in effects):

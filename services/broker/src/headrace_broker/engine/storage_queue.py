@@ -68,6 +68,9 @@ class Arrival:
     leader_epoch: int | None
     caller: Caller
     index: int
+    fencing_token: int | None = None
+    fence: int | None = None
+    """The token that the batch, a fence record, sets."""
 
 
 @dataclass(slots=True, eq=False)

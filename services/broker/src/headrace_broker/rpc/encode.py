@@ -76,6 +76,7 @@ def _refused(partition: PartitionId, result: Appended, error: HeadraceError) -> 
         log_append_time_ms=-1,
         log_start_offset=-1,
         leader=hint(result.leader, error),
+        fencing_token=result.fencing_token,
     )
 
 
@@ -121,6 +122,8 @@ def copy_answer(answer: CopyAnswer) -> pb.ReplicateResponse:
         )
         if copied.parted is not None:
             message.diverging.epoch, message.diverging.end_offset = copied.parted
+        if copied.fencing_token >= 0:
+            message.fencing_token = copied.fencing_token
         if copied.error is not None:
             message.error, message.message = code(copied.error), text(copied.error)
     return response
@@ -251,6 +254,7 @@ def log_description(replica: Replica, segments: Sequence[SegmentRow] | None) -> 
         leader_epoch=core.epochs.latest,
         segments=[_segment(row, core.log_end) for row in segments or ()],
         note=note,
+        fencing_token=core.fences.token if core.fences.token >= 0 else None,
     )
 
 

@@ -350,7 +350,8 @@ def _partition(entry: Any) -> PartitionId:
 
 def _produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
     epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
-    return ProduceEntry(_partition(entry), entry.batch, epoch)
+    token = entry.fencing_token if entry.HasField("fencing_token") else None
+    return ProduceEntry(_partition(entry), entry.batch, epoch, token)
 
 
 def _fetch_entry(entry: pb.FetchPartition) -> FetchEntry:

@@ -1,0 +1,207 @@
+"""Fencing tokens through whole brokers: zombies write nothing, whoever leads, after cuts, restarts and new replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.partition import Partition
+from headrace_broker.engine.broker import EngineSettings
+from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
+from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.testing.batches import NOW_MS, batch_of
+from headrace_broker.testing.engine import running_engine
+from headrace_broker.testing.standalone import topic_id_of
+from headrace_broker.testing.trio import Trio, running_trio, until
+from headrace_common.core.batch import ControlType, build_control_batch, build_fence_batch, read_header
+from headrace_common.core.errors import ErrorCode
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+
+INTERNAL = "__consumer_offsets"
+ID = PartitionId(topic_id_of(INTERNAL), 0)
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+class Writer:
+    """A coordinator, as the partition's leader sees it."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    async def fence(self, session: ProduceSession, *, acks: int = -1, id: PartitionId = ID) -> Appended:
+        return await ask(session, build_fence_batch(self.token, timestamp_ms=NOW_MS), None, acks=acks, id=id)
+
+    async def append(self, session: ProduceSession, *, acks: int = -1, id: PartitionId = ID) -> Appended:
+        return await ask(session, batch_of(1), self.token, acks=acks, id=id)
+
+
+async def ask(
+    session: ProduceSession, batch: bytes, token: int | None, *, acks: int = -1, id: PartitionId = ID
+) -> Appended:
+    session.accept(1, acks, 30_000, [ProduceEntry(id, batch, None, token)])
+    await until(lambda: bool(session.answers))
+    [result] = session.answers.popleft().results
+    assert result is not None
+    return result
+
+
+def core(trio: Trio, broker: NodeId) -> Partition:
+    replica = trio.members[broker].broker.replicas.get(ID)
+    assert replica is not None
+    return replica.core
+
+
+def at(trio: Trio, broker: NodeId) -> ProduceSession:
+    return trio.members[broker].broker.produce_session()
+
+
+def code(result: Appended) -> ErrorCode:
+    return ErrorCode.NONE if result.error is None else result.error.code
+
+
+class TestOneBroker:
+    async def test_internal_topics_take_nothing_without_a_token(self) -> None:
+        async with running_engine({INTERNAL: 1, "t": 1}) as engine:
+            session = engine.session
+            refused = await ask(session, batch_of(1), None)
+            assert code(refused) is ErrorCode.POLICY_VIOLATION
+            assert "fencing token" in str(refused.error)
+            user = PartitionId(topic_id_of("t"), 0)
+            assert code(await ask(session, batch_of(1), None, id=user)) is ErrorCode.NONE
+            assert code(await Writer(4).append(session)) is ErrorCode.FENCED_WRITER
+
+    async def test_the_present_token_comes_with_the_refusal(self) -> None:
+        async with running_engine({INTERNAL: 1}) as engine:
+            old, new = Writer(3), Writer(4)
+            nothing = await old.append(engine.session)
+            assert (code(nothing), nothing.fencing_token) == (ErrorCode.FENCED_WRITER, None)
+            assert (await old.fence(engine.session)).base_offset == 0
+            again = await old.fence(engine.session)
+            assert (code(again), again.fencing_token) == (ErrorCode.FENCED_WRITER, 3), "its answer may have been lost"
+            assert (await old.append(engine.session)).base_offset == 1
+            assert (await new.fence(engine.session)).base_offset == 2
+            zombie = await old.append(engine.session)
+            assert (code(zombie), zombie.fencing_token) == (ErrorCode.FENCED_WRITER, 4)
+            assert (await new.append(engine.session)).base_offset == 3
+
+    async def test_users_may_fence_their_own_topics(self) -> None:
+        async with running_engine({"t": 1}) as engine:
+            id = PartitionId(topic_id_of("t"), 0)
+            writer = Writer(10)
+            assert code(await writer.fence(engine.session, id=id)) is ErrorCode.NONE
+            assert code(await writer.append(engine.session, id=id)) is ErrorCode.NONE
+            assert code(await Writer(9).append(engine.session, id=id)) is ErrorCode.FENCED_WRITER
+            assert code(await ask(engine.session, batch_of(1), None, id=id)) is ErrorCode.NONE
+
+    async def test_other_control_batches_are_refused(self) -> None:
+        async with running_engine({INTERNAL: 1}) as engine:
+            for kind in (ControlType.LEADER_EPOCH, ControlType.COMMIT):
+                batch = build_control_batch(kind, b"", timestamp_ms=NOW_MS, producer_id=-1, producer_epoch=-1)
+                assert code(await ask(engine.session, batch, 1)) is ErrorCode.INVALID_RECORD
+
+    async def test_users_cannot_trim_internal_topics(self) -> None:
+        async with running_engine({INTERNAL: 1}) as engine:
+            writer = Writer(1)
+            await writer.fence(engine.session)
+            [trimmed] = await engine.broker.trim([(ID, -1)])
+            assert trimmed.error is not None
+            assert trimmed.error.code is ErrorCode.POLICY_VIOLATION
+
+    async def test_the_system_may_use_the_reserve_of_the_disk(self) -> None:
+        async with running_engine({INTERNAL: 1, "t": 1}) as engine:
+            engine.broker.loop.disk_full = "the disk is full"
+            user = PartitionId(topic_id_of("t"), 0)
+            assert code(await ask(engine.session, batch_of(1), None, id=user)) is ErrorCode.DISK_FULL
+            assert code(await Writer(1).fence(engine.session)) is ErrorCode.NONE
+
+    @pytest.mark.parametrize("lose_unsynced", [False, True])
+    async def test_a_restart_knows_the_token_of_what_is_left(self, lose_unsynced: bool) -> None:
+        store = MemoryLogs()
+        settings = EngineSettings(flush=Flush.GROUP)
+        async with running_engine({INTERNAL: 1}, store=store, settings=settings) as engine:
+            await Writer(1).fence(engine.session)
+            store.sync_gate.clear()
+            engine.session.accept(
+                1, 0, 30_000, [ProduceEntry(ID, build_fence_batch(2, timestamp_ms=NOW_MS), None, None)]
+            )
+            await engine.settle()
+            found = store.reopened(lose_unsynced=lose_unsynced)
+            store.sync_gate.set()
+        async with running_engine({INTERNAL: 1}, store=found) as engine:
+            replica = engine.broker.replicas.get(ID)
+            assert replica is not None
+            assert replica.core.fences.token == (1 if lose_unsynced else 2)
+
+
+class TestThreeBrokers:
+    async def test_a_zombie_writes_nothing_under_a_new_leader_either(self) -> None:
+        async with running_trio(INTERNAL) as trio:
+            old, new = Writer(1), Writer(2)
+            await old.fence(at(trio, ONE))
+            await old.append(at(trio, ONE))
+            await until(lambda: all(core(trio, b).fences.token == 1 for b in (TWO, THREE)))
+            await new.fence(at(trio, ONE))
+            trio.change(ID, leader=TWO)
+            await until(lambda: core(trio, TWO).leader_epoch == 1)
+            zombie = await old.append(at(trio, TWO))
+            assert (code(zombie), zombie.fencing_token) == (ErrorCode.FENCED_WRITER, 2)
+            assert code(await new.append(at(trio, TWO))) is ErrorCode.NONE
+
+    async def test_a_fence_that_only_a_deposed_leader_had_is_cut_with_its_log(self) -> None:
+        async with running_trio(INTERNAL) as trio:
+            first = Writer(1)
+            await first.fence(at(trio, ONE))
+            await until(lambda: all(core(trio, b).fences.token == 1 for b in (TWO, THREE)))
+            trio.cut.add(ONE)
+            alone = at(trio, ONE)
+            assert code(await Writer(2).fence(alone, acks=1)) is ErrorCode.NONE
+            assert code(await first.append(alone, acks=1)) is ErrorCode.FENCED_WRITER
+            trio.change(ID, but=[1], leader=TWO, isr=(TWO, THREE))
+            await until(lambda: core(trio, TWO).leader_epoch == 1)
+            assert code(await first.append(at(trio, TWO))) is ErrorCode.NONE, "what was not committed binds nobody"
+            trio.cut.clear()
+            trio.show()
+            await until(lambda: core(trio, ONE).log_end == 2 and core(trio, ONE).following is not None)
+            assert core(trio, ONE).fences.token == 1
+            await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+            trio.change(ID, leader=ONE)
+            await until(lambda: core(trio, ONE).leader_epoch == 2)
+            assert code(await first.append(at(trio, ONE))) is ErrorCode.NONE
+
+    async def test_a_replica_that_begins_behind_the_fence_has_its_token(self) -> None:
+        """The fence was deleted by retention, as in a user's topic; the token stays."""
+        async with running_trio("t") as trio:
+            id = PartitionId(topic_id_of("t"), 0)
+            image = trio.image
+            alone = replace(image.partitions[id], replicas=(ONE,), isr=(ONE,))
+            trio.image = replace(image, partitions={**image.partitions, id: alone})
+            trio.change(id)
+            session, writer = at(trio, ONE), Writer(7)
+            await writer.fence(session, id=id)
+            await writer.append(session, id=id)
+            [trimmed] = await trio.members[ONE].broker.trim([(id, 2)])
+            assert trimmed.error is None
+            trio.change(id, replicas=(ONE, TWO))
+            two = trio.members[TWO].broker.replicas
+            await until(lambda: (r := two.get(id)) is not None and r.core.log_start == 2)
+            replica = two.get(id)
+            assert replica is not None
+            await until(lambda: replica.core.fences.token == 7)
+            await until(lambda: trio.image.partitions[id].isr == (ONE, TWO))
+            trio.change(id, leader=TWO)
+            await until(lambda: replica.core.leader_epoch == 1)
+            assert code(await Writer(6).append(at(trio, TWO), id=id)) is ErrorCode.FENCED_WRITER
+            assert code(await writer.append(at(trio, TWO), id=id)) is ErrorCode.NONE
+
+    async def test_all_replicas_hold_the_fence_as_it_was_stored(self) -> None:
+        async with running_trio(INTERNAL) as trio:
+            await Writer(5).fence(at(trio, ONE))
+            await until(lambda: all(core(trio, b).log_end == 1 for b in (TWO, THREE)))
+            for broker in (ONE, TWO, THREE):
+                member = trio.members[broker]
+                log = core(trio, broker).log
+                rows = list(member.store.index(log, Offset(0), Offset(1)))
+                [batch] = await member.store.read(log, rows)
+                assert read_header(batch).control
