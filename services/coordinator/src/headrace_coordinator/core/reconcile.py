@@ -54,7 +54,7 @@ class ConsumerMember:
     revoke_until_ms: float = inf
     """Monotonic; when it is out unless it has given up what it must."""
     told: frozenset[PartitionId] | None = None
-    """The assignment that was last sent over its present stream."""
+    """The assignment that was last sent over its present stream; compared as an object, not by what is in it."""
 
     @property
     def away(self) -> bool:
@@ -186,7 +186,8 @@ def _revoke(member: ConsumerMember, surplus: frozenset[PartitionId], now_ms: flo
     was = member.state, member.assigned
     member.state = MemberState.UNREVOKED
     member.revoking = surplus - member.unconfirmed
-    member.assigned -= member.revoking
+    if member.revoking:
+        member.assigned -= member.revoking
     if member.revoking or was[0] is not MemberState.UNREVOKED:
         member.revoke_until_ms = now_ms + member.rebalance_timeout_ms
     return was != (member.state, member.assigned)

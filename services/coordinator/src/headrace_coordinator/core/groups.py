@@ -1,0 +1,171 @@
+"""
+One group as its shard keeps it, whichever protocol its members speak; and groups read from the log's records.
+
+``shard.Shard`` calls this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from headrace_common.core.errors import HeadraceError
+from headrace_coordinator.core.classic_group import ClassicGroup
+from headrace_coordinator.core.consumer_group import ConsumerGroup
+from headrace_coordinator.core.effects import (
+    ClassicStanding,
+    ConsumerStanding,
+    Effect,
+    GroupDescription,
+    GroupListing,
+    JoinAnswer,
+    LeaveAnswer,
+    Message,
+    SyncAnswer,
+)
+from headrace_coordinator.core.events import (
+    ClassicHeartbeat,
+    ClassicJoined,
+    ClassicSynced,
+    ConsumerHeartbeat,
+    Left,
+    MemberEvent,
+    StreamBroke,
+)
+from headrace_coordinator.core.offsets import Offsets
+from headrace_coordinator.core.records import (
+    ClassicRecord,
+    ConsumerRecord,
+    GroupRecord,
+    OffsetKey,
+    read_group,
+    read_key,
+    read_offset,
+)
+from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.targets import TopicView
+from headrace_coordinator.core.values import GroupProtocol, GroupState, Moment
+
+Membership = ClassicGroup | ConsumerGroup
+
+
+@dataclass(slots=True)
+class Group:
+    """One group: its offsets, and its members."""
+
+    offsets: Offsets
+    membership: Membership | None = None
+    """None: only offsets were committed."""
+    recorded: bool = False
+    """The log has a record of its membership, or is about to."""
+    scheduled_ms: float = inf
+    """For when it stands in the shard's heap."""
+
+    @property
+    def empty(self) -> bool:
+        """It has no members."""
+        return self.membership is None or not self.membership.members
+
+    def handle(self, event: MemberEvent) -> list[Effect] | None:
+        """What a member did; None: it speaks the other protocol than the group's members."""
+        if isinstance(self.membership, ClassicGroup):
+            return None if isinstance(event, ConsumerHeartbeat) else self.membership.handle(event)
+        assert self.membership is not None, "only members do something"
+        return self.membership.handle(event) if isinstance(event, ConsumerHeartbeat | Left | StreamBroke) else None
+
+    def listing(self, group_id: str) -> GroupListing:
+        """Its line in a list."""
+        if self.membership is None:
+            return GroupListing(group_id, None, GroupState.EMPTY, 0)
+        classic = isinstance(self.membership, ClassicGroup)
+        protocol = GroupProtocol.CLASSIC if classic else GroupProtocol.CONSUMER
+        return GroupListing(group_id, protocol, self.membership.state, len(self.membership.members))
+
+    def description(self, group_id: str) -> GroupDescription:
+        """For people."""
+        if self.membership is None:
+            return GroupDescription(group_id, None, GroupState.EMPTY, -1, -1, "", ())
+        return self.membership.describe()
+
+    def open_to(self, event: MemberEvent, settings: GroupSettings, view: TopicView) -> Membership:
+        """Its members' state machine for a first member, which joins; of the protocol that this one speaks."""
+        assert self.empty, "members and newcomers speak one protocol"
+        present = self.membership
+        kind = ClassicGroup if isinstance(event, ClassicJoined) else ConsumerGroup
+        if present is not None and isinstance(present, kind):
+            return present
+        epoch, since_ms = 0, -1
+        if present is not None:  # epochs go on where the generations ended, and the other way round
+            epoch = present.generation if isinstance(present, ClassicGroup) else present.group_epoch
+            since_ms = present.empty_since_ms
+        if kind is ClassicGroup:
+            self.membership = ClassicGroup(event.group_id, settings, epoch, since_ms)
+        else:
+            self.membership = ConsumerGroup(event.group_id, settings, view, epoch, since_ms)
+        return self.membership
+
+
+def refusal(event: MemberEvent, error: HeadraceError) -> Message:
+    """The answer to a member's request that no group takes."""
+    match event:
+        case ClassicJoined():
+            return JoinAnswer(error, event.member_id)
+        case ClassicSynced():
+            return SyncAnswer(error)
+        case ClassicHeartbeat():
+            return ClassicStanding(error)
+        case ConsumerHeartbeat():
+            return ConsumerStanding(error, event.member_id)
+        case Left():
+            return LeaveAnswer(error)
+        case _:
+            raise AssertionError("a broken stream is not answered")
+
+
+@dataclass(slots=True)
+class ReadLog:
+    """What the records of a shard say."""
+
+    offsets: dict[str, Offsets]
+    members: dict[str, GroupRecord]
+
+    @staticmethod
+    def of(rows: Mapping[bytes, bytes | None]) -> ReadLog:
+        """
+        Decode the last value of each key.
+
+        Raises:
+            RecordDamaged, UnsupportedVersion: a record cannot be read.
+        """
+        log = ReadLog({}, {})
+        for key, value in rows.items():
+            if value is None:
+                continue
+            parsed = read_key(key)
+            if isinstance(parsed, OffsetKey):
+                of_group = log.offsets.get(parsed.group_id)
+                if of_group is None:
+                    of_group = log.offsets[parsed.group_id] = Offsets(parsed.group_id)
+                of_group.held[parsed.partition] = read_offset(value)
+            elif parsed is not None:
+                log.members[parsed] = read_group(value)
+        return log
+
+    def patterns(self) -> frozenset[str]:
+        """Of all members' subscriptions."""
+        groups = (record for record in self.members.values() if isinstance(record, ConsumerRecord))
+        return frozenset(m.pattern for record in groups for m in record.members if m.pattern is not None)
+
+    def groups(self, settings: GroupSettings, view: TopicView, at: Moment) -> dict[str, Group]:
+        """The groups, to be served from now on."""
+        groups = {group_id: Group(offsets) for group_id, offsets in self.offsets.items()}
+        for group_id, record in self.members.items():
+            group = groups.setdefault(group_id, Group(Offsets(group_id)))
+            group.recorded = True
+            if isinstance(record, ClassicRecord):
+                group.membership = ClassicGroup.restored(group_id, settings, record, at)
+            else:
+                group.membership = ConsumerGroup(group_id, settings, view)
+                group.membership.restore(record, at)
+        return groups

@@ -1,0 +1,355 @@
+"""
+All groups of one shard: routes events to them, keeps their offsets and their time. The engine owns one per shard.
+
+A group is its members (a classic or a server-side state machine, or none yet) and its offsets. It exists from the first
+member or commit until it is deleted, or has been empty for the offsets' retention and has no offset left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from math import inf
+
+from headrace_common.core.errors import (
+    GroupNotFound,
+    HeadraceError,
+    InconsistentGroupProtocol,
+    NonEmptyGroup,
+    UnknownMemberId,
+)
+from headrace_common.core.ids import PartitionId, TopicId
+from headrace_coordinator.core.classic_group import ClassicGroup
+from headrace_coordinator.core.consumer_group import ConsumerGroup
+from headrace_coordinator.core.effects import (
+    Answer,
+    Effect,
+    GroupListing,
+    OffsetOutcome,
+    OffsetOutcomes,
+    OffsetsFound,
+    Persist,
+    PersistGroup,
+    Row,
+    Send,
+)
+from headrace_coordinator.core.events import (
+    ClassicJoined,
+    CommitAsked,
+    ConsumerHeartbeat,
+    DescriptionAsked,
+    Event,
+    GroupDeletionAsked,
+    Loaded,
+    MemberEvent,
+    OffsetsAsked,
+    OffsetsDeletionAsked,
+    StreamBroke,
+    TopicsChanged,
+    Woken,
+)
+from headrace_coordinator.core.groups import Group, ReadLog, refusal
+from headrace_coordinator.core.offsets import Offsets
+from headrace_coordinator.core.records import group_key, group_value
+from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.targets import TopicView
+from headrace_coordinator.core.values import CommittedOffset, Moment
+
+
+class Shard:
+    """
+    The state of one shard.
+
+    Between ``replay`` and ``Loaded`` nothing but ``TopicsChanged`` may be sent. A heartbeat that changes nothing costs
+    O(1), whatever else the shard holds.
+    """
+
+    def __init__(self, number: int, settings: GroupSettings) -> None:
+        self.number = number
+        self._settings = settings
+        self._view = TopicView()
+        self._groups: dict[str, Group] = {}
+        self._replayed: dict[bytes, bytes | None] = {}
+        self._log: ReadLog | None = None
+        self._loaded = False
+        self._wakes: list[tuple[float, str]] = []
+        self._next_check_ms = inf
+
+    # --- what the engine asks -------------------------------------------------------------------------------
+
+    def replay(self, rows: Iterable[Row]) -> None:
+        """Take records of the log, in its order; they are read when ``Loaded`` comes."""
+        assert not self._loaded, "records are replayed before the shard serves"
+        self._replayed.update(rows)
+        self._log = None
+
+    def next_wake_ms(self) -> float | None:
+        """When ``Woken`` is due, monotonic; None: nothing is waited for."""
+        while self._wakes:
+            due_ms, group_id = self._wakes[0]
+            group = self._groups.get(group_id)
+            if group is not None and group.scheduled_ms == due_ms:
+                break
+            heappop(self._wakes)
+        due_ms = min(self._wakes[0][0] if self._wakes else inf, self._next_check_ms)
+        return None if due_ms == inf else due_ms
+
+    def patterns(self) -> frozenset[str]:
+        """Of all members' subscriptions; before ``Loaded``: of the members in the records."""
+        if not self._loaded:
+            return self._read().patterns()
+        groups = (g.membership for g in self._groups.values())
+        members = (m for g in groups if isinstance(g, ConsumerGroup) for m in g.members.values())
+        return frozenset(m.subscription.pattern for m in members if m.subscription.pattern is not None)
+
+    def group_record(self, group_id: str) -> Row:
+        """The row that ``PersistGroup`` is about: the group's durable state now, or a tombstone."""
+        group = self._groups.get(group_id)
+        if group is None or group.membership is None or not group.recorded:
+            return group_key(group_id), None
+        return group_key(group_id), group_value(group.membership.record())
+
+    def listing(self) -> list[GroupListing]:
+        """All groups, in the order of their names."""
+        return [group.listing(group_id) for group_id, group in sorted(self._groups.items())]
+
+    # --- events ---------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> list[Effect]:
+        """
+        Apply ``event`` and return what must now be done, in order.
+
+        Raises:
+            RecordDamaged, UnsupportedVersion: from ``Loaded``, if a replayed record cannot be read.
+        """
+        match event:
+            case TopicsChanged():
+                return self._topics_changed(event)
+            case Loaded():
+                return self._load(event.at)
+            case Woken():
+                return self._wake(event.at)
+            case CommitAsked():
+                return self._commit(event)
+            case OffsetsAsked():
+                return self._find_offsets(event)
+            case OffsetsDeletionAsked():
+                return self._delete_offsets(event)
+            case GroupDeletionAsked():
+                return self._delete_group(event)
+            case DescriptionAsked():
+                return self._describe(event)
+            case _:
+                return self._member_event(event)
+
+    # --- members --------------------------------------------------------------------------------------------
+
+    def _member_event(self, event: MemberEvent) -> list[Effect]:
+        assert self._loaded, "members are served after Loaded"
+        group = self._groups.get(event.group_id)
+        joins = isinstance(event, ClassicJoined) or (isinstance(event, ConsumerHeartbeat) and event.member_epoch == 0)
+        if joins and (group is None or group.empty):
+            group = group or self._groups.setdefault(event.group_id, Group(Offsets(event.group_id)))
+            group.open_to(event, self._settings, self._view)
+        membership = None if group is None else group.membership
+        if group is None or membership is None:
+            if isinstance(event, StreamBroke):
+                return []
+            error: HeadraceError = UnknownMemberId(f"the group {event.group_id!r} has no members; join it")
+            return [Send(event.group_id, event.stream, refusal(event, error))]
+        effects = group.handle(event)
+        if effects is None:
+            speaks = "classic" if isinstance(membership, ClassicGroup) else "consumer"
+            error = InconsistentGroupProtocol(f"the members of {event.group_id!r} use group.protocol={speaks}")
+            effects = [Send(event.group_id, event.stream, refusal(event, error))]
+        self._after(event.group_id, group, effects)
+        return effects
+
+    def _after(self, group_id: str, group: Group, effects: list[Effect]) -> None:
+        """Keep the group's time; forget a group that came to nothing."""
+        membership = group.membership
+        if membership is None:
+            return
+        if not group.recorded and any(isinstance(e, PersistGroup) for e in effects):
+            group.recorded = True
+        if not group.recorded and not group.offsets.held and group.empty:
+            del self._groups[group_id]
+        elif membership.wake_ms < group.scheduled_ms:
+            group.scheduled_ms = membership.wake_ms
+            heappush(self._wakes, (group.scheduled_ms, group_id))
+
+    # --- offsets --------------------------------------------------------------------------------------------
+
+    def _commit(self, event: CommitAsked) -> list[Effect]:
+        group = self._groups.get(event.group_id)
+        fault = self._commit_fault(event, group)
+        if fault is not None:
+            failed = tuple(OffsetOutcome(o.topic, o.partition, fault) for o in event.offsets)
+            return [Answer(event.group_id, event.ref, OffsetOutcomes(failed))]
+        group = group or Group(Offsets(event.group_id))
+        limit = self._settings.offset_metadata_max_bytes
+        rows, outcomes = group.offsets.commit(event.offsets, self._view.topics, limit, event.at.wall_ms)
+        effects: list[Effect] = []
+        if rows:
+            self._groups[event.group_id] = group
+            effects.append(Persist(event.group_id, rows))
+        if group.membership is not None:
+            group.membership.committed(event.member_id, event.at)
+        effects.append(Answer(event.group_id, event.ref, OffsetOutcomes(outcomes)))
+        return effects
+
+    def _commit_fault(self, event: CommitAsked, group: Group | None) -> HeadraceError | None:
+        if group is not None and group.membership is not None:
+            return group.membership.commit_fault(event.member_id, event.instance_id, event.generation)
+        if event.member_id or event.instance_id is not None or event.generation >= 0:
+            return UnknownMemberId(f"the group {event.group_id!r} has no member {event.member_id!r}; join it")
+        return None
+
+    def _find_offsets(self, event: OffsetsAsked) -> list[Effect]:
+        group = self._groups.get(event.group_id)
+        if event.member_id is not None:
+            fault: HeadraceError | None = UnknownMemberId(f"there is no group {event.group_id!r}; join it")
+            if group is not None and group.membership is not None:
+                fault = group.membership.fetch_fault(event.member_id, event.member_epoch)
+            if fault is not None:
+                return [Answer(event.group_id, event.ref, fault)]
+        offsets = group.offsets if group is not None else Offsets(event.group_id)
+        return [Answer(event.group_id, event.ref, OffsetsFound(offsets.find(event.partitions, self._view.topics)))]
+
+    def _delete_offsets(self, event: OffsetsDeletionAsked) -> list[Effect]:
+        group = self._groups.get(event.group_id)
+        if group is None:
+            error = GroupNotFound(f"there is no group {event.group_id!r}")
+            return [Answer(event.group_id, event.ref, error)]
+        membership = group.membership
+        rows, outcomes = group.offsets.delete(
+            event.partitions, self._view.topics, lambda topic: membership is not None and membership.subscribes(topic)
+        )
+        effects: list[Effect] = [Persist(event.group_id, rows)] if rows else []
+        effects.append(Answer(event.group_id, event.ref, OffsetOutcomes(outcomes)))
+        return effects
+
+    # --- groups ---------------------------------------------------------------------------------------------
+
+    def _describe(self, event: DescriptionAsked) -> list[Effect]:
+        group = self._groups.get(event.group_id)
+        if group is None:
+            return [Answer(event.group_id, event.ref, GroupNotFound(f"there is no group {event.group_id!r}"))]
+        return [Answer(event.group_id, event.ref, group.description(event.group_id))]
+
+    def _delete_group(self, event: GroupDeletionAsked) -> list[Effect]:
+        group = self._groups.get(event.group_id)
+        if group is None:
+            return [Answer(event.group_id, event.ref, GroupNotFound(f"there is no group {event.group_id!r}"))]
+        if not group.empty:
+            error = NonEmptyGroup(f"{event.group_id!r} has members; stop them first")
+            return [Answer(event.group_id, event.ref, error)]
+        return [*self._bury(event.group_id, group), Answer(event.group_id, event.ref, None)]
+
+    def _bury(self, group_id: str, group: Group) -> list[Effect]:
+        """The group is no more."""
+        effects: list[Effect] = []
+        rows = group.offsets.forget_all()
+        if rows:
+            effects.append(Persist(group_id, rows))
+        if group.recorded:
+            effects.append(PersistGroup(group_id))
+        del self._groups[group_id]
+        return effects
+
+    # --- topics ---------------------------------------------------------------------------------------------
+
+    def _topics_changed(self, event: TopicsChanged) -> list[Effect]:
+        """
+        Take the new topics. Offsets of topics that were there and are not any more are forgotten.
+
+        What the first image does not know is kept: it may be older than the one that the last coordinator had.
+        """
+        before = self._view.topics
+        self._view.topics = event.topics
+        kept = {p: m for p, m in self._view.matches.items() if p not in event.matches and p in self.patterns()}
+        self._view.matches = {**kept, **event.matches}
+        if not self._loaded:
+            return []
+        still = {info.topic_id for info in event.topics.values()}
+        gone = frozenset(info.topic_id for info in before.values() if info.topic_id not in still)
+        effects: list[Effect] = []
+        for group_id, group in list(self._groups.items()):
+            effects += self._forget_topics(group_id, group, gone)
+            if isinstance(group.membership, ConsumerGroup):
+                moved = group.membership.topics_changed(event.at)
+                self._after(group_id, group, moved)
+                effects += moved
+        return effects
+
+    @staticmethod
+    def _forget_topics(group_id: str, group: Group, gone: frozenset[TopicId]) -> list[Effect]:
+        rows = group.offsets.forget_topics(gone) if gone else ()
+        return [Persist(group_id, rows)] if rows else []
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def _wake(self, at: Moment) -> list[Effect]:
+        due: list[tuple[float, str]] = []
+        while self._wakes and self._wakes[0][0] <= at.mono_ms:
+            due.append(heappop(self._wakes))
+        effects: list[Effect] = []
+        for due_ms, group_id in due:
+            group = self._groups.get(group_id)
+            if group is not None and group.membership is not None and group.scheduled_ms == due_ms:
+                group.scheduled_ms = inf
+                woken = group.membership.woken(at)
+                self._after(group_id, group, woken)
+                effects += woken
+        if at.mono_ms >= self._next_check_ms:
+            self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms
+            for group_id, group in list(self._groups.items()):
+                effects += self._expire(group_id, group, at.wall_ms)
+        return effects
+
+    def _expire(self, group_id: str, group: Group, wall_ms: int) -> list[Effect]:
+        """
+        Forget offsets that are past their retention, and the group with the last of them.
+
+        It counts from the commit, and where there were members from when the last one left. While there are members:
+        only offsets of topics that none of them reads, or that do not exist.
+        """
+        before_ms = wall_ms - self._settings.offsets_retention_ms
+        membership = group.membership
+        if group.empty and group.offsets.held:
+            if membership is not None and membership.empty_since_ms >= before_ms:
+                return []
+            rows = group.offsets.expire(before_ms, lambda _key, _value: False)
+        else:
+            rows = group.offsets.expire(before_ms, lambda key, value: self._is_read(group, key, value))
+        effects: list[Effect] = [Persist(group_id, rows)] if rows else []
+        if group.empty and not group.offsets.held:
+            effects += self._bury(group_id, group)
+        return effects
+
+    def _is_read(self, group: Group, key: PartitionId, value: CommittedOffset) -> bool:
+        info = self._view.topics.get(value.topic)
+        exists = info is not None and info.topic_id == key.topic_id
+        return exists and group.membership is not None and group.membership.subscribes(value.topic)
+
+    # --- loading --------------------------------------------------------------------------------------------
+
+    def _load(self, at: Moment) -> list[Effect]:
+        assert not self._loaded, "a shard is loaded once"
+        self._groups = self._read().groups(self._settings, self._view, at)
+        self._loaded = True
+        self._replayed, self._log = {}, None
+        self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms
+        effects: list[Effect] = []
+        for group_id, group in list(self._groups.items()):
+            moved: list[Effect] = []
+            if isinstance(group.membership, ConsumerGroup):
+                moved = group.membership.topics_changed(at)
+            self._after(group_id, group, moved)
+            effects += moved
+        return effects
+
+    def _read(self) -> ReadLog:
+        if self._log is None:
+            self._log = ReadLog.of(self._replayed)
+        return self._log
