@@ -160,6 +160,12 @@ def test_no_broker_at_all(nodes: list[Node]) -> None:
     assert "start" in said
 
 
+@pytest.mark.parametrize("controller", [1, None])
+def test_what_is_led_is_not_said_to_go_on_where_nobody_is_replaced_who_dies(controller: int | None) -> None:
+    _, said = verdict(seen(image(THREE, WELL), controller=controller, reachable=False))
+    assert "what is led goes on unless a broker has died since" in said
+
+
 def test_without_controller_or_etcd_what_is_led_goes_on() -> None:
     state, said = verdict(seen(image(THREE, WELL), reachable=False))
     assert (state, "etcd cannot be reached" in said, "what is led goes on" in said) == (State.DEGRADED, True, True)

@@ -51,13 +51,19 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     cells = [[cell(row.get(name)) for name in columns] for row in rows]
     titles = [name.replace("_", " ").upper() for name in columns]
     widths = [max(len(title), *(len(line[i]) for line in cells)) for i, title in enumerate(titles)]
-    right = [all(isinstance(row.get(name), int | float) for row in rows) for name in columns]
+    right = [_numbers([row.get(name) for row in rows]) for name in columns]
 
     def line(texts: Sequence[str]) -> str:
         parts = [t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True)]
         return "  ".join(parts).rstrip()
 
     return "\n".join([line(titles), *map(line, cells)]) + "\n"
+
+
+def _numbers(values: Sequence[Any]) -> bool:
+    """Whether a column holds numbers; some may be missing, but not all."""
+    there = [value for value in values if value is not None]
+    return bool(there) and all(isinstance(value, int | float) for value in there)
 
 
 def key_values(data: Mapping[str, Any]) -> str:

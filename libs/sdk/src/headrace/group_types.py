@@ -23,8 +23,8 @@ class GroupInfo:
     """One consumer group in a list."""
 
     group_id: str
-    protocol: str
-    """``classic`` or ``consumer``."""
+    protocol: str | None
+    """``classic`` or ``consumer``; None: it never had a member, only offsets."""
     state: str
     """``empty``, ``stable``, ``preparing_rebalance``, ``completing_rebalance``, ``assigning``, ``reconciling``…"""
     members: int
@@ -113,12 +113,12 @@ class GroupDescription:
     """One group with its members."""
 
     group_id: str
-    protocol: str
-    """``classic`` or ``consumer``."""
+    protocol: str | None
+    """``classic`` or ``consumer``; None: it never had a member, only offsets."""
     state: str
     """As in ``GroupInfo``."""
-    generation: int
-    """Generation (classic) or group epoch."""
+    generation: int | None
+    """Generation (classic) or group epoch; None: it never had a member."""
     assignment_epoch: int | None
     """Epoch of the target assignment; None: the classic protocol has none."""
     assignor: str
@@ -134,7 +134,7 @@ class GroupDescription:
             group.group_id,
             _protocol(group.protocol),
             _state(group.state),
-            group.generation,
+            group.generation if group.generation >= 0 else None,
             group.assignment_epoch if group.assignment_epoch >= 0 else None,
             group.assignor,
             group.coordinator,
@@ -249,7 +249,7 @@ def _state(state: wire.GroupState.ValueType) -> str:
     return pb.GroupState.Name(state).lower() if state in pb.GroupState.values() else "unknown"
 
 
-def _protocol(protocol: wire.GroupProtocol.ValueType) -> str:
+def _protocol(protocol: wire.GroupProtocol.ValueType) -> str | None:
     from headrace_proto.v1 import coordinator_pb2 as pb
 
-    return pb.GroupProtocol.Name(protocol).lower() if protocol in {pb.CLASSIC, pb.CONSUMER} else "unknown"
+    return pb.GroupProtocol.Name(protocol).lower() if protocol in {pb.CLASSIC, pb.CONSUMER} else None

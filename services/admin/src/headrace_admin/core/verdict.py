@@ -13,6 +13,8 @@ from headrace_admin.core.status import BrokerStatus, State, Status, Trouble
 from headrace_common.core.ids import NodeId
 
 NAMED_MAX = 3
+_FROZEN = "topics and leaders cannot be changed, what is led goes on unless a broker has died since"
+"""Who is away is not known either: nobody can be fenced."""
 
 
 def verdict(status: Status) -> tuple[State, str]:
@@ -120,9 +122,9 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
             f"with `headrace broker decommission {away[0].node.key.id}`"
         )
     if status.controller is None:
-        parts.append("no controller is active: topics and leaders cannot be changed, what is led goes on; start one")
+        parts.append(f"no controller is active: {_FROZEN}; start one")
     elif not status.store_reachable:
-        parts.append("etcd cannot be reached: topics and leaders cannot be changed, what is led goes on; start etcd")
+        parts.append(f"etcd cannot be reached: {_FROZEN}; start etcd")
     return parts
 
 

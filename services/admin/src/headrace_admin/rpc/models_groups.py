@@ -12,6 +12,8 @@ State = Literal[
     "empty", "preparing_rebalance", "completing_rebalance", "stable", "dead", "assigning", "reconciling", "unknown"
 ]
 
+Protocol = Literal["classic", "consumer"]
+
 
 def _example(**example: Any) -> ConfigDict:
     return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
@@ -79,7 +81,7 @@ class GroupSummary(BaseModel):
     """A group in a list."""
 
     group: str
-    protocol: Literal["classic", "consumer", "unknown"]
+    protocol: Protocol | None = Field(description="null: it never had a member, only offsets.")
     state: State
     members: int
     coordinator: int
@@ -126,9 +128,9 @@ class Group(BaseModel):
     """A group with its members."""
 
     group: str
-    protocol: Literal["classic", "consumer", "unknown"]
+    protocol: Protocol | None = Field(description="null: it never had a member, only offsets.")
     state: State
-    generation: int = Field(description="Generation (classic) or group epoch.")
+    generation: int | None = Field(description="Generation (classic) or group epoch; null: it never had a member.")
     assignment_epoch: int | None = Field(description="null: the classic protocol has none.")
     assignor: str
     coordinator: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 from urllib.parse import quote
 
 from headrace_admin.core.lag import PartitionLag, total
@@ -43,7 +43,7 @@ def group_out(group: pb.GroupDescription) -> shapes.Group:
         group=group.group_id,
         protocol=_protocol(group.protocol),
         state=_state(group.state),
-        generation=group.generation,
+        generation=group.generation if group.generation >= 0 else None,
         assignment_epoch=group.assignment_epoch if group.assignment_epoch >= 0 else None,
         assignor=group.assignor,
         coordinator=group.coordinator,
@@ -154,10 +154,10 @@ def _state(state: pb.GroupState.ValueType) -> shapes.State:
     return cast("shapes.State", name) if name in get_args(shapes.State) else "unknown"
 
 
-def _protocol(protocol: pb.GroupProtocol.ValueType) -> Literal["classic", "consumer", "unknown"]:
+def _protocol(protocol: pb.GroupProtocol.ValueType) -> shapes.Protocol | None:
     match protocol:
         case pb.CLASSIC:
             return "classic"
         case pb.CONSUMER:
             return "consumer"
-    return "unknown"
+    return None
