@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
@@ -31,6 +32,11 @@ CLOSE_ROUNDS_MAX: Final = 16
 """How often closing looks whether tasks that ended have started others."""
 
 _log = logging.getLogger("headrace")
+
+
+def new_id() -> str:
+    """A UUID that nobody else has."""
+    return str(uuid.uuid4())
 
 
 class Clock(Protocol):

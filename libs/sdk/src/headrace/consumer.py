@@ -11,17 +11,18 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
 from headrace import _runtime
 from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginning, End, Start
+from headrace._group_calls import GroupCalls
 from headrace.aio._consumer_setup import (
     ConsumerHealth,
     PartitionLike,
     check_offset,
     check_timestamp,
-    no_group,
+    open_group,
     open_reading,
     partitions_like,
     read_arguments,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace._transport.port import Transport
+    from headrace.aio._group import Group
     from headrace.aio._reading import Reading
 
 WAIT_SLICE_MS = 500
@@ -42,14 +44,14 @@ WAIT_SLICE_MS = 500
 CLOSE_TIMEOUT_S = 10.0
 
 
-class Consumer:
+class Consumer(GroupCalls):
     """
-    Reads records of one or more topics; without a group, all their partitions, those added later too.
+    Reads records of one or more topics: with a group the partitions that it gives to this member, else all of them.
 
     Args:
         topics: what to read. None: nothing until ``subscribe`` or ``assign``.
         bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
-        group_id: refused until there are consumer groups.
+        group_id: the group whose members share the partitions, and under which positions are committed.
         settings: see ``headrace.consumer_settings.ConsumerSettings``.
 
     Making one connects to nothing yet; the first call that needs the cluster does. For one thread at a time: calls that
@@ -103,12 +105,12 @@ class Consumer:
         >>> consumer.state, consumer.health().ok
         ('reading', True)
 
-    Commits come with groups, and groups with the coordinator, which this version does not have::
+    Positions that outlive the consumer are committed by a group; see ``subscribe`` and ``commit``::
 
         >>> consumer.commit()
         Traceback (most recent call last):
         ...
-        headrace.errors.GroupsUnavailable: commit needs a group_id, ...
+        headrace.errors.NoGroup: commit needs a group: make the consumer with a group_id, ...
         >>> consumer.close()
     """
 
@@ -128,8 +130,9 @@ class Consumer:
         self._reading, self._transport, self._clock = open_reading(arguments, _transport, self._arrived.set)
         self._out = self._reading.out
         self._loop = _runtime.loop_thread()
+        self._steps = open_group(arguments, self._transport, self._reading, self._clock, self._arrived.set)
         self._started = not arguments.topics
-        self._closed = self._abandoned = False
+        self._closed = self._closing = self._abandoned = False
         self._using = threading.Lock()
         _runtime.enroll(self)
 
@@ -138,24 +141,41 @@ class Consumer:
     def _start(self) -> None:
         self._check_usable()
         if not self._started:
-            self._loop.call(self._reading.subscribe(self._wanted))
+            self._begin_reading()
             self._started = True
 
-    def close(self) -> None:
-        """Stop fetching and close the connections. Idempotent; every other call raises ``ClientClosed`` afterwards."""
-        if self._closed or self._abandoned:
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """
+        Stop reading and close the connections. Idempotent; every other call raises ``ClientClosed`` afterwards.
+
+        A member of a group first commits what was handed out (``enable_auto_commit``), calls ``on_revoke``, and leaves.
+        When an exception leaves a ``with`` block, what was handed out last is not committed: it was not handled.
+
+        Args:
+            timeout: seconds, for commits and the good-bye each.
+        """
+        self._close(timeout, handled_only=False)
+
+    def _close(self, timeout: float, *, handled_only: bool) -> None:
+        if self._closed or self._closing or self._abandoned:
             return
-        self._closed = True
-        _runtime.dismiss(self)
-        self._loop.call(_end(self._reading, self._transport), CLOSE_TIMEOUT_S)
-        self._arrived.set()
+        self._closing, steps = True, self._steps
+        try:
+            if steps is not None:
+                self._run(steps.close(timeout * 1000, handled_only=handled_only))
+        finally:
+            self._closed = True
+            _runtime.dismiss(self)
+            self._loop.call(_end(self._reading, self._transport, steps.group if steps is not None else None), timeout)
+            self._arrived.set()
 
     def __del__(self) -> None:
         if getattr(self, "_closed", True) or self._abandoned or sys.is_finalizing():
             return
         self._closed = True
         warnings.warn(f"{self!r} was not closed; use close() or a with block", ResourceWarning, 2, self)
-        self._loop.call_soon(_end_soon, self._reading, self._transport)
+        group = self._steps.group if self._steps is not None else None
+        self._loop.call_soon(_end_soon, self._reading, self._transport, group)
 
     def _abandon(self) -> None:
         self._abandoned = True
@@ -166,8 +186,8 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self._close(CLOSE_TIMEOUT_S, handled_only=kind is not None)
 
     def _check_usable(self) -> None:
         if self._abandoned:
@@ -181,38 +201,10 @@ class Consumer:
 
     # --- what is read -------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """
-        Read all partitions of these topics instead of what was read; positions of those that stay are kept.
-
-        Raises:
-            UnknownTopicOrPartition: a topic does not exist.
-            NetworkFailed: no broker answered within ``default_api_timeout_ms``.
-        """
-        self._check_usable()
-        self._loop.call(self._reading.subscribe([topics] if isinstance(topics, str) else topics))
-        self._started = True
-
-    def assign(self, partitions: Iterable[PartitionLike]) -> None:
-        """
-        Read these partitions instead of what was read; positions of those that stay are kept.
-
-        Raises:
-            UnknownTopicOrPartition: one does not exist.
-        """
-        self._check_usable()
-        self._loop.call(self._reading.assign(partitions_like(partitions)))
-        self._started = True
-
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read."""
         self._start()
         return set(self._out.assignment())
-
-    def subscription(self) -> set[str]:
-        """The topics of which all partitions are read; empty after ``assign``."""
-        self._check_usable()
-        return set(self._reading.topics if self._started else self._wanted)
 
     def partitions_for(self, topic: str) -> set[int]:
         """
@@ -244,7 +236,7 @@ class Consumer:
             deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
             while True:
                 self._arrived.clear()
-                records = self._out.take(limit)
+                records = self._take(limit)
                 if records or not self._wait(deadline_ms):
                     return records
         finally:
@@ -262,7 +254,7 @@ class Consumer:
             deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
             while True:
                 self._arrived.clear()
-                table = self._out.take_table(max_records)
+                table = self._out.take_table(max_records if self._step() else 0)
                 if len(table) or not self._wait(deadline_ms):
                     return table
         finally:
@@ -279,13 +271,17 @@ class Consumer:
             try:
                 self._start()
                 self._arrived.clear()
-                run = self._out.next_run()
+                run = self._out.next_run() if self._step() else None
                 if run is None:
                     self._wait(None)
                     continue
             finally:
                 self._using.release()
-            yield run.iterator
+            if self._steps is None:
+                yield run.iterator
+                continue
+            yield islice(run.iterator, self._steps.pace.begin())
+            self._steps.pace.end()
 
     def _wait(self, deadline_ms: float | None) -> bool:
         """Wait for news, a while at most; False: the deadline has passed."""
@@ -377,43 +373,36 @@ class Consumer:
         self._check_usable()
         return set(self._out.paused())
 
-    # --- groups -------------------------------------------------------------------------------------------------
-
-    def commit(self, offsets: Mapping[PartitionLike, int] | None = None) -> None:
-        """Raises ``GroupsUnavailable``: commits need a group."""
-        self._check_usable()
-        raise no_group("commit")
-
-    def commit_async(self, callback: Any = None) -> None:
-        """Raises ``GroupsUnavailable``: commits need a group."""
-        self._check_usable()
-        raise no_group("commit_async")
-
-    def committed(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int | None]:
-        """Raises ``GroupsUnavailable``: committed offsets belong to a group."""
-        self._check_usable()
-        raise no_group("committed")
-
     # --- how it is doing ----------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``."""
-        return "closed" if self._closed or self._abandoned else self._reading.state(self._started)
+        """
+        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``.
+
+        A member of a group is also ``joining``, ``rebalancing`` (what it reads may change soon), ``disconnected`` (it
+        does not know whether it still is a member, and hands nothing out) or ``out`` (its next poll joins again).
+        """
+        if self._closed or self._abandoned:
+            return "closed"
+        reading = self._reading.state(self._started)
+        return self._steps.state(reading) if self._steps is not None and self._steps.group.joined else reading
 
     def health(self) -> ConsumerHealth:
         """How it is doing, without asking anybody."""
-        return self._reading.health(self.state)
+        return self._reading.health(self.state, self._steps.health() if self._steps is not None else None)
 
     def __repr__(self) -> str:
         return f"<headrace.Consumer {', '.join(sorted(self._wanted)) or 'of nothing'}: {self.state}>"
 
 
-async def _end(reading: Reading, transport: Transport) -> None:
+async def _end(reading: Reading, transport: Transport, group: Group | None) -> None:
+    if group is not None:
+        await group.close()
     await reading.close()
     await transport.close()
 
 
-def _end_soon(reading: Reading, transport: Transport) -> None:
+def _end_soon(reading: Reading, transport: Transport, group: Group | None) -> None:
     """On the loop: nobody waits for it, and the consumer itself is gone."""
-    _runtime.Tasks().start(_end(reading, transport), "consumer: end one that was not closed")
+    _runtime.Tasks().start(_end(reading, transport, group), "consumer: end one that was not closed")

@@ -11,26 +11,77 @@ Decides what a consumer may be told: Kafka's setting names with underscores, the
     Traceback (most recent call last):
     ...
     headrace_common.core.errors.InvalidConfig: check_crc is not a setting; did you mean check_crcs?
+    >>> read_settings(ConsumerSettings, {"group_id": "g", "session_timeout_ms": 6_000})
+    Traceback (most recent call last):
+    ...
+    headrace_common.core.errors.InvalidConfig: session_timeout_ms is for group_protocol='classic': ...
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol, runtime_checkable
 
 from headrace._core.fetch_plans import FetchLimits
+from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
 from headrace.settings import INT_MAX, ClientSettings, setting
+from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE, MemberSubscription
 from headrace_common.core.errors import InvalidConfig
 
 READ_UNCOMMITTED = "read_uncommitted"
+CONSUMER: Final = "consumer"
+CLASSIC: Final = "classic"
+GROUP_ID_LENGTH_MAX: Final = 249
+ASSIGNORS_MAX: Final = 16
+CLASSIC_ONLY: Final = ("session_timeout_ms", "heartbeat_interval_ms", "partition_assignment_strategy")
+"""In the server-side protocol the coordinator decides these."""
+
+
+@runtime_checkable
+class Assignor(Protocol):
+    """
+    An assignor of your own, for ``partition_assignment_strategy``. All members of a group need one of its name.
+
+    It may also have ``cooperative = True``: members then keep what they hold while they join again, and what it moves
+    from one member to another must be left out of one assignment, so that the old owner gives it up first.
+    """
+
+    name: str
+    """1 to 249 characters; how members of a group find that they have the same."""
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
+    ) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """Member id -> topic -> partitions. ``partitions`` has the partition count of each topic."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(ClientSettings):
     """Settings of a consumer. Defaults are those of Kafka's Java client 4.x."""
 
+    group_id: str | None = None
+    """The group whose members share the partitions, and under which positions are committed; 1 to 249 characters."""
+    group_protocol: str = setting(CONSUMER, choices=(CONSUMER, CLASSIC))
+    """Who assigns partitions: ``consumer``: the coordinator (KIP-848); ``classic``: a member."""
+    group_instance_id: str | None = None
+    """Static membership: the name of this instance, unique in its group. A restart within the session moves nothing."""
+    session_timeout_ms: int = setting(45_000, low=1, high=INT_MAX)
+    """Classic: how long the coordinator hears nothing before a member is out. A broken connection is noticed before."""
+    heartbeat_interval_ms: int = setting(3_000, low=1, high=INT_MAX)
+    """Classic: how often to say that this member lives. Rebalances are told at once, whatever it is."""
+    max_poll_interval_ms: int = setting(300_000, low=1, high=INT_MAX)
+    """A member that does not poll for so long leaves the group; its next poll joins again."""
+    partition_assignment_strategy: Any = ("range", "cooperative-sticky")
+    """Classic: assignors in the order of preference: names, or objects with ``name`` and ``assign``."""
+    group_remote_assignor: str | None = None
+    """Server-side protocol: ``uniform`` or ``range``; None: the coordinator's default, ``uniform``."""
+    enable_auto_commit: bool = True
+    """Commit what was handled: every auto_commit_interval_ms, before partitions are given up, and at close."""
+    auto_commit_interval_ms: int = setting(5_000, low=0, high=INT_MAX)
+    """How often, at the polls after it has passed."""
     auto_offset_reset: str = "latest"
     """Where to read without a position: ``latest``, ``earliest``, ``by_duration:PT1H``, or ``none``: raise."""
     fetch_min_bytes: int = setting(1, low=0, high=INT_MAX)
@@ -71,7 +122,88 @@ class ConsumerSettings(ClientSettings):
             wrong.append(f"isolation_level takes 'read_uncommitted', not {self.isolation_level!r}")
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             wrong.append(f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is below retry_backoff_ms")
+        return wrong + self._group_rules()
+
+    def _group_rules(self) -> list[str]:
+        wrong: list[str] = []
+        for name, value in (("group_id", self.group_id), ("group_instance_id", self.group_instance_id)):
+            if value is not None and not (isinstance(value, str) and 0 < len(value) <= GROUP_ID_LENGTH_MAX):
+                wrong.append(f"{name} takes a text of 1 to {GROUP_ID_LENGTH_MAX} characters, not {value!r}")
+        if self.group_instance_id is not None and self.group_id is None:
+            wrong.append("group_instance_id needs a group_id")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            wrong.append(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}); a third of it is usual"
+            )
+        if self.group_remote_assignor not in (None, "uniform", "range"):
+            wrong.append(f"group_remote_assignor takes 'uniform' or 'range', not {self.group_remote_assignor!r}")
+        elif self.group_remote_assignor is not None and self.group_protocol == CLASSIC:
+            wrong.append("group_remote_assignor is for group_protocol='consumer'; see partition_assignment_strategy")
+        return wrong + self._assignor_rules()
+
+    def _assignor_rules(self) -> list[str]:
+        given = self.partition_assignment_strategy
+        if (
+            not isinstance(given, Sequence | str)
+            or not given
+            or len(given) > ASSIGNORS_MAX + 100 * isinstance(given, str)
+        ):
+            return [f"partition_assignment_strategy takes 1 to {ASSIGNORS_MAX} assignors, not {given!r}"]
+        wrong: list[str] = []
+        names: list[str] = []
+        classic = [name for name in ASSIGNORS if name != "uniform"]
+        for each in _listed(given):
+            if isinstance(each, str):
+                names.append(each)
+                if each not in classic:
+                    wrong.append(f"partition_assignment_strategy: {each!r} is none of {', '.join(classic)}")
+            elif not isinstance(each, Assignor) or not isinstance(each.name, str) or not each.name:
+                wrong.append(f"partition_assignment_strategy: {each!r} has no name and assign(members, partitions)")
+            else:
+                names.append(each.name)
+                if each.name in ASSIGNORS:
+                    wrong.append(f"partition_assignment_strategy: {each.name!r} is the name of a built-in assignor")
+        if len(set(names)) < len(names):
+            wrong.append(f"partition_assignment_strategy names one twice: {', '.join(names)}")
         return wrong
+
+    def rules_of_given(self, given: Collection[str]) -> list[str]:
+        """What the coordinator decides cannot be set here."""
+        if self.group_id is None or self.group_protocol != CONSUMER:
+            return []
+        named = [name for name in CLASSIC_ONLY if name in given]
+        verb = "are" if len(named) > 1 else "is"
+        text = "the coordinator decides in the server-side protocol. Leave it out, or set group_protocol='classic'"
+        return [f"{', '.join(named)} {verb} for group_protocol='classic': {text}"] if named else []
+
+    @property
+    def assignors(self) -> dict[str, Assignor | None]:
+        """By name, in the order of preference; None: one that is built in."""
+        listed = _listed(self.partition_assignment_strategy)
+        return {
+            each if isinstance(each, str) else each.name: None if isinstance(each, str) else each for each in listed
+        }
+
+    @property
+    def group(self) -> GroupSettings:
+        """For the membership machines; only with a ``group_id``."""
+        assert self.group_id is not None, "asked only where there is a group"
+        own = {name for name, a in self.assignors.items() if a is not None and getattr(a, "cooperative", False)}
+        cooperative = own | {name for name in self.assignors if name in COOPERATIVE}
+        return GroupSettings(
+            group_id=self.group_id,
+            instance_id=self.group_instance_id,
+            assignors=tuple(self.assignors),
+            cooperative=cooperative == set(self.assignors),
+            cooperative_names=frozenset(cooperative),
+            session_timeout_ms=self.session_timeout_ms,
+            heartbeat_interval_ms=self.heartbeat_interval_ms,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            retry_backoff_ms=max(1, self.retry_backoff_ms),
+            retry_backoff_max_ms=max(1, self.retry_backoff_max_ms),
+            api_timeout_ms=self.default_api_timeout_ms,
+        )
 
     @property
     def limits(self) -> FetchLimits:
@@ -84,3 +216,8 @@ class ConsumerSettings(ClientSettings):
             api_timeout_ms=self.default_api_timeout_ms,
             follow_ms=self.metadata_max_age_ms,
         )
+
+
+def _listed(given: Any) -> list[Any]:
+    """One name alone does for a list of it."""
+    return [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)

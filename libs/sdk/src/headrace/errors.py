@@ -16,7 +16,14 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── CorruptBatch                stored or sent bytes are damaged
     │   ├── OutOfOrderSequence          an earlier batch of this producer is missing
     │   ├── NoPosition                  a partition has no position, and auto_offset_reset is 'none'
-    │   ├── GroupsUnavailable           consumer groups come with the coordinator, which is not there yet
+    │   ├── NoGroup                     the call needs a group_id
+    │   ├── InvalidGroupId              a group id has 1 to 249 characters
+    │   ├── InvalidSessionTimeout       outside the bounds that the coordinator sets
+    │   ├── InconsistentGroupProtocol   the other members speak another protocol, or share no assignor
+    │   ├── UnsupportedAssignor         there is none of this name
+    │   ├── InvalidRegularExpression    the pattern of a subscription cannot be read
+    │   ├── GroupMaxSizeReached         the group is full
+    │   ├── OffsetMetadataTooLarge      the text beside a committed offset is too long
     │   ├── SerializationFailed         a serializer raised (its error is the cause), or took no bytes
     │   └── ClientClosed                used after close(), or after a fork
     ├── NotFound                        the thing named does not exist
@@ -26,15 +33,26 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── ElectionNotNeeded           the partition is led as it should be
     │   └── NoReassignmentInProgress    there is nothing to cancel
     ├── Moved                           somebody else answers this now; clients follow by themselves
-    │   └── NotLeader
+    │   ├── NotLeader
+    │   └── NotCoordinator
     ├── Fenced                          an epoch is old
-    │   └── InvalidProducerEpoch        another producer has taken over this id
+    │   ├── InvalidProducerEpoch        another producer has taken over this id
+    │   ├── UnknownMemberId             out of the group: what was read is somebody else's to commit
+    │   ├── IllegalGeneration           the group has gone on without this member (classic)
+    │   ├── StaleMemberEpoch            the same (server-side protocol)
+    │   ├── FencedMemberEpoch           the same, told by the coordinator
+    │   └── FencedInstanceId            another consumer has taken this group_instance_id
     ├── Busy                            not now: wait, and retry the same request
     │   ├── NotEnoughReplicas           fewer are in sync than min.insync.replicas; nothing was written
     │   ├── PreferredLeaderNotAvailable the replica that should lead cannot now
     │   ├── EligibleLeadersNotAvailable no replica may lead now
     │   ├── BufferExhausted             buffer_memory stayed full for max_block_ms; nothing was accepted
     │   ├── LeaderNotAvailable          nobody leads the partition now
+    │   ├── CoordinatorNotAvailable     nobody has the group now
+    │   ├── CoordinatorLoading          the coordinator still reads what it needs
+    │   ├── RebalanceInProgress         the group rebalances; poll, and commit again
+    │   ├── UnreleasedInstanceId        the consumer that has this group_instance_id has not left yet
+    │   ├── UnstableOffsetCommit        a transaction has an offset pending
     │   ├── DiskFull                    the broker is below its reserve
     │   └── Overloaded                  the broker's queue is full
     ├── UnknownOutcome                  it may have happened; retry only what is idempotent
@@ -63,6 +81,8 @@ from __future__ import annotations
 from headrace_common.core.errors import (
     Busy,
     Conflict,
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
     CorruptBatch,
     DataLost,
     DiskFull,
@@ -70,15 +90,25 @@ from headrace_common.core.errors import (
     EligibleLeadersNotAvailable,
     ErrorCode,
     Fenced,
+    FencedInstanceId,
     FencedLeaderEpoch,
+    FencedMemberEpoch,
+    GroupMaxSizeReached,
+    GroupNotFound,
     HeadraceError,
+    IllegalGeneration,
+    InconsistentGroupProtocol,
     Internal,
+    InvalidCommitOffset,
     InvalidConfig,
+    InvalidGroupId,
     InvalidPartitions,
     InvalidProducerEpoch,
     InvalidRecord,
+    InvalidRegularExpression,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    InvalidSessionTimeout,
     InvalidTimestamp,
     InvalidTopic,
     Kind,
@@ -86,27 +116,36 @@ from headrace_common.core.errors import (
     MetadataUnavailable,
     Moved,
     NetworkFailed,
+    NonEmptyGroup,
     NoReassignmentInProgress,
     NotController,
+    NotCoordinator,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotFound,
     NotLeader,
+    OffsetMetadataTooLarge,
     OffsetNotAvailable,
     OffsetOutOfRange,
     OutOfOrderSequence,
     Overloaded,
     PreferredLeaderNotAvailable,
+    RebalanceInProgress,
     RecordTooLarge,
     Rejected,
     ReplicaDamaged,
     RequestTimedOut,
+    StaleMemberEpoch,
     StorageFailed,
     TopicAlreadyExists,
     UnknownLeaderEpoch,
+    UnknownMemberId,
     UnknownOutcome,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    UnreleasedInstanceId,
+    UnstableOffsetCommit,
+    UnsupportedAssignor,
     UnsupportedCompression,
     UnsupportedVersion,
     error_for,
@@ -118,6 +157,8 @@ __all__ = [
     "Busy",
     "ClientClosed",
     "Conflict",
+    "CoordinatorLoading",
+    "CoordinatorNotAvailable",
     "CorruptBatch",
     "DataLost",
     "DeliveryTimedOut",
@@ -126,16 +167,25 @@ __all__ = [
     "EligibleLeadersNotAvailable",
     "ErrorCode",
     "Fenced",
+    "FencedInstanceId",
     "FencedLeaderEpoch",
-    "GroupsUnavailable",
+    "FencedMemberEpoch",
+    "GroupMaxSizeReached",
+    "GroupNotFound",
     "HeadraceError",
+    "IllegalGeneration",
+    "InconsistentGroupProtocol",
     "Internal",
+    "InvalidCommitOffset",
     "InvalidConfig",
+    "InvalidGroupId",
     "InvalidPartitions",
     "InvalidProducerEpoch",
     "InvalidRecord",
+    "InvalidRegularExpression",
     "InvalidReplicaAssignment",
     "InvalidReplicationFactor",
+    "InvalidSessionTimeout",
     "InvalidTimestamp",
     "InvalidTopic",
     "Kind",
@@ -144,29 +194,39 @@ __all__ = [
     "MetadataUnavailable",
     "Moved",
     "NetworkFailed",
+    "NoGroup",
     "NoPosition",
     "NoReassignmentInProgress",
+    "NonEmptyGroup",
     "NotController",
+    "NotCoordinator",
     "NotEnoughReplicas",
     "NotEnoughReplicasAfterAppend",
     "NotFound",
     "NotLeader",
+    "OffsetMetadataTooLarge",
     "OffsetNotAvailable",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "Overloaded",
     "PreferredLeaderNotAvailable",
+    "RebalanceInProgress",
     "RecordTooLarge",
     "Rejected",
     "ReplicaDamaged",
     "RequestTimedOut",
     "SerializationFailed",
+    "StaleMemberEpoch",
     "StorageFailed",
     "TopicAlreadyExists",
     "UnknownLeaderEpoch",
+    "UnknownMemberId",
     "UnknownOutcome",
     "UnknownTopicId",
     "UnknownTopicOrPartition",
+    "UnreleasedInstanceId",
+    "UnstableOffsetCommit",
+    "UnsupportedAssignor",
     "UnsupportedCompression",
     "UnsupportedVersion",
     "WaitTimedOut",
@@ -226,10 +286,8 @@ class LogTruncated(DataLost):
         return error
 
 
-class GroupsUnavailable(Rejected):
-    """Consumer groups come with the coordinator, which this version does not have."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
+class NoGroup(Rejected):
+    """The call needs a group: make the consumer with a group_id."""
 
 
 class DeliveryTimedOut(UnknownOutcome):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -95,6 +95,10 @@ class ClientSettings:
 
     def rules(self) -> list[str]:
         """What is wrong between fields; empty when nothing is."""
+        return []
+
+    def rules_of_given(self, given: Collection[str]) -> list[str]:
+        """What is wrong with having named these at all."""
         return []
 
 
@@ -198,7 +202,7 @@ def read_settings(kind: type[S], given: Mapping[str, Any]) -> S:
         raise InvalidConfig("; ".join(wrong))
     _derive(kind, values)
     settings = kind(**values)
-    wrong = settings.rules()
+    wrong = settings.rules() + settings.rules_of_given(values)
     if wrong:
         raise InvalidConfig("; ".join(wrong))
     return settings

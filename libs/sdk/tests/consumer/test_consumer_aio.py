@@ -10,7 +10,7 @@ import pytest
 
 from headrace import TopicPartition, errors
 from headrace.aio.consumer import Consumer
-from headrace.errors import GroupsUnavailable
+from headrace.errors import NoGroup
 from headrace.records import Record
 
 from .broker_thread import BrokerThread
@@ -130,15 +130,13 @@ async def test_a_topic_that_is_deleted_is_raised_after_the_timeout(
             await consumer.poll(timeout_ms=None)
 
 
-async def test_groups_are_refused(broker: BrokerThread) -> None:
-    with pytest.raises(GroupsUnavailable):
-        Consumer("t", group_id="g")
+async def test_what_needs_a_group_says_so(broker: BrokerThread) -> None:
     async with open_consumer(broker, "t") as consumer:
-        with pytest.raises(GroupsUnavailable):
+        with pytest.raises(NoGroup):
             await consumer.commit()
-        with pytest.raises(GroupsUnavailable):
+        with pytest.raises(NoGroup):
             await consumer.committed([ONE])
-        with pytest.raises(GroupsUnavailable):
+        with pytest.raises(NoGroup):
             consumer.commit_async()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import headrace
 from headrace import TopicPartition, errors
-from headrace.errors import GroupsUnavailable, NoPosition
+from headrace.errors import NoGroup, NoPosition
 
 from .broker_thread import BrokerThread
 
@@ -267,12 +267,16 @@ def test_a_broker_that_goes_away_for_good_is_raised_from_iteration() -> None:
         assert ONE in consumer.health().troubled
 
 
-def test_groups_are_refused_with_what_to_do(broker: BrokerThread) -> None:
-    with pytest.raises(GroupsUnavailable, match="leave group_id out"):
-        headrace.Consumer("t", group_id="g")
+def test_what_needs_a_group_says_so(broker: BrokerThread) -> None:
     with open_consumer(broker, "t") as consumer:
-        for call in (consumer.commit, consumer.commit_async, lambda: consumer.committed([ONE])):
-            with pytest.raises(GroupsUnavailable, match="group_id"):
+        for call in (
+            consumer.commit,
+            consumer.commit_async,
+            lambda: consumer.committed([ONE]),
+            lambda: consumer.subscribe(pattern="t.*"),
+            lambda: consumer.subscribe(["t"], on_assign=print),
+        ):
+            with pytest.raises(NoGroup, match="make the consumer with a group_id"):
                 call()
 
 

@@ -55,6 +55,8 @@ class PartitionFetch:
     fetch_offset: int = -1
     last_epoch: int = -1
     """Leader epoch of the last batch before ``fetch_offset``; -1: not known, as after a seek."""
+    position_epoch: int = -1
+    """The same of the last record before ``position``: what is committed beside it."""
     paused: bool = False
     assigned: bool = True
     buffer: deque[Fetched] = field(default_factory=deque)
@@ -122,7 +124,7 @@ class PartitionFetch:
         self.buffer.clear()
         self.buffered_bytes = 0
         self.open = None
-        self.last_epoch = -1
+        self.last_epoch = self.position_epoch = -1
         self.looking_up = self.drain_first = False
         self.failure = None
         self.lost_position = None

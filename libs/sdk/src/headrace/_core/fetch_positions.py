@@ -89,12 +89,16 @@ class FetchPositions:
 
     # --- what is read -------------------------------------------------------------------------------------------
 
-    def add(self, tp: TopicPartition, start: Start | int | None) -> None:
-        """Read ``tp`` from an offset, or from a start to look up (None: from nowhere until somebody seeks)."""
+    def add(self, tp: TopicPartition, start: Start | int | None, epoch: int = -1) -> None:
+        """
+        Read ``tp`` from an offset, or from a start to look up (None: from nowhere until somebody seeks). ``epoch``:
+        under which leader the record before the offset was written, if that is known.
+        """
         assert tp not in self.partitions, f"{tp} is assigned already"
         partition = PartitionFetch(tp, None if isinstance(start, int) else start)
         if isinstance(start, int):
             partition.move_to(start)
+            partition.last_epoch = partition.position_epoch = epoch
         self.partitions[tp] = partition
 
     def remove(self, tp: TopicPartition) -> None:
@@ -401,6 +405,7 @@ class FetchPositions:
             assert partition.position is not None, "a partition with records has a position"
             if fetched.header.control:
                 partition.position = fetched.header.next_offset
+                partition.position_epoch = fetched.header.leader_epoch
                 self._settle(partition)
                 continue
             partition.open = fetched
@@ -414,6 +419,8 @@ class FetchPositions:
             return
         assert partition.position is not None, "an open batch means that there is a position"
         assert partition.position <= position <= fetched.header.next_offset, "positions move within the open batch"
+        if position > partition.position:
+            partition.position_epoch = fetched.header.leader_epoch
         partition.position = position
         if position < fetched.header.next_offset:
             self.give_back(partition, epoch, position)

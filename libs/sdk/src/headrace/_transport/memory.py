@@ -28,14 +28,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace._transport.memory_faults import Does, Fault
+from headrace._transport.memory_groups import MemoryGroups, MemoryMembershipStream
 from headrace._transport.memory_log import END, MemoryLog
 from headrace._transport.memory_partition import MemoryPartition
 from headrace._transport.memory_streams import MemoryFetchStream, MemoryProduceStream
+from headrace._transport.port import Coordinator
 from headrace.errors import HeadraceError, NetworkFailed
 from headrace_common.core.batch import decode_batch
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2, errors_pb2
+from headrace_proto.v1 import coordinator_pb2 as group_pb
 
 if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub
@@ -84,6 +87,11 @@ class MemoryCluster:
         self._faults: dict[str, deque[Fault]] = {}
         self._next_producer_id = 1_000
         self._waiters: set[asyncio.Future[None]] = set()
+        self.groups = MemoryGroups(self._topic_sizes)
+        """The coordinator."""
+
+    def _topic_sizes(self) -> dict[str, tuple[bytes, int]]:
+        return {topic.name: (topic.topic_id, len(topic.partitions)) for topic in list(self._topics.values())}
 
     # --- what a test sets up ----------------------------------------------------------------------------------
 
@@ -208,7 +216,7 @@ class MemoryCluster:
             if broker not in self.down:
                 node = answer.nodes.add(role=cluster_pb2.BROKER, id=broker)
                 node.grpc.host, node.grpc.port = "memory", broker
-        for name in self._topics if request.all_topics else request.topics:
+        for name in list(self._topics) if request.all_topics else request.topics:
             topic = self._topics.get(name)
             described = answer.topics.add(name=name)
             if topic is None:
@@ -328,7 +336,8 @@ class MemoryCluster:
     def _changed(self, *, metadata: bool = True) -> None:
         if metadata:
             self.revision += 1
-        for waiter in list(self._waiters):
+            self.groups.topics_changed()
+        for waiter in self._waiters.copy():
             loop = waiter.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_wake, waiter)
@@ -382,6 +391,33 @@ class MemoryTransport:
         """From any broker that is up."""
         await self._call("init_producer_id", request)
         return self._cluster.init_producer_id(request)
+
+    async def find_coordinator(self, group_id: str) -> Coordinator:
+        """The one there is."""
+        await self._call("find_coordinator", group_id)
+        return self._cluster.groups.find(group_id)
+
+    def membership(self, coordinator: Coordinator) -> MemoryMembershipStream:
+        """A new stream of one member."""
+        return self._cluster.groups.open()
+
+    async def commit_offsets(
+        self, coordinator: Coordinator, request: group_pb.CommitOffsetsRequest, timeout_ms: float
+    ) -> group_pb.CommitOffsetsResponse:
+        """At once."""
+        await self._call("commit_offsets", request)
+        return self._cluster.groups.commit(request)
+
+    async def fetch_offsets(
+        self, coordinator: Coordinator, request: group_pb.FetchOffsetsRequest, timeout_ms: float
+    ) -> group_pb.FetchOffsetsResponse:
+        """At once."""
+        await self._call("fetch_offsets", request)
+        return self._cluster.groups.fetch(request)
+
+    def sibling(self) -> MemoryTransport:
+        """Another connection."""
+        return MemoryTransport(self._cluster)
 
     async def admin(self) -> AdminAsyncStub:
         """There is none."""

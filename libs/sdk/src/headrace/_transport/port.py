@@ -10,10 +10,11 @@ are in the answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import coordinator_pb2 as group_pb
 
 if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exists for type checkers only
@@ -62,6 +63,38 @@ class FetchStream(Protocol):
         ...
 
 
+class Coordinator(NamedTuple):
+    """Who has a group."""
+
+    node: NodeId
+    address: str
+    """Where it listens, as ``host:port``."""
+
+    def __str__(self) -> str:
+        return f"coordinator {self.node} at {self.address}"
+
+
+class MembershipStream(Protocol):
+    """One ``Membership`` stream to one coordinator, from its opening to its end; a broken one is never used again."""
+
+    def send(self, request: group_pb.MembershipRequest) -> None:
+        """Queue ``request``; requests leave in the order of the calls. What cannot leave is told by ``receive``."""
+        ...
+
+    async def receive(self) -> group_pb.MembershipResponse:
+        """
+        The next that the coordinator says, asked or unasked, in its order.
+
+        Raises:
+            HeadraceError: the stream is over; each further call raises too.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the stream; what was sent before leaves first, if that is possible within a second. Idempotent."""
+        ...
+
+
 class Transport(Protocol):
     """Connections to all brokers of one cluster, shared by everything of one client."""
 
@@ -90,6 +123,37 @@ class Transport(Protocol):
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
         """From any broker. Raises: ``HeadraceError`` when none could answer."""
+        ...
+
+    async def find_coordinator(self, group_id: str) -> Coordinator:
+        """
+        Who has the group, as any broker knows it.
+
+        Raises:
+            CoordinatorNotAvailable: nobody has it now.
+            NetworkFailed: no broker answered.
+            HeadraceError: what the broker says of the group id.
+        """
+        ...
+
+    def membership(self, coordinator: Coordinator) -> MembershipStream:
+        """A new stream of one member; opened at once, what goes wrong is told by ``receive``."""
+        ...
+
+    async def commit_offsets(
+        self, coordinator: Coordinator, request: group_pb.CommitOffsetsRequest, timeout_ms: float
+    ) -> group_pb.CommitOffsetsResponse:
+        """Raises: ``HeadraceError`` when the call as a whole failed."""
+        ...
+
+    async def fetch_offsets(
+        self, coordinator: Coordinator, request: group_pb.FetchOffsetsRequest, timeout_ms: float
+    ) -> group_pb.FetchOffsetsResponse:
+        """Raises: ``HeadraceError`` when the call as a whole failed."""
+        ...
+
+    def sibling(self) -> Transport:
+        """Connections of their own to the same cluster, for use on another event loop; to be closed by the caller."""
         ...
 
     async def admin(self) -> AdminAsyncStub:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._core.record_runs import Deserializer, Deserializers
 from headrace._runtime import Clock, SystemClock
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import GroupsUnavailable, InvalidConfig, Rejected
+from headrace.errors import InvalidConfig, NoGroup, Rejected
 from headrace.records import TopicPartition
 from headrace.serializers import deserializer
 from headrace.settings import bootstrap_addresses, read_settings
@@ -17,9 +17,30 @@ from headrace_common.core.ids import check_topic_name
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
+    from headrace.aio._group_steps import GroupSteps
     from headrace.aio._reading import Reading
 
 PartitionLike = TopicPartition | tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHealth:
+    """What a consumer knows of its membership."""
+
+    group_id: str
+    protocol: str
+    """``consumer`` or ``classic``."""
+    member_id: str
+    """Empty: not given yet."""
+    instance_id: str | None
+    generation: int
+    """Generation (classic) or member epoch; -1 or 0: none yet."""
+    coordinator: str | None
+    """To whom there is a connection; None: to nobody now."""
+    heartbeat_age_ms: float | None
+    """How long ago the coordinator confirmed the membership; None: never."""
+    trouble: str | None
+    """What keeps it from being a member, or from knowing that it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +57,13 @@ class ConsumerHealth:
     """How often a position did not exist and ``auto_offset_reset`` was applied."""
     troubled: dict[TopicPartition, str] = field(default_factory=dict)
     """Partitions that cannot be read now, and why; they are tried again."""
+    group: GroupHealth | None = None
+    """None: no member of a group."""
 
     @property
     def ok(self) -> bool:
-        """Whether it is open and every partition can be read."""
-        return self.state not in ("stuck", "closed") and not self.troubled
+        """Whether it is open, a member if it has a group, and every partition can be read."""
+        return self.state not in ("stuck", "closed", "disconnected", "out") and not self.troubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +88,9 @@ def read_arguments(
     Raises:
         InvalidConfig: all settings that are wrong.
         InvalidTopic: no topic can have such a name.
-        GroupsUnavailable: there is a ``group_id``.
     """
     if group_id is not None:
-        raise GroupsUnavailable(
-            f"group_id={group_id!r}: consumer groups come with the coordinator, which this version does not have; "
-            "leave group_id out, and all partitions of the topics are assigned to this consumer"
-        )
+        settings = {**settings, "group_id": group_id}
     read = read_settings(ConsumerSettings, settings)
     deserializers = Deserializers(
         deserializer_of("key_deserializer", read.key_deserializer),
@@ -94,6 +113,23 @@ def open_reading(
         transport = GrpcTransport(arguments.addresses, call_timeout_ms=timeout_ms)
     clock = SystemClock()
     return Reading(transport, arguments.settings, clock, arguments.deserializers, signal), transport, clock
+
+
+def open_group(
+    arguments: ConsumerArguments, transport: Transport, reading: Reading, clock: Clock, notify: Callable[[], None]
+) -> GroupSteps | None:
+    """
+    The membership, with connections of its own; None without a ``group_id``.
+
+    Args:
+        notify: called on any thread.
+    """
+    if arguments.settings.group_id is None:
+        return None
+    from headrace.aio._group import Group
+    from headrace.aio._group_steps import GroupSteps
+
+    return GroupSteps(Group(transport.sibling(), arguments.settings, clock, notify), reading, clock)
 
 
 def deserializer_of(setting: str, given: Callable[[bytes], Any] | str | None) -> Deserializer | None:
@@ -128,11 +164,11 @@ def partitions_like(given: Iterable[PartitionLike]) -> list[TopicPartition]:
         ) from None
 
 
-def no_group(call: str) -> GroupsUnavailable:
-    """What the calls of a group member raise."""
-    return GroupsUnavailable(
-        f"{call} needs a group_id, and consumer groups come with the coordinator, which this version does not have; "
-        "keep position() yourself, and seek() to it at the start"
+def no_group(call: str) -> NoGroup:
+    """What the calls of a group member raise without one."""
+    return NoGroup(
+        f"{call} needs a group: make the consumer with a group_id, under which positions are kept. Without one keep "
+        "position() yourself, and seek() to it at the start"
     )
 
 

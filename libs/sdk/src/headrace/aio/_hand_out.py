@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace._core.fetch_partition import PartitionFetch
 from headrace._core.fetch_positions import FetchPositions
+from headrace._core.group_messages import Committed
 from headrace._core.record_runs import Deserializers, RecordRun, run_of
 from headrace._core.record_tables import TableParts
 from headrace._core.starts import Start, parse_reset
@@ -46,6 +47,8 @@ class HandOut:
         self._deserializers = deserializers
         self._changed = changed
         self._run: RecordRun | None = None
+        self._marked: dict[TopicPartition, Committed] = {}
+        """Where partitions were at the last ``mark``, of those that were handed out since."""
 
     def take(self, records_max: int) -> list[Record]:
         """
@@ -89,6 +92,8 @@ class HandOut:
             if failure is not None:
                 raise failure
             partition = self.core.next_batch()
+            if partition is not None and partition.tp not in self._marked:
+                self._marked[partition.tp] = self._position_of(partition)
         if partition is None:
             return None
         try:
@@ -105,10 +110,12 @@ class HandOut:
         self.raise_failures()
         with self.lock:
             self.close_run()
-        parts, limit = TableParts(), rows_max or TABLE_ROWS_MAX
+        parts, limit = TableParts(), TABLE_ROWS_MAX if rows_max is None else rows_max
         while parts.rows < limit:
             with self.lock:
                 partition = self.core.next_batch()
+                if partition is not None and partition.tp not in self._marked:
+                    self._marked[partition.tp] = self._position_of(partition)
             if partition is None:
                 break
             epoch, position = partition.epoch, partition.position
@@ -143,6 +150,47 @@ class HandOut:
         if run is not None:
             self.core.handed_out(run.partition, run.epoch, run.position)
             run.cut()
+
+    # --- positions for commits ----------------------------------------------------------------------------------------
+
+    def mark(self) -> None:
+        """The application asks for more: what was handed out before, it has handled."""
+        self._marked.clear()
+        run = self._run
+        if run is not None and run.epoch == run.partition.epoch and not run.finished:
+            self._marked[run.partition.tp] = self._position_of(run.partition)
+
+    def positions(self, *, handled: bool = False) -> dict[TopicPartition, Committed]:
+        """Where each partition is, as far as that is known; with ``handled`` where it was at the last ``mark``."""
+        with self.lock:
+            known = {p.tp: self._position_of(p) for p in self.core.partitions.values() if p.position is not None}
+        if handled:
+            known.update({tp: at for tp, at in self._marked.items() if tp in known and at.offset < known[tp].offset})
+        return known
+
+    def _position_of(self, partition: PartitionFetch) -> Committed:
+        run, position = self._run, partition.position
+        assert position is not None, "asked only where there is a position"
+        if (
+            run is not None
+            and run.partition is partition
+            and run.epoch == partition.epoch
+            and partition.open is not None
+        ):
+            within = run.position
+            if within > position:
+                return Committed(within, partition.open.header.leader_epoch)
+        return Committed(position, partition.position_epoch)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more; what was fetched of them is never handed out."""
+        with self.lock:
+            self.close_run()
+            for tp in partitions:
+                if tp in self.core.partitions:
+                    self.core.remove(tp)
+                self._marked.pop(tp, None)
+        self._changed()
 
     def raise_failures(self) -> None:
         """Raise what the application has to know, if anything."""

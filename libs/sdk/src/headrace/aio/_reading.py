@@ -7,8 +7,9 @@ It lives on one event loop; ``HandOut``, which applications take from, may be ca
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,12 +17,13 @@ from headrace._bulk_libraries import is_bulk, load_bulk_libraries
 from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchPlan
 from headrace._core.fetch_positions import Answer, Lookup
+from headrace._core.group_messages import Committed
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, parse_reset, timestamp_to_ask
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient, Leader
-from headrace.aio._consumer_setup import ConsumerHealth
+from headrace.aio._consumer_setup import ConsumerHealth, GroupHealth
 from headrace.aio._fetch_wire import FetchWire
 from headrace.aio._hand_out import HandOut
 from headrace.aio._offsets import OffsetQueries
@@ -32,6 +34,9 @@ from headrace_proto.v1 import broker_pb2 as pb
 
 LATE_MS: Final = 10
 """An answer that takes longer is one that waits for records; it is given up for a partition that came too late."""
+
+METADATA_WAIT_MS: Final = 3_000
+"""How long an assignment waits for metadata of a topic that is new here; it comes later by itself."""
 
 SILENCE_MS: Final = 500
 """An answer that is this late makes the consumer ask who leads; again after as much."""
@@ -104,13 +109,44 @@ class Reading:
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these partitions and no others; those that were read before go on where they are."""
         wanted = dict.fromkeys(partitions)
+        await self.check(wanted)
+        self._topics = ()
+        self._replace(list(wanted))
+
+    async def check(self, partitions: Iterable[TopicPartition]) -> None:
+        """
+        Whether they exist.
+
+        Raises:
+            UnknownTopicOrPartition: one does not.
+        """
         self._begin()
-        for tp in wanted:
+        for tp in partitions:
             view = await self._cluster.topic(tp.topic, self.settings.default_api_timeout_ms)
             if not 0 <= tp.partition < view.partitions:
                 raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
-        self._topics = ()
-        self._replace(list(wanted))
+
+    async def hold(self, starts: Mapping[TopicPartition, Committed | None]) -> None:
+        """
+        Read these too, from what is committed, else by ``auto_offset_reset``. A topic that metadata does not know is
+        looked for, and told of like any partition that cannot be read.
+        """
+        self._begin()
+        for topic in {tp.topic for tp in starts}:
+            with contextlib.suppress(HeadraceError):
+                await self._cluster.topic(topic, METADATA_WAIT_MS)
+        reset = parse_reset(self.settings.auto_offset_reset)
+        with self.out.lock:
+            self.out.close_run()
+            for tp, committed in starts.items():
+                if tp in self.out.core.partitions:
+                    continue
+                if committed is None:
+                    self.out.core.add(tp, reset)
+                else:
+                    self.out.core.add(tp, committed.offset, committed.leader_epoch)
+            self._place()
+        self._act()
 
     async def partitions_of(self, topic: str) -> list[TopicPartition]:
         """All partitions of a topic."""
@@ -345,7 +381,7 @@ class Reading:
             return "new"
         return "reading" if partitions else "idle"
 
-    def health(self, state: str) -> ConsumerHealth:
+    def health(self, state: str, group: GroupHealth | None = None) -> ConsumerHealth:
         """How it is doing."""
         with self.out.lock:
             partitions = list(self.out.core.partitions.values())
@@ -356,6 +392,7 @@ class Reading:
                 buffered_bytes=sum(p.buffered_bytes for p in partitions),
                 resets=self.resets,
                 troubled={p.tp: str(p.trouble.error) for p in partitions if p.trouble is not None},
+                group=group,
             )
 
     @property

@@ -10,19 +10,22 @@ import asyncio
 import os
 import warnings
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
+from headrace import _runtime
 from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginning, End, Start
 from headrace.aio._consumer_setup import (
     ConsumerHealth,
     PartitionLike,
     check_offset,
     check_timestamp,
-    no_group,
+    open_group,
     open_reading,
     partitions_like,
     read_arguments,
 )
+from headrace.aio._group_calls import GroupCalls
 from headrace.aio._offsets import OffsetAndTimestamp
 from headrace.errors import ClientClosed
 from headrace.records import Record, TopicPartition
@@ -31,19 +34,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace._transport.port import Transport
+    from headrace.aio._group import Group
 
 WAIT_SLICE_MS = 500
 """Nobody waits longer without looking for failures."""
 
+CLOSE_TIMEOUT_S = 10.0
 
-class Consumer:
+
+class Consumer(GroupCalls):
     """
-    Reads records of one or more topics; without a group, all their partitions, those added later too.
+    Reads records of one or more topics: with a group the partitions that it gives to this member, else all of them.
 
     Args:
         topics: what to read. None: nothing until ``subscribe`` or ``assign``.
         bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
-        group_id: refused until there are consumer groups.
+        group_id: the group whose members share the partitions, and under which positions are committed.
         settings: see ``headrace.consumer_settings.ConsumerSettings``.
 
     Not for concurrent use: one task at a time. Prefetched records take up to ``fetch_max_bytes`` per broker.
@@ -89,9 +95,11 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._reading, self._transport, self._clock = open_reading(arguments, _transport, self._arrived.set)
         self._out = self._reading.out
+        self._wake = _Wake(self._arrived)
+        self._steps = open_group(arguments, self._transport, self._reading, self._clock, self._wake)
         self._started = not arguments.topics
         self._starting = asyncio.Lock()
-        self._closed = False
+        self._closed = self._closing = False
         self._pid = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -105,25 +113,49 @@ class Consumer:
             NetworkFailed: no broker answered within ``default_api_timeout_ms``.
         """
         self._check_usable()
+        self._wake.loop = asyncio.get_running_loop()
         if self._started:
             return
         async with self._starting:
             if not self._started:
-                await self._reading.subscribe(self._wanted)
+                await self._begin_reading()
                 self._started = True
 
-    async def close(self) -> None:
-        """Stop fetching and close the connections. Idempotent; every other call raises ``ClientClosed`` afterwards."""
-        if self._closed or self._pid != os.getpid():
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """
+        Stop reading and close the connections. Idempotent; every other call raises ``ClientClosed`` afterwards.
+
+        A member of a group first commits what was handed out (``enable_auto_commit``), calls ``on_revoke``, and leaves.
+        When an exception leaves the ``async with`` block, what was handed out last is not committed.
+
+        Args:
+            timeout: seconds, for commits and the good-bye each.
+        """
+        await self._close(timeout, handled_only=False)
+
+    async def _close(self, limit_s: float, *, handled_only: bool) -> None:
+        if self._closed or self._closing or self._pid != os.getpid():
             return
-        self._closed = True
-        await self._reading.close()
-        await self._transport.close()
-        self._arrived.set()
+        self._closing = True
+        try:
+            if self._steps is not None:
+                await self._run(self._steps.close(limit_s * 1000, handled_only=handled_only))
+        finally:
+            self._closed = True
+            self._arrived.set()
+            if self._steps is not None:
+                ending = asyncio.run_coroutine_threadsafe(self._steps.group.close(), self._steps.group.loop.loop)
+                await asyncio.wrap_future(ending)
+            await self._reading.close()
+            await self._transport.close()
 
     def __del__(self) -> None:
-        if not getattr(self, "_closed", True) and self._reading.begun:
+        if getattr(self, "_closed", True):
+            return
+        if self._reading.begun:
             warnings.warn(f"{self!r} was not closed; use close() or async with", ResourceWarning, 2, self)
+        if self._steps is not None and self._pid == os.getpid():
+            self._steps.group.loop.call_soon(_end_soon, self._steps.group)
 
     async def __aenter__(self) -> Self:
         try:
@@ -133,8 +165,8 @@ class Consumer:
             raise
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        await self._close(CLOSE_TIMEOUT_S, handled_only=kind is not None)
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -144,32 +176,10 @@ class Consumer:
 
     # --- what is read -------------------------------------------------------------------------------------------
 
-    async def subscribe(self, topics: Iterable[str]) -> None:
-        """Read all partitions of these topics instead of what was read; positions of those that stay are kept."""
-        self._check_usable()
-        await self._reading.subscribe([topics] if isinstance(topics, str) else topics)
-        self._started = True
-
-    async def assign(self, partitions: Iterable[PartitionLike]) -> None:
-        """
-        Read these partitions instead of what was read; positions of those that stay are kept.
-
-        Raises:
-            UnknownTopicOrPartition: one does not exist.
-        """
-        self._check_usable()
-        await self._reading.assign(partitions_like(partitions))
-        self._started = True
-
     def assignment(self) -> set[TopicPartition]:
         """The partitions that are read; empty before ``start``."""
         self._check_usable()
         return set(self._out.assignment())
-
-    def subscription(self) -> set[str]:
-        """The topics of which all partitions are read; empty after ``assign``."""
-        self._check_usable()
-        return set(self._reading.topics if self._started else self._wanted)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """
@@ -200,7 +210,7 @@ class Consumer:
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             self._arrived.clear()
-            records = self._out.take(limit)
+            records = await self._take(limit)
             if records or not await self._wait(deadline_ms):
                 return records
 
@@ -215,7 +225,7 @@ class Consumer:
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             self._arrived.clear()
-            table = self._out.take_table(max_records)
+            table = self._out.take_table(max_records if await self._step() else 0)
             if len(table) or not await self._wait(deadline_ms):
                 return table
 
@@ -225,12 +235,17 @@ class Consumer:
         while True:
             await asyncio.sleep(0)
             self._arrived.clear()
-            run = self._out.next_run()
+            run = self._out.next_run() if await self._step() else None
             if run is None:
                 await self._wait(None)
                 continue
-            for record in run.iterator:
+            if self._steps is None:
+                for record in run.iterator:
+                    yield record
+                continue
+            for record in islice(run.iterator, self._steps.pace.begin()):
                 yield record
+            self._steps.pace.end()
 
     async def _wait(self, deadline_ms: float | None) -> bool:
         """Wait for news, a while at most; False: the deadline has passed."""
@@ -323,33 +338,42 @@ class Consumer:
         self._check_usable()
         return set(self._out.paused())
 
-    # --- groups -------------------------------------------------------------------------------------------------
-
-    async def commit(self, offsets: Mapping[PartitionLike, int] | None = None) -> None:
-        """Raises ``GroupsUnavailable``: commits need a group."""
-        self._check_usable()
-        raise no_group("commit")
-
-    def commit_async(self, callback: Any = None) -> None:
-        """Raises ``GroupsUnavailable``: commits need a group."""
-        self._check_usable()
-        raise no_group("commit_async")
-
-    async def committed(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int | None]:
-        """Raises ``GroupsUnavailable``: committed offsets belong to a group."""
-        self._check_usable()
-        raise no_group("committed")
-
     # --- how it is doing ----------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
-        """``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``."""
-        return "closed" if self._closed else self._reading.state(self._started)
+        """
+        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``.
+
+        A member of a group is also ``joining``, ``rebalancing`` (what it reads may change soon), ``disconnected`` (it
+        does not know whether it still is a member, and hands nothing out) or ``out`` (its next poll joins again).
+        """
+        if self._closed:
+            return "closed"
+        reading = self._reading.state(self._started)
+        return self._steps.state(reading) if self._steps is not None and self._steps.group.joined else reading
 
     def health(self) -> ConsumerHealth:
         """How it is doing, without asking anybody."""
-        return self._reading.health(self.state)
+        return self._reading.health(self.state, self._steps.health() if self._steps is not None else None)
 
     def __repr__(self) -> str:
         return f"<headrace.aio.Consumer {', '.join(sorted(self._wanted)) or 'of nothing'}: {self.state}>"
+
+
+class _Wake:
+    """Wakes whoever waits in a poll, from any thread. It does not know the consumer, so that can be collected."""
+
+    def __init__(self, arrived: asyncio.Event) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._arrived = arrived
+
+    def __call__(self) -> None:
+        loop = self.loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._arrived.set)
+
+
+def _end_soon(group: Group) -> None:
+    """On the group's loop: the consumer is gone without having been closed."""
+    _runtime.Tasks().start(group.close(), "consumer: end a group that was not left")

@@ -1,0 +1,168 @@
+"""
+Decides which commit is under way, and what becomes of the others. The shell (``aio._committing``) carries it out.
+
+One request at a time, in the order of the calls, so that none is overtaken by an older one; commits that wait and are
+not to be repeated go together, the newest offset of a partition counts. A commit with a deadline is repeated while that
+can help; one without is tried once, and once more when the member had only moved on to another generation or epoch
+while the commit travelled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+
+from headrace._core.group_messages import Committed
+from headrace_common.core.errors import ErrorCode, HeadraceError
+from headrace_common.core.ids import TopicPartition
+
+Offsets = Mapping[TopicPartition, Committed]
+
+_OLD_EPOCH = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH})
+_MOVES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SendCommit:
+    """Send this; then ``answered`` or ``failed``."""
+
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What ``add`` was called for is over."""
+
+    ref: Hashable
+    offsets: Offsets
+    error: HeadraceError | None
+
+
+CommitEffect = SendCommit | Settled
+
+
+@dataclass(slots=True)
+class _Entry:
+    ref: Hashable
+    offsets: Offsets
+    deadline_ms: float | None
+
+
+@dataclass(slots=True)
+class _Flight:
+    entries: list[_Entry]
+    left: dict[TopicPartition, Committed]
+    """What is not committed yet."""
+    deadline_ms: float | None
+    error: HeadraceError | None = None
+    attempts: int = 0
+    moves: int = 0
+    failed: dict[TopicPartition, HeadraceError] = field(default_factory=dict)
+
+
+class CommitQueue:
+    """See the module's text. Times are monotonic milliseconds."""
+
+    def __init__(self, retry_backoff_ms: float, retry_backoff_max_ms: float) -> None:
+        self._backoff_ms = max(1.0, retry_backoff_ms)
+        self._backoff_max_ms = max(1.0, retry_backoff_max_ms)
+        self._waiting: deque[_Entry] = deque()
+        self._flight: _Flight | None = None
+        self._sent = False
+        self.retry_at_ms: float | None = None
+        """When to call ``tick``."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way or waits."""
+        return self._flight is None
+
+    def add(self, ref: Hashable, offsets: Offsets, deadline_ms: float | None) -> list[CommitEffect]:
+        """Commit ``offsets``; with a deadline, until then. ``Settled`` with ``ref`` follows, always."""
+        self._waiting.append(_Entry(ref, dict(offsets), deadline_ms))
+        return self._next()
+
+    def _next(self) -> list[CommitEffect]:
+        if self._flight is not None or not self._waiting:
+            return []
+        entries = [self._waiting.popleft()]
+        if entries[0].deadline_ms is None:
+            while self._waiting and self._waiting[0].deadline_ms is None:
+                entries.append(self._waiting.popleft())
+        left: dict[TopicPartition, Committed] = {}
+        for entry in entries:
+            left.update(entry.offsets)
+        self._flight = _Flight(entries, left, entries[0].deadline_ms)
+        return self._send(self._flight)
+
+    def _send(self, flight: _Flight) -> list[CommitEffect]:
+        if not flight.left:
+            return self._over(flight)
+        self._sent, self.retry_at_ms = True, None
+        flight.attempts += 1
+        return [SendCommit(dict(flight.left))]
+
+    def answered(
+        self, results: Mapping[TopicPartition, HeadraceError | None], now_ms: float, *, moved_on: bool = False
+    ) -> list[CommitEffect]:
+        """
+        What became of each partition; one that is not named was committed. ``moved_on``: the member has another
+        generation or epoch than the one that the request was sent with.
+        """
+        flight = self._landed()
+        wrong = {tp: error for tp in flight.left if (error := results.get(tp)) is not None}
+        flight.left = {tp: flight.left[tp] for tp in wrong}
+        flight.failed = wrong
+        if not wrong:
+            return self._over(flight)
+        if moved_on and flight.moves < _MOVES_MAX and all(e.code in _OLD_EPOCH for e in wrong.values()):
+            flight.moves += 1
+            return self._send(flight)
+        return self._again(flight, next(iter(wrong.values())), all(_may_help(e) for e in wrong.values()), now_ms)
+
+    def failed(self, error: HeadraceError, now_ms: float) -> list[CommitEffect]:
+        """The request as a whole failed, or could not be sent."""
+        flight = self._landed()
+        flight.failed = dict.fromkeys(flight.left, error)
+        return self._again(flight, error, _may_help(error), now_ms)
+
+    def _landed(self) -> _Flight:
+        assert self._flight is not None, "an answer to a commit that nobody sent"
+        assert self._sent, "one answer per request"
+        self._sent = False
+        return self._flight
+
+    def _again(self, flight: _Flight, error: HeadraceError, may_help: bool, now_ms: float) -> list[CommitEffect]:
+        flight.error = error
+        if not may_help or flight.deadline_ms is None or now_ms >= flight.deadline_ms:
+            return self._over(flight)
+        pause_ms = min(self._backoff_ms * 2 ** min(flight.attempts - 1, 16), self._backoff_max_ms)
+        self.retry_at_ms = min(now_ms + pause_ms, flight.deadline_ms)
+        return []
+
+    def tick(self, now_ms: float) -> list[CommitEffect]:
+        """Repeat what is due."""
+        if self._flight is None or self.retry_at_ms is None or now_ms < self.retry_at_ms:
+            return []
+        return self._send(self._flight)
+
+    def _over(self, flight: _Flight) -> list[CommitEffect]:
+        self._flight = self.retry_at_ms = None
+        settled: list[CommitEffect] = []
+        for entry in flight.entries:
+            errors = [flight.failed[tp] for tp in entry.offsets if tp in flight.failed and tp in flight.left]
+            settled.append(Settled(entry.ref, entry.offsets, errors[0] if errors else None))
+        return settled + self._next()
+
+    def close(self, error: HeadraceError) -> list[CommitEffect]:
+        """Nothing will be answered any more."""
+        flight, self._flight, self.retry_at_ms, self._sent = self._flight, None, None, False
+        entries = [*(flight.entries if flight is not None else ()), *self._waiting]
+        self._waiting.clear()
+        return [Settled(entry.ref, entry.offsets, error) for entry in entries]
+
+
+def _may_help(error: HeadraceError) -> bool:
+    """Whether the same commit may succeed later."""
+    return error.retriable or error.code in _OLD_EPOCH

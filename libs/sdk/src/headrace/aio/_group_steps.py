@@ -1,0 +1,420 @@
+"""
+What a member of a group does on the application's own thread or task: rebalances, callbacks, commits, the end.
+
+The same for both twins: methods that may wait are generators of *actions*, which the sync consumer carries out by
+blocking and the asyncio consumer by awaiting (``run_blocking``, ``run_awaiting``). ``step`` runs at each poll and
+between batches of iteration: what was handed out before has been handled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from headrace._core.group_messages import Committed, Did, Job, Kind, Polled
+from headrace._core.membership import Phase
+from headrace._runtime import Clock, LoopThread
+from headrace.aio._consumer_setup import GroupHealth
+from headrace.aio._group import Group
+from headrace.aio._reading import Reading
+from headrace.errors import HeadraceError, InvalidRegularExpression, Rejected
+from headrace_common.core.ids import TopicPartition
+
+T = TypeVar("T")
+Rebalanced = Callable[[list[TopicPartition]], Any]
+CommitCallback = Callable[[dict[TopicPartition, Committed], HeadraceError | None], Any]
+
+SLICE_MS_MIN: Final = 20
+SLICE_MS_MAX: Final = 80
+"""Iteration looks at the group about as often as this, in ms of the application's work."""
+
+CALLBACKS_MAX: Final = 10_000
+"""Answers to ``commit_async`` that wait for the application's next poll; older ones go first, none is dropped."""
+
+_log = logging.getLogger("headrace.consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Call a function of the application; if it returns an awaitable, await that."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OnGroup:
+    """Run on the loop of the group, and wait."""
+
+    work: Callable[[], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class OnReading:
+    """Run on the loop of the reading engine, and wait."""
+
+    work: Callable[[], Coroutine[Any, Any, Any]]
+
+
+Action = Call | OnGroup | OnReading
+Steps = Generator[Action, Any, T]
+
+
+def run_blocking(steps: Steps[T], loop: LoopThread) -> T:
+    """Carry ``steps`` out on a thread that may block; both loops are ``loop``."""
+    try:
+        action = next(steps)
+        while True:
+            try:
+                result = action.function(*action.arguments) if isinstance(action, Call) else loop.call(action.work())
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the steps, which end by it
+                action = steps.throw(error)
+            else:
+                action = steps.send(result)
+    except StopIteration as over:
+        return over.value  # type: ignore[no-any-return]  # what the generator returned
+
+
+async def run_awaiting(steps: Steps[T], loop: LoopThread) -> T:
+    """Carry ``steps`` out on the application's event loop; the group is on ``loop``."""
+    try:
+        action = next(steps)
+        while True:
+            try:
+                result = await _awaited(action, loop)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the steps, which end by it
+                action = steps.throw(error)
+            else:
+                action = steps.send(result)
+    except StopIteration as over:
+        return over.value  # type: ignore[no-any-return]  # what the generator returned
+
+
+async def _awaited(action: Action, loop: LoopThread) -> Any:
+    match action:
+        case Call(function, arguments):
+            result = function(*arguments)
+            return await result if inspect.isawaitable(result) else result
+        case OnGroup(work):
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop.loop))
+        case OnReading(work):
+            return await work()
+
+
+@dataclass(slots=True)
+class Listeners:
+    """What the application wants to hear of rebalances."""
+
+    on_assign: Rebalanced | None = None
+    on_revoke: Rebalanced | None = None
+    on_lost: Rebalanced | None = None
+
+
+class Pace:
+    """How many records iteration hands out between two looks at the group: fewer to a slow application."""
+
+    def __init__(self, most: int, clock: Clock) -> None:
+        self._most = most
+        self._clock = clock
+        self._count = 1
+        self._since_ms = 0.0
+
+    def begin(self) -> int:
+        """So many now."""
+        self._since_ms = self._clock.monotonic_ms()
+        return self._count
+
+    def end(self) -> None:
+        """They were handled."""
+        took_ms = self._clock.monotonic_ms() - self._since_ms
+        if took_ms < SLICE_MS_MIN:
+            self._count = min(self._most, self._count * 2)
+        elif took_ms > SLICE_MS_MAX:
+            self._count = max(1, self._count // 2)
+
+
+class GroupSteps:
+    """See the module's text."""
+
+    def __init__(self, group: Group, reading: Reading, clock: Clock) -> None:
+        self.group = group
+        self.listeners = Listeners()
+        self.topics: tuple[str, ...] = ()
+        self.pattern: str | None = None
+        self.pace = Pace(group.settings.max_poll_records, clock)
+        self._reading = reading
+        self._out = reading.out
+        self._clock = clock
+        self._settings = group.settings
+        self._answers: deque[tuple[CommitCallback, dict[TopicPartition, Committed], HeadraceError | None]] = deque()
+        self._committed: dict[TopicPartition, int] = {}
+        """What was committed last, as far as this consumer knows."""
+        self._auto_at_ms = clock.monotonic_ms() + self._settings.auto_commit_interval_ms
+        self._stepping = False
+
+    # --- at each poll -------------------------------------------------------------------------------------------------
+
+    @property
+    def suspended(self) -> bool:
+        """Whether nothing may be handed out, as others may have the partitions."""
+        return self.group.core.suspended(self._clock.monotonic_ms())
+
+    def quiet(self) -> bool:
+        """The application asks for more. True: there is nothing to do for ``step``."""
+        now_ms = self._clock.monotonic_ms()
+        core = self.group.core
+        core.last_poll_ms = now_ms
+        self._out.mark()
+        nothing = not self.group.news and core.trouble is None and core.failure is None and not self._answers
+        return nothing and core.phase is not Phase.AWAY and not self._auto_is_due(now_ms)
+
+    def _auto_is_due(self, now_ms: float) -> bool:
+        return self._settings.enable_auto_commit and now_ms >= self._auto_at_ms
+
+    def step(self) -> Steps[None]:
+        """
+        Do what is due.
+
+        Raises:
+            HeadraceError: what keeps this consumer from being a member.
+        """
+        if self._stepping:
+            raise Rejected("poll was called by a callback of a rebalance; return from it first")
+        self._stepping = True
+        try:
+            yield from self._step()
+        finally:
+            self._stepping = False
+
+    def _step(self) -> Steps[None]:
+        now_ms = self._clock.monotonic_ms()
+        if self.group.core.phase is Phase.AWAY:
+            self.group.tell(Polled(now_ms))
+        while self._answers:
+            callback, offsets, error = self._answers.popleft()
+            yield Call(callback, (offsets, error))
+        while (job := self.group.begin_job()) is not None:
+            yield from self._do(job)
+        failure = self.group.take_failure(self._clock.monotonic_ms())
+        if failure is not None:
+            raise failure
+        if self._auto_is_due(now_ms):
+            self._auto_commit()
+
+    def _do(self, job: Job) -> Steps[None]:
+        partitions = sorted(job.partitions)
+        listeners = self.listeners
+        if job.kind is Kind.ASSIGN:
+            yield OnReading(lambda: self._reading.hold(job.offsets))
+            self._committed.update({tp: at.offset for tp, at in job.offsets.items() if at is not None})
+            self._done(job)
+            if listeners.on_assign is not None:
+                yield Call(listeners.on_assign, (partitions,))
+            return
+        try:
+            if job.kind is Kind.REVOKE:
+                if self._settings.enable_auto_commit:
+                    yield from self._commit_quietly(job.partitions, self._out.positions())
+                if listeners.on_revoke is not None:
+                    yield Call(listeners.on_revoke, (partitions,))
+            else:
+                told = listeners.on_lost or listeners.on_revoke
+                if told is not None:
+                    yield Call(told, (partitions,))
+        finally:
+            self._out.release(job.partitions)
+            for tp in job.partitions:
+                self._committed.pop(tp, None)
+            self._done(job)
+
+    def _done(self, job: Job) -> None:
+        self.group.tell(Did(job, self._clock.monotonic_ms()))
+
+    # --- what is read -------------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None, listeners: Listeners) -> Steps[None]:
+        """Join, or change what is subscribed to."""
+        names = tuple(dict.fromkeys(topics))
+        if self._out.assignment() and not self.group.joined:
+            raise Rejected("this consumer reads partitions that were assigned to it; make another one to subscribe")
+        if bool(names) == (pattern is not None):
+            raise Rejected("subscribe takes topics or a pattern")
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise InvalidRegularExpression(f"pattern={pattern!r}: {error}") from None
+        for name in names:
+            yield OnReading(lambda name=name: self._reading.partitions_of(name))  # type: ignore[misc]  # bound now
+        self.topics, self.pattern, self.listeners = names, pattern, listeners
+        self.group.core.last_poll_ms = self._clock.monotonic_ms()
+        yield OnGroup(lambda: self.group.subscribe(names, pattern))
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
+        """Read these, without being a member; positions of the group are used and committed."""
+        if self.group.joined:
+            raise Rejected("this consumer is a member of its group, which assigns partitions; make another to assign")
+        wanted = dict.fromkeys(partitions)
+        yield OnReading(lambda: self._reading.check(wanted))
+        held = set(self._out.assignment())
+        new = [tp for tp in wanted if tp not in held]
+        offsets = yield OnGroup(lambda: self.group.committed(new, self._settings.default_api_timeout_ms))
+        self._out.release(held.difference(wanted))
+        yield OnReading(lambda: self._reading.hold(offsets))
+
+    # --- commits ------------------------------------------------------------------------------------------------------
+
+    def offsets_to_commit(self, given: Mapping[Any, Any] | None) -> dict[TopicPartition, Committed]:
+        """
+        What the application wants committed: what was handed out, or what it names.
+
+        Raises:
+            Rejected: it names partitions that it does not read, or no offsets.
+        """
+        positions = self._out.positions()
+        if given is None:
+            return positions
+        offsets: dict[TopicPartition, Committed] = {}
+        assigned = set(self._out.assignment())
+        for partition, value in given.items():
+            tp = TopicPartition(*partition)
+            at = value if isinstance(value, Committed) else Committed(value)
+            if not isinstance(at.offset, int) or isinstance(at.offset, bool) or not 0 <= at.offset < 1 << 63:
+                raise Rejected(f"{tp}: an offset is a whole number from 0, the next record to read, not {value!r}")
+            if tp not in assigned:
+                raise Rejected(f"{tp} is not assigned to this consumer, so it cannot commit it")
+            if at.leader_epoch < 0 and tp in positions and positions[tp].offset == at.offset:
+                at = at._replace(leader_epoch=positions[tp].leader_epoch)
+            offsets[tp] = at
+        return offsets
+
+    def commit(self, given: Mapping[Any, Any] | None, timeout_ms: float) -> Steps[None]:
+        """Commit and wait."""
+        offsets = self.offsets_to_commit(given)
+        if offsets:
+            yield OnGroup(lambda: self.group.commit(offsets, timeout_ms))
+            self._committed.update({tp: at.offset for tp, at in offsets.items()})
+
+    def commit_async(self, given: Mapping[Any, Any] | None, callback: CommitCallback | None) -> None:
+        """Commit; ``callback`` is called at the next poll after the answer."""
+        if len(self._answers) >= CALLBACKS_MAX:
+            raise Rejected(f"{CALLBACKS_MAX} answers to commit_async wait for the next poll; poll")
+        offsets = self.offsets_to_commit(given)
+
+        def done(error: HeadraceError | None) -> None:
+            if error is None:
+                self._committed.update({tp: at.offset for tp, at in offsets.items()})
+            if callback is not None:
+                self._answers.append((callback, offsets, error))
+            elif error is not None:
+                _log.warning("commit_async failed: %s", error)
+
+        self._send(offsets, done)
+
+    def _send(self, offsets: dict[TopicPartition, Committed], done: Callable[[HeadraceError | None], None]) -> None:
+        self.group.loop.call_soon(lambda: self.group.start_commit(offsets, done))
+
+    def _auto_commit(self) -> None:
+        self._auto_at_ms = self._clock.monotonic_ms() + self._settings.auto_commit_interval_ms
+        positions = self._out.positions()
+        moved = {tp: at for tp, at in positions.items() if self._committed.get(tp) != at.offset}
+        if not moved:
+            return
+
+        def done(error: HeadraceError | None) -> None:
+            if error is None:
+                self._committed.update({tp: at.offset for tp, at in moved.items()})
+            else:
+                _log.warning("automatic commit of group %s failed: %s", self._settings.group_id, error)
+
+        self._send(moved, done)
+
+    def _commit_quietly(
+        self,
+        partitions: Iterable[TopicPartition],
+        positions: Mapping[TopicPartition, Committed],
+        timeout_ms: float = float("inf"),
+    ) -> Steps[None]:
+        """Before partitions go: a failure is logged, and the records are read again."""
+        moved = {
+            tp: positions[tp]
+            for tp in partitions
+            if tp in positions and self._committed.get(tp) != positions[tp].offset
+        }
+        if not moved:
+            return
+        settings = self._settings
+        limit_ms = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms / 2, timeout_ms)
+        try:
+            yield OnGroup(lambda: self.group.commit(moved, limit_ms))
+            self._committed.update({tp: at.offset for tp, at in moved.items()})
+        except HeadraceError as error:
+            names = ", ".join(map(str, sorted(moved)[:5]))
+            _log.warning("%s given up uncommitted, records will be read again: %s", names, error)
+
+    # --- how it is doing ------------------------------------------------------------------------------------------
+
+    def subscription(self) -> set[str]:
+        """The topics that are subscribed to; with a pattern those that are known to match."""
+        core = self.group.core
+        known = set(core.subscribed) if self.group.joined else set(self.topics)
+        return known | ({tp.topic for tp in self._out.assignment()} if self.pattern is not None else set())
+
+    def state(self, reading: str) -> str:
+        """What a member is; ``reading`` is what its partitions are."""
+        core = self.group.core
+        if core.phase is Phase.FAILED:
+            return "stuck"
+        if core.phase in (Phase.OUT, Phase.AWAY) or core.holdings.lost:
+            return "out"
+        if self.suspended:
+            return "disconnected"
+        if core.phase is not Phase.MEMBER and not core.holdings.held:
+            return "joining"
+        return "rebalancing" if core.rebalancing else reading
+
+    def health(self) -> GroupHealth:
+        """The facts."""
+        group, core = self.group, self.group.core
+        heard_ms = self._clock.monotonic_ms() - core.heard_ms
+        error = core.failure or (core.trouble.error if core.trouble is not None else None)
+        return GroupHealth(
+            group_id=group.coordinators.group_id,
+            protocol=self._settings.group_protocol,
+            member_id=core.member_id,
+            instance_id=self._settings.group_instance_id,
+            generation=core.generation,
+            coordinator=None if group.coordinator is None else str(group.coordinator),
+            heartbeat_age_ms=None if heard_ms == float("inf") else heard_ms,
+            trouble=None if error is None else str(error),
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self, timeout_ms: float, *, handled_only: bool) -> Steps[None]:
+        """Commit, let go, leave. With ``handled_only`` what was handed out last is not taken for handled."""
+        self._stepping = True
+        held = set(self._out.assignment())
+        listeners, core = self.listeners, self.group.core
+        lost = core.holdings.lost or core.phase in (Phase.OUT, Phase.AWAY, Phase.FAILED)
+        try:
+            if self._settings.enable_auto_commit and held and not lost:
+                positions = self._out.positions(handled=handled_only)
+                yield from self._commit_quietly(held, positions, timeout_ms)
+            yield OnGroup(lambda: self.group.until_committed(timeout_ms))
+            if held and self.group.joined:
+                told = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
+                if told is not None:
+                    yield Call(told, (sorted(held),))
+            while self._answers:
+                callback, offsets, error = self._answers.popleft()
+                yield Call(callback, (offsets, error))
+        finally:
+            self._out.release(held)
+        yield OnGroup(lambda: self.group.leave(timeout_ms))
