@@ -331,7 +331,7 @@ class Nodes:
         if node.fenced or node.key.role not in {Role.BROKER, Role.COORDINATOR}:
             return True
         if node.key.role is Role.COORDINATOR:
-            return node.in_controlled_shutdown and self._shards_moved_from(node.key.id)
+            return node.in_controlled_shutdown and self._shards.gave_up_by(node.key.id)
         image = self._follower.mirror.image
         if not node.in_controlled_shutdown or not self._settling.settled.is_set():
             return False
@@ -340,16 +340,6 @@ class Nodes:
         moved_at = self._moved_from(image.partitions.values(), node.key.id)
         others = [n for n in image.brokers() if not n.fenced and not n.in_controlled_shutdown]
         return all(self._sessions.image_revision(n.key) >= moved_at for n in others)
-
-    def _shards_moved_from(self, coordinator: NodeId) -> bool:
-        """It owns no shard, and whoever sends clients to coordinators, or is one, has seen that."""
-        if not self._shards.gave_up_by(coordinator):
-            return False
-        moved_at = self._shards.moved_at()
-        nodes = self._follower.mirror.image.nodes.values()
-        told = [n for n in nodes if n.key.role in {Role.BROKER, Role.COORDINATOR} and not n.fenced]
-        staying = [n for n in told if not n.in_controlled_shutdown]
-        return all(self._sessions.image_revision(n.key) >= moved_at for n in staying)
 
     def _moved_from(self, partitions: Iterable[Partition], broker: NodeId) -> int:
         """Newest revision of a partition that another broker leads and this one holds; 0: there is none."""

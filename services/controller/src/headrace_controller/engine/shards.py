@@ -116,11 +116,6 @@ class Shards:
         owned = any(s.owner == coordinator for s in self._follower.mirror.image.shards.values())
         return self.settled.is_set() and not owned
 
-    def moved_at(self) -> int:
-        """The newest revision of any shard; 0: there are none."""
-        mirror = self._follower.mirror
-        return max((mirror.mod_revision(records.shard_key(k)) for k in mirror.image.shards), default=0)
-
     def _next_changes(self) -> Decision | None:
         mirror = self._follower.mirror
         due = shards.due(mirror.image)[:CHUNK]
