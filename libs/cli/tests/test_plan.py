@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from headrace_cli.local.plan import ClusterOptions, plan, slots, split_settings
+from headrace_cli.local.plan import STOP_STAGES, ClusterOptions, plan, slots, split_settings
 from headrace_common.core.errors import InvalidConfig
 
 
@@ -16,8 +16,28 @@ def planned(options: ClusterOptions) -> dict[str, str]:
     return {p.name: " ".join(p.argv) for p in processes}
 
 
-def test_the_default_is_one_etcd_one_controller_three_brokers_and_admin_and_etcd_starts_first() -> None:
-    assert list(planned(ClusterOptions())) == ["etcd-1", "controller-1", "broker-1", "broker-2", "broker-3", "admin-1"]
+def test_the_default_is_three_brokers_and_one_of_all_else_and_etcd_starts_first() -> None:
+    brokers = ["broker-1", "broker-2", "broker-3"]
+    assert list(planned(ClusterOptions())) == ["etcd-1", "controller-1", *brokers, "coordinator-1", "admin-1"]
+
+
+def test_as_many_coordinators_as_asked_for() -> None:
+    argv = planned(ClusterOptions(coordinators=2, controllers=2))
+    assert "-m headrace_coordinator --node-id 2 --controllers 127.0.0.1:" in argv["coordinator-2"]
+    assert argv["coordinator-1"].partition("--controllers ")[2].split()[0].count(",") == 1
+    assert not [name for name in planned(ClusterOptions(coordinators=0)) if name.startswith("coordinator")]
+
+
+def test_everybody_stops_before_those_that_it_needs() -> None:
+    roles = [role for stage in STOP_STAGES for role in stage]
+    assert roles == ["admin", "coordinator", "broker", "controller", "etcd"]
+    assert set(roles) == {name.rpartition("-")[0] for name in planned(ClusterOptions())}
+
+
+def test_a_directory_of_a_version_before_coordinators_gets_one() -> None:
+    saved = ClusterOptions(brokers=2).to_json()
+    del saved["coordinators"]
+    assert ClusterOptions.from_json(saved).coordinators == 1
 
 
 def test_everybody_is_told_where_the_others_are() -> None:
@@ -34,7 +54,7 @@ def test_everybody_is_told_where_the_others_are() -> None:
 
 def test_no_two_interfaces_share_a_port() -> None:
     options = ClusterOptions(brokers=5, controllers=3, etcd_members=3)
-    assert len(set(slots(options))) == len(slots(options)) == 3 * 2 + 3 * 2 + 5 * 2 + 3
+    assert len(set(slots(options))) == len(slots(options)) == 3 * 2 + 3 * 2 + 5 * 2 + 2 + 3
 
 
 def test_settings_go_where_they_are_read() -> None:
@@ -73,6 +93,7 @@ def test_options_survive_their_file() -> None:
     ("options", "said"),
     [
         (ClusterOptions(brokers=0), "brokers takes 1 to 64"),
+        (ClusterOptions(coordinators=-1), "coordinators takes 0 to 64"),
         (ClusterOptions(flush="never"), "flush takes group, always, os"),
         (ClusterOptions(ports={"broker-9": 1}), "no port is called 'broker-9'"),
         (ClusterOptions(ports={"broker-1": 70_000}), "not in 1..65535"),

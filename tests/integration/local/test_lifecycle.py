@@ -18,7 +18,7 @@ from headrace_cli.local.state import Health
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("fakes")]
 
-NAMES = ["etcd-1", "controller-1", "broker-1", "broker-2", "broker-3", "admin-1"]
+NAMES = ["etcd-1", "controller-1", "broker-1", "broker-2", "broker-3", "coordinator-1", "admin-1"]
 
 
 def test_cluster_json_says_where_everything_is_and_afterwards_that_nothing_runs(
@@ -38,7 +38,7 @@ def test_cluster_json_says_where_everything_is_and_afterwards_that_nothing_runs(
         assert (tmp_path / "data" / "logs" / f"{process['name']}.log").exists()
     cluster.stop()
     cluster.stop()
-    assert [p["pid"] for p in json.loads(file.read_text())["processes"]] == [None] * 6
+    assert [p["pid"] for p in json.loads(file.read_text())["processes"]] == [None] * len(NAMES)
     assert processes_on(tmp_path) == []
 
 

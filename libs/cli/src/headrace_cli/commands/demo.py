@@ -64,6 +64,7 @@ def demo(
         data_dir,
         brokers=brokers or (saved.brokers if saved else 3),
         controllers=saved.controllers if saved else 1,
+        coordinators=saved.coordinators if saved else 1,
         etcd_members=saved.etcd_members if saved else 1,
         flush=flush or (saved.flush if saved else "group"),
     )
@@ -106,7 +107,8 @@ def wipe(directory: object) -> None:
 def _start(console: Console, cluster: LocalCluster) -> None:
     o = cluster.options
     console.print(
-        f"Starting etcd, {o.controllers} controller, {o.brokers} brokers and admin on {cluster.directory.path} ...",
+        f"Starting etcd, {o.controllers} controller, {o.brokers} brokers, {o.coordinators} coordinator and admin on "
+        f"{cluster.directory.path} ...",
         highlight=False,
     )
     begun = time.monotonic()

@@ -41,6 +41,7 @@ def up(
         int | None, typer.Option(min=1, max=64, help="3 unless the directory has another number")
     ] = None,
     controllers: Annotated[int | None, typer.Option(min=1, max=64, help="1 unless ...")] = None,
+    coordinators: Annotated[int | None, typer.Option(min=0, max=64, help="1 unless ...; 0: no consumer groups")] = None,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return when it is ready and leave it running")
@@ -67,7 +68,7 @@ def up(
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="How long it may take to get ready, in seconds")] = 60.0,
 ) -> None:
-    """Start a cluster on this machine: etcd, controller, brokers and admin, each a process of its own."""
+    """Start a cluster on this machine: etcd, controller, brokers, coordinator and admin, each a process of its own."""
     from headrace_cli.local import LocalCluster
     from headrace_cli.local.state import DataDir
 
@@ -77,6 +78,7 @@ def up(
         data_dir,
         brokers=brokers or (saved.brokers if saved else 3),
         controllers=controllers or (saved.controllers if saved else 1),
+        coordinators=coordinators if coordinators is not None else saved.coordinators if saved else 1,
         etcd_members=etcd_members or (saved.etcd_members if saved else 1),
         flush=flush or (saved.flush if saved else "group"),
         restart=restart,

@@ -51,6 +51,7 @@ class LocalCluster:
         *,
         brokers: int = 3,
         controllers: int = 1,
+        coordinators: int = 1,
         flush: str = "group",
         restart: bool = True,
         restart_delay_ms: int = 500,
@@ -80,6 +81,7 @@ class LocalCluster:
         self.options = ClusterOptions(
             brokers=brokers,
             controllers=controllers,
+            coordinators=coordinators,
             etcd_members=etcd_members,
             flush=flush,
             restart=restart,

@@ -23,8 +23,9 @@ FIXED_IN_CONTROLLER: Final = {
     "broker.session.timeout.ms": "--session-timeout-ms",
 }
 
-# Processes of an earlier stage are asked to stop first: brokers hand over through the controller, which needs etcd.
-STOP_STAGES: Final = (("admin", "broker"), ("controller",), ("etcd",))
+# Processes of an earlier stage are asked to stop first: coordinators write to brokers until they have given up their
+# shards, brokers hand over through the controller, which needs etcd.
+STOP_STAGES: Final = (("admin",), ("coordinator",), ("broker",), ("controller",), ("etcd",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class ClusterOptions:
 
     brokers: int = 3
     controllers: int = 1
+    coordinators: int = 1
+    """0: none; then there are no consumer groups."""
     etcd_members: int = 1
     flush: str = "group"
     restart: bool = True
@@ -58,10 +61,10 @@ class ClusterOptions:
             InvalidConfig: all that is wrong, in one text.
         """
         wrong: list[str] = []
-        for name in ("brokers", "controllers", "etcd_members"):
+        for name, least in (("brokers", 1), ("controllers", 1), ("coordinators", 0), ("etcd_members", 1)):
             count = getattr(self, name)
-            if not 1 <= count <= MEMBERS_MAX:
-                wrong.append(f"{name} takes 1 to {MEMBERS_MAX}, not {count}")
+            if not least <= count <= MEMBERS_MAX:
+                wrong.append(f"{name} takes {least} to {MEMBERS_MAX}, not {count}")
         if self.flush not in FLUSH_POLICIES:
             wrong.append(f"flush takes {', '.join(FLUSH_POLICIES)}, not {self.flush!r}")
         if self.racks and (len(self.racks) != self.brokers or not all(self.racks)):
@@ -120,6 +123,8 @@ def slots(options: ClusterOptions) -> list[str]:
         names += [f"controller-{n}", f"controller-{n}.metrics"]
     for n in range(1, options.brokers + 1):
         names += [f"broker-{n}", f"broker-{n}.metrics"]
+    for n in range(1, options.coordinators + 1):
+        names += [f"coordinator-{n}", f"coordinator-{n}.metrics"]
     return [*names, "admin-1", "admin-1.http", "admin-1.metrics"]
 
 
@@ -169,6 +174,8 @@ def plan(
         own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
         rack = ("--rack", options.racks[n - 1]) if options.racks else ()
         processes.append(service("broker", n, *own, *rack, *broker_flags))
+    for n in range(1, options.coordinators + 1):
+        processes.append(service("coordinator", n, "--controllers", controllers))
     http = ("--http-listen", address["admin-1.http"])
     processes.append(service("admin", 1, "--controllers", controllers, *http))
     return processes

@@ -31,7 +31,7 @@ from headrace_cli.local.state import ClusterState, DataDir, Health, Phase
 from headrace_common.core.errors import HeadraceError
 
 READY_POLL_SECONDS: Final = 0.02
-STOP_STAGE_SECONDS: Final = {"broker": 8.0, "controller": 4.0, "etcd": 4.0}
+STOP_STAGE_SECONDS: Final = {"admin": 5.0, "coordinator": 6.0, "broker": 8.0, "controller": 4.0, "etcd": 4.0}
 LOG_TAIL_LINES: Final = 12
 WANTED_SECONDS: Final = 10.0
 LOCK_TRIES: Final = 10

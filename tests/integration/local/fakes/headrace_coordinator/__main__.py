@@ -1,0 +1,3 @@
+from fake_service import run
+
+run("coordinator")
