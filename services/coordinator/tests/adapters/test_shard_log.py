@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker
-
 from headrace_common.core.errors import FencedWriter, NetworkFailed, RecordTooLarge
 from headrace_common.core.ids import NO_NODE, Endpoint, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind

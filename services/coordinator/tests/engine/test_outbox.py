@@ -89,7 +89,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_order_and_durability_whatever_happens(steps: list[tuple[str, str]]) -> None:
-    world, number = World(), 0
+    world = World()
     durable: dict[str, int] = {}
     needs: dict[int, tuple[str, int]] = {}
     order: dict[str, list[int]] = {"a": [], "b": [], "c": []}
@@ -110,8 +110,7 @@ def test_order_and_durability_whatever_happens(steps: list[tuple[str, str]]) -> 
             assert durable.get(group_id, 0) >= version
         checked = len(world.shown)
 
-    for kind, group_id in steps:
-        number += 1
+    for number, (kind, group_id) in enumerate(steps, 1):
         if kind == "persist":
             world.state[group_id] = number
             world.outbox.take([PersistGroup(group_id)], proof=False)

@@ -7,15 +7,16 @@ the state is dropped at once and everybody is told NOT_COORDINATOR; should the i
 while, the host begins anew.
 
 What is answered from memory alone (heartbeats, descriptions) is shown at once only while this node surely has the
-shard: within its tenure at the controller, or shortly after an append that succeeded. Otherwise, and always for
-committed offsets, it waits for a proof. A process that was paused finds both in the past, so a zombie shows nothing.
+shard: within its tenure at the controller, or shortly after an append that succeeded. Otherwise it waits for a proof,
+and always does where being out of date would harm: committed offsets, and telling a member that it is out. A process
+that was paused finds tenure and append in the past, so a zombie shows nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -36,6 +37,7 @@ from headrace_coordinator.core.effects import (
     Answer,
     CloseStream,
     ConsumerStanding,
+    Effect,
     GroupListing,
     JoinAnswer,
     Result,
@@ -43,10 +45,13 @@ from headrace_coordinator.core.effects import (
 )
 from headrace_coordinator.core.events import (
     AdminEvent,
+    CommitAsked,
     Event,
+    GroupDeletionAsked,
     Loaded,
     MemberEvent,
     OffsetsAsked,
+    OffsetsDeletionAsked,
     StreamBroke,
     TopicsChanged,
     Woken,
@@ -63,8 +68,6 @@ HELD_MAX: Final = 100_000
 """Effects, and records, that may wait for the log; beyond it requests are refused."""
 EVENTS_PER_TURN: Final = 200
 """Events handled before others on the event loop get a turn."""
-REPLAY_CHUNK: Final = 1_000
-"""Records replayed before other shards get a turn."""
 PROVED_MS: Final = 3_000.0
 """How long after an append that succeeded memory is trusted without the controller; below any member's session."""
 BEGIN_AGAIN_MS: Final = 500.0
@@ -72,6 +75,9 @@ BEGIN_AGAIN_MS_MAX: Final = 10_000.0
 STALLED_MS: Final = 500.0
 """A timer that fires so late finds heartbeats unread: let them in before sessions are judged."""
 STALL_GRACE_MS: Final = 1_000.0
+
+PROVED: Final = (OffsetsAsked, CommitAsked, OffsetsDeletionAsked, GroupDeletionAsked)
+"""Events whose answers, refusals too, must be current."""
 
 log = logger(__name__)
 
@@ -270,12 +276,9 @@ class ShardHost:
             records += len(part.keys)
             latest.update((key, value) for key, value in zip(part.keys, part.values, strict=True) if key is not None)
             await clock.sleep_ms(0)
-        core = Shard(self.number, self._around.settings)
-        rows = [(key, value) for key, value in latest.items() if value is not None]
+        # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
+        core = await asyncio.to_thread(_replayed, Shard(self.number, self._around.settings), latest)
         del latest
-        for at in range(0, len(rows), REPLAY_CHUNK):
-            core.replay(rows[at : at + REPLAY_CHUNK])
-            await clock.sleep_ms(0)
         self._core = core
         self._outbox = Outbox(core.group_record, self._show)
         self.phase = Phase.SERVING
@@ -331,8 +334,9 @@ class ShardHost:
     # --- events and effects -----------------------------------------------------------------------------------
 
     def _handle(self, event: Event) -> None:
-        proof = isinstance(event, OffsetsAsked) or not self._surely_ours()
-        self._outbox.take(self._core.handle(event), proof=proof)
+        effects = self._core.handle(event)
+        proof = isinstance(event, PROVED) or not self._surely_ours() or any(map(_refuses, effects))
+        self._outbox.take(effects, proof=proof)
         if self._outbox.append_wanted:
             self._append_wanted.set()
 
@@ -389,3 +393,19 @@ class ShardHost:
         self._timer = None
         self._inbox.append(Woken(self._around.moment()))
         self._filled.set()
+
+
+def _refuses(effect: Effect) -> bool:
+    return isinstance(effect, Send) and effect.message.error is not None
+
+
+def _replayed(core: Shard, latest: Mapping[bytes, bytes | None]) -> Shard:
+    """
+    ``core`` with the records taken in and read.
+
+    Raises:
+        RecordDamaged, UnsupportedVersion: a record cannot be read.
+    """
+    core.replay((key, value) for key, value in latest.items() if value is not None)
+    core.patterns()  # reads them
+    return core
