@@ -192,7 +192,7 @@ async def test_what_comes_while_an_append_is_under_way_shares_the_next(world: Wo
     await world.partition.until_waiting()
     before = len(world.partition.appends)
     rest = [asyncio.ensure_future(commit(running, n, partition=n % 3)) for n in range(2, 40)]
-    while len(running.coordinator.hosts[SHARD]._inbox):  # noqa: ASYNC110, SLF001
+    while len(running.coordinator.hosts[SHARD]._inbox):
         await asyncio.sleep(0)
     world.partition.open_gate()
     await asyncio.gather(first, *rest)
@@ -304,7 +304,7 @@ async def test_a_zombie_past_its_tenure_answers_no_heartbeat(world: World) -> No
     await serving(world, 2, epoch=2)
     old.cluster.tenure_until_ms = -math.inf
     for host in old.coordinator.hosts:
-        host._proved_until_ms = -math.inf  # noqa: SLF001 - as after a pause
+        host._proved_until_ms = -math.inf
     beat(old, stream, "m", first.member_epoch)
     with pytest.raises(NotCoordinator):
         await said(stream)
@@ -315,7 +315,7 @@ async def test_without_a_tenure_a_proof_is_enough(world: World) -> None:
     stream = join(running, "m", "t")
     epoch = (await standing(stream)).member_epoch
     running.cluster.tenure_until_ms = -math.inf
-    running.coordinator.hosts[SHARD]._proved_until_ms = -math.inf  # noqa: SLF001 - as after a pause
+    running.coordinator.hosts[SHARD]._proved_until_ms = -math.inf
     before = len(world.partition.appends)
     beat(running, stream, "m", epoch)
     assert (await standing(stream)).error is None
@@ -472,7 +472,7 @@ async def test_lag_is_measured_in_records_and_bounded(world: World) -> None:
     await commit(running, 9, "a", 1)
     await commit(running, 1, "b", 0)
     ends = MemoryLogEnds({PartitionId(topic_id_of("t"), n): Offset(7) for n in range(3)})
-    watch = LagWatch(running.coordinator, ends, running.coordinator._around.clock, interval_ms=1, partitions_max=2)  # noqa: SLF001
+    watch = LagWatch(running.coordinator, ends, running.coordinator._around.clock, interval_ms=1, partitions_max=2)
     await watch.look()
     found = {(lag.group_id, lag.partition): lag.records for lag in watch.census.lags}
     both = {("a", 0): 4, ("a", 1): 0}
