@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import asyncio
+
 import grpc
 import grpc.aio
 
@@ -60,6 +62,8 @@ class GrpcBrokers:
             answer = await call.read()
         except grpc.RpcError as failure:
             raise error_from_rpc(failure) from failure
+        except asyncio.InvalidStateError as failure:
+            raise NetworkFailed(f"broker {broker} has ended the stream ({failure}); try again") from failure
         finally:
             call.cancel()
         if not isinstance(answer, pb.FetchResponse):
