@@ -30,7 +30,6 @@ from headrace_coordinator.core.effects import (
     LeaveAnswer,
     MemberDescription,
     Message,
-    PersistGroup,
     Send,
     SyncAnswer,
 )
@@ -214,7 +213,7 @@ class ClassicGroup(ClassicRounds):
         was_leader, unsynced, sync_until_ms = old.member_id == self._leader, set(self._unsynced), self._sync_until_ms
         unchanged = self.state is _STABLE and old.topics() == member.topics()
         if old.announced:
-            self._out.append(PersistGroup(self.group_id))
+            self._dirty = True
         self._fence(old, FencedInstanceId(f"another member has taken group_instance_id {old.instance_id!r}"))
         self.members.add(member)
         if was_leader:
@@ -253,7 +252,7 @@ class ClassicGroup(ClassicRounds):
         for member in self.members:
             member.assignment = event.assignments.get(member.member_id, ClassicAssignment())
         self.state = _STABLE
-        self._out.append(PersistGroup(self.group_id))
+        self._dirty = True
         for member in self.members:
             if member.awaits is Awaits.SYNC:
                 self._answer_sync(member, None)
@@ -294,7 +293,7 @@ class ClassicGroup(ClassicRounds):
             self._heard(member, event.at)
         else:
             if member.announced:
-                self._out.append(PersistGroup(self.group_id))
+                self._dirty = True
             by_itself = bool(event.member_id)
             self._drop(member, None if by_itself else UnknownMemberId("the member was removed from the group"))
         self._send(event.stream, LeaveAnswer(None))

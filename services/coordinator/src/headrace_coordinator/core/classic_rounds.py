@@ -1,8 +1,8 @@
 """
 The rounds of a classic group: when a rebalance begins, whom it waits for, when it ends, who drops out.
 
-Base of ``classic_group.ClassicGroup``, which says what the members' requests mean. Everything that changes the durable
-state puts ``PersistGroup`` before what tells of it.
+Base of ``classic_group.ClassicGroup``, which says what the members' requests mean. An event that changes the durable
+state begins with ``PersistGroup``, before all that is told.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class ClassicRounds:
     """State, timers and transitions. ``wake_ms`` (monotonic) says when ``woken`` must be called, at the latest."""
 
     __slots__ = (
+        "_dirty",
         "_gather_until_ms",
         "_gatherings_end_ms",
         "_joined",
@@ -69,6 +70,7 @@ class ClassicRounds:
         self._gatherings_end_ms = -inf
         self._rebalance_until_ms = inf
         self._sync_until_ms = inf
+        self._dirty = False
         self._out: list[Effect] = []
 
     def woken(self, at: Moment) -> list[Effect]:
@@ -84,7 +86,10 @@ class ClassicRounds:
         return self._taken()
 
     def _taken(self) -> list[Effect]:
-        out, self._out = self._out, []
+        """What is to be done: first of all, what must be durable before anything of it is told."""
+        out: list[Effect] = [PersistGroup(self.group_id)] if self._dirty else []
+        out += self._out
+        self._out, self._dirty = [], False
         return out
 
     # --- rebalance ------------------------------------------------------------------------------------------
@@ -132,7 +137,7 @@ class ClassicRounds:
         """Time is up: who has not joined again is out, except static members; if nobody has, wait once more."""
         late = [m for m in self.members if m.member_id not in self._joined and m.instance_id is None]
         if late:
-            self._out.append(PersistGroup(self.group_id))
+            self._dirty = True
         for member in late:
             self._drop(member, UnknownMemberId("the member did not join again within its rebalance timeout"))
         if not self.members:
@@ -152,7 +157,7 @@ class ClassicRounds:
         self.empty_since_ms = at.wall_ms
         if told:
             self.generation += 1
-            self._out.append(PersistGroup(self.group_id))
+            self._dirty = True
 
     def _begin_generation(self, at: Moment) -> None:
         self.generation += 1
@@ -165,7 +170,7 @@ class ClassicRounds:
         for member in self.members:
             member.announced = True
             member.assignment = ClassicAssignment()
-        self._out.append(PersistGroup(self.group_id))
+        self._dirty = True
         for member in self.members:
             if member.awaits is Awaits.JOIN:
                 member.awaits = Awaits.NOTHING
@@ -216,7 +221,7 @@ class ClassicRounds:
     def _remove(self, member: ClassicMember, at: Moment, error: HeadraceError) -> None:
         """It is out; the others share its partitions in the next generation."""
         if member.announced:
-            self._out.append(PersistGroup(self.group_id))
+            self._dirty = True
         self._drop(member, error)
         self._go_on_without(at)
 
