@@ -129,6 +129,15 @@ async def test_too_many_positions_end_the_stream_with_a_reason(served: Served) -
     await stream.close()
 
 
+async def test_a_stream_that_ended_unseen_is_broken_for_who_sends(served: Served) -> None:
+    stream = await GrpcLeaders().open(NodeId(1), served.endpoint)
+    await stream.send(CopyAsk(FOLLOWER, 7, [position()]))
+    await stream._channel.close()  # as when a process was paused for so long that its connections are gone
+    with pytest.raises(NetworkFailed):
+        await stream.send(CopyAsk(FOLLOWER, 7, [position()]))
+    await stream.close()
+
+
 async def test_bytes_that_are_no_message_end_the_stream_and_not_the_broker(served: Served) -> None:
     async with open_channel(str(served.endpoint)) as channel:
         call: Any = channel.stream_stream("/headrace.v1.Broker/Replicate")()

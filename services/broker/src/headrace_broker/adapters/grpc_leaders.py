@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ class GrpcStream:
             await self._call.write(request)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
-        except grpc.aio.BaseError as error:
+        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:  # the latter when it has ended already
             raise NetworkFailed(f"the stream is broken: {error}") from error
 
     async def receive(self) -> CopyAnswer | None:
