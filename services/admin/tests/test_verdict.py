@@ -12,7 +12,18 @@ from headrace_admin.core.status import State, Status, observe
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Partition, Role, Topic
+from headrace_common.core.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
+    Shard,
+    ShardKey,
+    ShardKind,
+    Topic,
+)
 from headrace_common.testing.clock import FakeClock
 
 ID = TopicId(b"t" * 16)
@@ -178,6 +189,41 @@ def test_a_leader_elected_by_command_stays_a_warning() -> None:
     assert state is State.DEGRADED
     assert "nothing is lost" not in said
     assert "may have lost committed records" in said
+
+
+def coordinator(n: int, **how: Any) -> Node:
+    return Node(NodeKey(Role.COORDINATOR, NodeId(n)), Endpoint("c", n), bytes(16), n, **({"fenced": False} | how))
+
+
+def with_shards(nodes: Sequence[Node], owners: Sequence[int]) -> ClusterImage:
+    found = image([*THREE, *nodes], WELL)
+    topic = Topic("__consumer_offsets", TopicId(b"o" * 16), len(owners), internal=True)
+    shards = [Shard(ShardKey(ShardKind.GROUPS, n), NodeId(owner), 1) for n, owner in enumerate(owners)]
+    return replace(
+        found,
+        topics={**found.topics, topic.topic_id: topic},
+        topic_ids={**found.topic_ids, topic.name: topic.topic_id},
+        shards={s.key: s for s in shards},
+    )
+
+
+def test_groups_without_a_coordinator_are_not_served() -> None:
+    state, said = verdict(seen(with_shards([coordinator(1, fenced=True), coordinator(2)], [1, 2, 1, NO_NODE])))
+    assert state is State.UNAVAILABLE
+    assert "3 of 4 shards of consumer groups have no coordinator: coordinator 1 is away; start one" in said
+    assert "what was committed is kept" in said
+    _, said = verdict(seen(with_shards([], [NO_NODE])))
+    assert "1 of 1 shard of consumer groups has no coordinator: none is registered; start one" in said
+    _, said = verdict(seen(with_shards([coordinator(1)], [NO_NODE])))
+    assert "look into its log" in said
+
+
+def test_groups_with_a_coordinator_are_no_trouble_and_so_are_coordinators_without_groups() -> None:
+    assert verdict(seen(with_shards([coordinator(1)], [1, 1])))[0] is State.HEALTHY
+    away = image([*THREE, coordinator(1, fenced=True)], WELL)
+    assert verdict(seen(away))[0] is State.HEALTHY
+    status = seen(with_shards([coordinator(1), coordinator(2, fenced=True)], [1, 2]))
+    assert ([n.key.id for n in status.coordinators], status.shards, status.unowned_shards) == ([1, 2], 2, 1)
 
 
 def test_every_verdict_is_one_line() -> None:

@@ -51,6 +51,9 @@ def status_row(answer: admin_pb2.DescribeStatusResponse) -> Row:
         "reassigning_partitions": answer.reassigning,
         "recovering_partitions": answer.recovering,
         "not_preferred_partitions": answer.not_preferred,
+        "coordinators": answer.coordinators,
+        "group_shards": answer.shards,
+        "unowned_group_shards": answer.unowned_shards,
         "brokers": [_broker(b) for b in answer.brokers],
     }
     return row | {"troubled": [_partition(t.topic, t.partition) | {"min_isr": t.min_isr} for t in answer.troubled]}

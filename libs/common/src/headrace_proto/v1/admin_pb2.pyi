@@ -182,6 +182,9 @@ class DescribeStatusResponse(_message.Message):
     RECOVERING_FIELD_NUMBER: _builtins.int
     NOT_PREFERRED_FIELD_NUMBER: _builtins.int
     TROUBLED_FIELD_NUMBER: _builtins.int
+    COORDINATORS_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    UNOWNED_SHARDS_FIELD_NUMBER: _builtins.int
     state: Global___ClusterState.ValueType
     verdict: _builtins.str
     """One line: how it is, why, whether something is lost, and what to do."""
@@ -201,6 +204,12 @@ class DescribeStatusResponse(_message.Message):
     recovering: _builtins.int
     """Partitions led from replicas that may have lost committed records."""
     not_preferred: _builtins.int
+    coordinators: _builtins.int
+    """Registered ones."""
+    shards: _builtins.int
+    """Partitions of internal topics, each of which a coordinator keeps."""
+    unowned_shards: _builtins.int
+    """Those that no living coordinator has: their groups cannot commit or share work."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]: ...
     @_builtins.property
@@ -225,10 +234,13 @@ class DescribeStatusResponse(_message.Message):
         recovering: _builtins.int = ...,
         not_preferred: _builtins.int = ...,
         troubled: _abc.Iterable[Global___TroubledPartition] | None = ...,
+        coordinators: _builtins.int = ...,
+        shards: _builtins.int = ...,
+        unowned_shards: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "controller_id", b"controller_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "reassigning", b"reassigning", "recovering", b"recovering", "state", b"state", "topics", b"topics", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "coordinators", b"coordinators", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "reassigning", b"reassigning", "recovering", b"recovering", "shards", b"shards", "state", b"state", "topics", b"topics", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "unowned_shards", b"unowned_shards", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__controller_id: _TypeAlias = _typing.Literal["controller_id"]  # noqa: Y015
     _WhichOneofArgType__controller_id: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id"]  # noqa: Y015

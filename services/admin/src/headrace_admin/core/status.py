@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace_common.core.configs import TopicConfig, min_isr_in_force
 from headrace_common.core.ids import NodeId, TopicId
-from headrace_common.core.image import ClusterImage, Node, Partition
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, NodeKey, Partition, Role, ShardKey
 
 TROUBLED_MAX: Final = 100
 
@@ -26,7 +26,7 @@ class State(Enum):
     DEGRADED = "degraded"
     """All is served, with less to spare than there should be, or metadata cannot be changed."""
     UNAVAILABLE = "unavailable"
-    """Some partitions are not served, or refuse acks=all."""
+    """Some partitions are not served, or refuse acks=all, or some consumer groups have no coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,12 @@ class Status:
     not_preferred: int
     troubles: tuple[Trouble, ...]
     """All, worst first: offline, under min ISR, recovering, under-replicated."""
+    coordinators: tuple[Node, ...] = ()
+    """Registered, by id."""
+    shards: int = 0
+    """Partitions of internal topics, each of which a coordinator keeps."""
+    unowned_shards: int = 0
+    """Those that no living coordinator has: their groups cannot work."""
 
     @property
     def offline(self) -> tuple[Trouble, ...]:
@@ -128,7 +134,25 @@ def observe(
         reassigning=sum(bool(p.adding or p.removing) for p in image.partitions.values()),
         not_preferred=sum(not p.offline and p.leader != p.replicas[0] for p in image.partitions.values()),
         troubles=_troubles(image),
+        coordinators=tuple(sorted(_coordinators(image), key=lambda n: n.key.id)),
+        shards=len(_shards(image)),
+        unowned_shards=sum(not _owned(image, key) for key in _shards(image)),
     )
+
+
+def _coordinators(image: ClusterImage) -> list[Node]:
+    return [n for n in image.nodes.values() if n.key.role is Role.COORDINATOR]
+
+
+def _shards(image: ClusterImage) -> list[ShardKey]:
+    topics = ((kind, image.topic(name)) for kind, name in INTERNAL_TOPICS.items())
+    return [ShardKey(kind, n) for kind, topic in topics if topic is not None for n in range(topic.partition_count)]
+
+
+def _owned(image: ClusterImage, key: ShardKey) -> bool:
+    shard = image.shards.get(key)
+    owner = None if shard is None else image.nodes.get(NodeKey(Role.COORDINATOR, shard.owner))
+    return owner is not None and not owner.fenced
 
 
 def _troubles(image: ClusterImage) -> tuple[Trouble, ...]:

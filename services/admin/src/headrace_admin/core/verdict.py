@@ -44,7 +44,24 @@ def _unavailable(status: Status) -> list[str]:
         return [f"no broker serves: {_who_is_away(status.brokers)}; start them, and look into their logs"]
     offline = status.offline
     refusing = [t for t in status.under_min_isr if not t.partition.offline]
-    return [*_offline(status, offline), *_refusing(status, refusing)]
+    return [*_offline(status, offline), *_refusing(status, refusing), *_unowned(status)]
+
+
+def _unowned(status: Status) -> list[str]:
+    if not status.unowned_shards:
+        return []
+    shards = _counted(status.shards, "shard")
+    has = "has" if status.unowned_shards == 1 else "have"
+    what = f"{status.unowned_shards:,} of {shards} of consumer groups {has} no coordinator"
+    away = [n.key.id for n in status.coordinators if n.fenced]
+    if not status.coordinators:
+        why = "none is registered; start one"
+    elif away:
+        they = "coordinator" if len(away) == 1 else "coordinators"
+        why = f"{they} {', '.join(map(str, away[:NAMED_MAX]))} {'is' if len(away) == 1 else 'are'} away; start one"
+    else:
+        why = "the controller gives them one; if that lasts, look into its log"
+    return [f"{what}: {why}; their members cannot commit or share work, what was committed is kept"]
 
 
 def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:

@@ -45,6 +45,9 @@ def status_message(judged: Judged) -> pb.DescribeStatusResponse:
             pb.TroubledPartition(topic=t.topic, partition=partition_to_proto(t.partition), min_isr=t.min_isr)
             for t in status.troubles[:TROUBLED_MAX]
         ],
+        coordinators=len(status.coordinators),
+        shards=status.shards,
+        unowned_shards=status.unowned_shards,
     )
 
 

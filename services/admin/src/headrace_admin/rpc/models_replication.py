@@ -143,6 +143,9 @@ class Status(BaseModel):
     reassigning_partitions: int
     recovering_partitions: int
     not_preferred_partitions: int
+    coordinators: int = Field(description="Registered ones.")
+    group_shards: int = Field(description="Parts into which consumer groups are divided; 0 until one was needed.")
+    unowned_group_shards: int = Field(description="Those that no living coordinator has.")
     brokers: list[BrokerStatus]
     troubled: list[Troubled] = Field(description="Up to 100, worst first.")
 

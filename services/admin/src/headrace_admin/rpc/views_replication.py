@@ -39,6 +39,9 @@ def status_out(judged: Judged) -> shapes.Status:
         reassigning_partitions=status.reassigning,
         recovering_partitions=len(status.recovering),
         not_preferred_partitions=status.not_preferred,
+        coordinators=len(status.coordinators),
+        group_shards=status.shards,
+        unowned_group_shards=status.unowned_shards,
         brokers=[_broker(b) for b in status.brokers],
         troubled=[
             shapes.Troubled(topic=t.topic, partition=partition_out(partition_to_proto(t.partition)), min_isr=t.min_isr)
