@@ -202,7 +202,7 @@ class ConsumerMoves:
 
     def _standing(self, member: ConsumerMember, *, whole: bool) -> ConsumerStanding:
         whole = whole or member.told is not member.assigned
-        member.told = member.assigned
+        member.told, member.told_epoch = member.assigned, member.epoch
         return ConsumerStanding(
             error=None,
             member_id=member.member_id,
@@ -221,9 +221,9 @@ class ConsumerMoves:
     def _taken(self) -> list[Effect]:
         """What is to be done, in order; members other than the one that was answered learn their news last."""
         for member_id in self._news:
-            stream = self.streams.of(member_id)
-            if stream is not None:
-                self._reply(stream, self._standing(self.members[member_id], whole=False))
+            member, stream = self.members[member_id], self.streams.of(member_id)
+            if stream is not None and (member.told is not member.assigned or member.told_epoch != member.epoch):
+                self._reply(stream, self._standing(member, whole=False))
         out: list[Effect] = [PersistGroup(self.group_id)] if self._dirty else []
         out += self._sending
         out += self._closing

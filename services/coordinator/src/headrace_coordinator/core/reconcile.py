@@ -55,6 +55,8 @@ class ConsumerMember:
     """Monotonic; when it is out unless it has given up what it must."""
     told: frozenset[PartitionId] | None = None
     """The assignment that was last sent over its present stream; compared as an object, not by what is in it."""
+    told_epoch: int = 0
+    """The epoch that was last sent."""
 
     @property
     def away(self) -> bool:
