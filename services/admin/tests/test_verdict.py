@@ -127,6 +127,13 @@ def test_more_replicas_in_sync_wanted_than_the_topic_has_is_no_trouble() -> None
     assert verdict(seen(single))[0] is State.HEALTHY
 
 
+def test_the_election_that_helps_is_named_where_one_that_was_eligible_lives() -> None:
+    lost = partition(0, (2, 1), (), NO_NODE, elr=(NodeId(2),), last_known_elr=(NodeId(1),))
+    _, said = verdict(seen(image(TWO_AND_ONE_AWAY, [lost])))
+    assert "has no leader because broker 2 is away; start it, and" in said
+    assert "`headrace partition elect flights-0 --without-missing --yes` gives up what only it had" in said
+
+
 def test_nobody_leads_because_the_last_in_sync_is_away() -> None:
     lost = partition(0, (2, 1), (), NO_NODE, elr=(NodeId(2),))
     state, said = verdict(seen(image(TWO_AND_ONE_AWAY, [lost]), b2=NOON_MS))

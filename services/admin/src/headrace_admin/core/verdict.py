@@ -91,7 +91,8 @@ def _without(status: Status, offline: Sequence[Trouble], away: Sequence[BrokerSt
     alive = {b.node.key.id for b in status.brokers if not b.away}
     if not alive.intersection(t.partition.replicas):
         return "no other broker has a copy"
-    kind = "without-missing" if alive.intersection(_who_may_lead(t)) else "unclean"
+    p = t.partition
+    kind = "without-missing" if alive.intersection({*p.isr, *p.elr, *p.last_known_elr}) else "unclean"
     return (
         f"if {_it_will(away)} not come back, `headrace partition elect {t} --{kind} --yes` gives up what only "
         f"{'it' if len(away) == 1 else 'they'} had"
