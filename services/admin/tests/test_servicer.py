@@ -29,6 +29,7 @@ from headrace_common.core.errors import (
     NetworkFailed,
     NonEmptyGroup,
     NotController,
+    Rejected,
     RequestTimedOut,
     UnsupportedVersion,
 )
@@ -41,7 +42,7 @@ from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.clock import FakeClock
 from headrace_common.testing.fake_controller import FakeController
-from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from headrace_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
@@ -291,6 +292,32 @@ async def test_brokers_are_asked_where_the_image_has_them(way: Way) -> None:
             assert logs.disk_total_bytes == 5
     finally:
         await brokers.close()
+
+
+async def test_a_fetch_is_one_request_and_its_answer(way: Way) -> None:
+    class Broker(BrokerServicer):
+        async def Fetch(self, requests: Any, context: Any) -> Any:
+            async for request in requests:
+                if request.max_bytes == 1:
+                    return
+                refused = errors_pb2.INVALID_REQUEST if request.max_bytes == 2 else errors_pb2.NONE
+                yield broker_pb2.FetchResponse(correlation_id=request.correlation_id, error=refused, message="no")
+
+    cluster = GrpcCluster(way.client)
+    brokers = GrpcBrokers(cluster, 5_000)
+    async with GrpcService.open(QUIET, [(add_BrokerServicer_to_server, Broker())]) as server:
+        revision = way.client.image.revision
+        way.controller.change(nodes=(Node(NodeKey(Role.BROKER, NodeId(1)), server.endpoint, bytes(16), 1),))
+        await cluster.newer(revision, 5_000)
+        try:
+            answer = await brokers.fetch(NodeId(1), broker_pb2.FetchRequest(correlation_id=7, max_bytes=3))
+            assert answer.correlation_id == 7
+            with pytest.raises(NetworkFailed, match="without an answer"):
+                await brokers.fetch(NodeId(1), broker_pb2.FetchRequest(max_bytes=1))
+            with pytest.raises(Rejected, match="no"):
+                await brokers.fetch(NodeId(1), broker_pb2.FetchRequest(max_bytes=2))
+        finally:
+            await brokers.close()
 
 
 async def test_waiting_for_a_newer_image_has_an_end(way: Way) -> None:

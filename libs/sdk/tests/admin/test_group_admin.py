@@ -6,23 +6,46 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import grpc
 import pytest
+from google.rpc import status_pb2
+from grpc.aio import AioRpcError, Metadata
 
 import headrace
 from headrace import TopicPartition
 from headrace_common.core.errors import (
+    CoordinatorNotAvailable,
     ErrorCode,
     GroupNotFound,
     LeaderNotAvailable,
     NetworkFailed,
     NonEmptyGroup,
     Rejected,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
 )
+from headrace_common.rpc.status import STATUS_DETAILS_KEY
 from headrace_proto.v1 import admin_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as coordinator
 from headrace_proto.v1 import errors_pb2
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+FAILING = {
+    "unled": (errors_pb2.COORDINATOR_NOT_AVAILABLE, "no coordinator has shard 3; start one"),
+    "unknown": (errors_pb2.UNKNOWN_TOPIC_OR_PARTITION, "topic 'x' does not exist"),
+}
+
+
+def failed(code: grpc.StatusCode, text: str, detail: errors_pb2.ErrorDetail | None = None) -> grpc.RpcError:
+    """As gRPC raises it."""
+    trailing = Metadata()
+    if detail is not None:
+        status = status_pb2.Status(code=code.value[0], message=text)
+        status.details.add().Pack(detail)
+        trailing.add(STATUS_DETAILS_KEY, status.SerializeToString())
+    return AioRpcError(code, Metadata(), trailing, text)
 
 
 class FakeStub:
@@ -93,6 +116,12 @@ class FakeStub:
 
     async def ResetOffsets(self, request: Any, timeout: float) -> Any:
         self.asked.append(request)
+        if request.group_id in FAILING:
+            code, message = FAILING[request.group_id]
+            detail = errors_pb2.ErrorDetail(code=code, message=message)
+            if len(self.asked) > 1:
+                raise failed(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            raise failed(grpc.StatusCode.UNAVAILABLE, message, detail)
         return pb.ResetOffsetsResponse(
             partitions=[pb.PlannedReset(topic="t", partition=0, new_offset=3, end_offset=9, note="to the end")],
             executed=request.execute,
@@ -194,6 +223,22 @@ def test_where_a_group_goes_on(
     assert (request.execute, plan.executed, plan.members) == (False, False, 2)
     (planned,) = plan.partitions
     assert (planned.old_offset, planned.new_offset, planned.note, planned.error) == (None, 3, "to the end", None)
+
+
+def test_what_does_not_exist_is_said_at_once(admin: headrace.AdminClient, stub: FakeStub) -> None:
+    with pytest.raises(UnknownTopicOrPartition, match="'x' does not exist"):
+        admin.reset_offsets("unknown", "x", to="latest")
+    assert len(stub.asked) == 1
+
+
+def test_the_last_thing_said_is_raised_and_not_our_own_timeout(stub: FakeStub) -> None:
+    transport: Any = FakeTransport(stub)
+    with headrace.AdminClient(_transport=transport, default_api_timeout_ms=500) as admin:
+        with pytest.raises(CoordinatorNotAvailable, match="no coordinator has shard 3"):
+            admin.reset_offsets("unled", "t", to="latest")
+        assert len(stub.asked) > 1
+        with pytest.raises(RequestTimedOut):
+            admin.reset_offsets("unled", "t", to="latest", execute=True)
 
 
 def test_offsets_per_partition_are_carried_out_when_told(admin: headrace.AdminClient, stub: FakeStub) -> None:

@@ -32,6 +32,7 @@ from headrace.errors import (
     ClientClosed,
     ErrorCode,
     HeadraceError,
+    Kind,
     NotFound,
     Rejected,
     WaitTimedOut,
@@ -407,6 +408,7 @@ class AdminClient(GroupAdmin):
         settings, clock = self._settings, self._clock
         deadline_ms = clock.monotonic_ms() + settings.default_api_timeout_ms
         pause_ms: float = max(1, settings.retry_backoff_ms)
+        told: HeadraceError | None = None
         while True:
             left_ms = deadline_ms - clock.monotonic_ms()
             try:
@@ -417,11 +419,13 @@ class AdminClient(GroupAdmin):
             except grpc.RpcError as failed:
                 error = error_from_rpc(failed)
                 self._stub = None
-                safe = error.retriable if not change else error.code in SAFE_TO_REPEAT
+                safe = error.code in SAFE_TO_REPEAT if change else error.retriable and error.kind is not Kind.NOT_FOUND
             except HeadraceError as failed_to_find:
                 error, safe, found = failed_to_find, failed_to_find.retriable, False
+            if not change and error.code is not ErrorCode.REQUEST_TIMED_OUT:
+                told = error
             if not safe or left_ms <= pause_ms:
-                raise error
+                raise told or error  # what was said before says more than our own last timeout
             if not found:
                 await clock.sleep_ms(pause_ms)
                 pause_ms = min(pause_ms * 2, max(1, settings.retry_backoff_max_ms))

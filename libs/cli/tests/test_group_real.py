@@ -1,0 +1,92 @@
+"""``headrace group`` on a real cluster, from the first look to the last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import headrace
+from headrace_cli.app import app
+from headrace_cli.local import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("group") / "data", brokers=1, restart=False) as started:
+        with (
+            headrace.Producer(started.bootstrap_servers) as producer,
+            headrace.AdminClient(started.bootstrap_servers) as admin,
+        ):
+            admin.create_topic("flights", 2)
+            for n in range(50):
+                producer.send("flights", b"%d" % n, partition=0)
+            producer.flush(10)
+        yield started
+
+
+@pytest.fixture
+def run(cluster: LocalCluster) -> Run:
+    def invoke(*argv: str, code: int = 0, stdin: str | None = None) -> Any:
+        bootstrap = ",".join(cluster.bootstrap_servers)
+        result = CliRunner().invoke(app, ["group", *argv, "--bootstrap", bootstrap], input=stdin)
+        assert result.exit_code == code, result.output
+        return result
+
+    return invoke
+
+
+def test_looking_makes_nothing_and_says_how_groups_come_to_be(run: Run, cluster: LocalCluster) -> None:
+    assert "there are no groups" in run("list").stderr
+    assert "headrace group list" in run("describe", "billing", code=3).stderr
+    run("lag", "billing", code=3)
+    run("delete", "billing", "--yes", code=3)
+    run("reset", "billing", "-t", "flights", "--to-latest")
+    with headrace.AdminClient(cluster.bootstrap_servers) as admin:
+        assert [t.name for t in admin.list_topics(include_internal=True)] == ["flights"]
+
+
+def test_a_group_from_its_first_offset_to_its_end(run: Run, tmp_path: Path) -> None:
+    assert "carries it out" in run("reset", "billing", "-t", "flights", "--to-earliest").stderr
+    run("lag", "billing", code=3)
+    run("reset", "billing", "-t", "flights", "--to-earliest", "--execute")
+    rows = json.loads(run("lag", "billing", "-o", "json").stdout)
+    assert [(r["partition"], r["committed_offset"], r["end_offset"], r["lag"]) for r in rows] == [
+        (0, 0, 50, 50),
+        (1, 0, 0, 0),
+    ]
+    assert rows[0]["lag_seconds"] > 0 == rows[1]["lag_seconds"]
+    run("reset", "billing", "-t", "flights:0", "--shift-by", "20", "--execute")
+    saved = run("export", "billing").stdout
+    assert saved == "flights,0,20\nflights,1,0\n"
+    run("reset", "billing", "--all-topics", "--to-latest", "--execute")
+    assert "0 records behind in all" in run("lag", "billing").stderr
+    (tmp_path / "saved.csv").write_text(saved)
+    run("reset", "billing", "--from-file", str(tmp_path / "saved.csv"), "--execute")
+    assert "30 records behind in all" in run("lag", "billing").stderr
+    run("reset", "billing", "--all-topics", "--by-duration", "1d", "--execute")
+    assert run("export", "billing").stdout == "flights,0,0\nflights,1,0\n"
+    assert "billing" in run("list", "--state", "empty").stdout
+    assert "it has no members" in run("describe", "billing").stderr
+    run("delete-offsets", "billing", "-t", "flights:1", "--yes")
+    assert run("export", "billing").stdout == "flights,0,0\n"
+    run("delete-offsets", "billing", "-t", "flights:1", "-t", "nothing", "--yes", code=3)
+    run("delete", "billing", "--yes")
+    run("describe", "billing", code=3)
+
+
+def test_what_cannot_be_reset_says_why(run: Run) -> None:
+    assert "headrace topic list" in run("reset", "g", "-t", "nope", "--to-latest", code=3).stderr
+    assert "has no partition 9" in run("reset", "g", "-t", "flights:9", "--to-latest", code=3).stderr
+    assert "nothing is committed" in run("reset", "g", "-t", "flights", "--shift-by", "1", code=2).stderr
+    assert "name the topics" in run("reset", "g", "--all-topics", "--to-latest", code=2).stderr
+    no_zone = run("reset", "g", "-t", "flights", "--to-datetime", "2026-01-01T00:00:00", code=2)
+    assert "zone" in no_zone.stderr
