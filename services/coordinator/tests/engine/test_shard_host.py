@@ -7,6 +7,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,6 +23,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import Offset, PartitionId
 from headrace_common.core.murmur2 import partition_for
+from headrace_common.testing.clock import FakeClock
 from headrace_coordinator.adapters.memory_cluster import MemoryCluster, MemoryLogEnds, topic_id_of
 from headrace_coordinator.adapters.memory_shard_log import MemoryPartition, MemoryShardLogs
 from headrace_coordinator.core.effects import ConsumerStanding, Message
@@ -29,7 +31,7 @@ from headrace_coordinator.core.events import ConsumerHeartbeat, Left, OffsetToCo
 from headrace_coordinator.core.values import Subscription
 from headrace_coordinator.engine.coordinator import Committer
 from headrace_coordinator.engine.lag import LagWatch
-from headrace_coordinator.engine.shard_host import Phase
+from headrace_coordinator.engine.shard_host import STALL_GRACE_MS, Phase
 from headrace_coordinator.engine.streams import MESSAGES_MAX, MemberStream
 from headrace_coordinator.testing.standalone import Running, running_engine
 
@@ -48,10 +50,10 @@ class World:
     stack: AsyncExitStack
     logs: MemoryShardLogs = field(default_factory=MemoryShardLogs)
 
-    async def engine(self, node_id: int = 1, *, epoch: int | None = None, **options: float) -> Running:
+    async def engine(self, node_id: int = 1, *, epoch: int | None = None, **options: Any) -> Running:
         cluster = MemoryCluster(shards=SHARDS, topics={"t": 3, "u": 2})
         running: Running = await self.stack.enter_async_context(
-            running_engine(cluster, self.logs, node_id=node_id, **options)  # type: ignore[arg-type]  # by name
+            running_engine(cluster, self.logs, node_id=node_id, **options)
         )
         if epoch is not None:
             cluster.give(node_id, *range(SHARDS), epoch=epoch)
@@ -68,7 +70,7 @@ async def world() -> AsyncIterator[World]:
         yield World(stack)
 
 
-async def serving(world: World, node_id: int = 1, epoch: int = 1, **options: float) -> Running:
+async def serving(world: World, node_id: int = 1, epoch: int = 1, **options: Any) -> Running:
     running = await world.engine(node_id, epoch=epoch, **options)
     await running.until_served(*range(SHARDS))
     return running
@@ -480,3 +482,29 @@ async def test_lag_is_measured_in_records_and_bounded(world: World) -> None:
     assert watch.census.groups_left_out == 1
     assert watch.census.shards == {"serving": SHARDS}
     assert watch.census.groups == {"EMPTY": 2}
+
+
+# --- time -------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_standstill_heartbeats_are_read_before_sessions_are_judged(world: World) -> None:
+    clock = FakeClock()
+    running = await serving(world, clock=clock)
+    stream = join(running, "m", "t")
+    epoch = (await standing(stream)).member_epoch
+    session_ms = running.coordinator._around.settings.group_consumer_session_timeout_ms
+    await clock.until_asleep()
+    standstill(clock, session_ms + 5_000)
+    await clock.advance(0)  # the timer fires, late
+    assert running.coordinator.listing([])[0][0].members == 1
+    beat(running, stream, "m", epoch)
+    assert (await standing(stream)).error is None
+    await clock.advance(STALL_GRACE_MS)
+    assert running.coordinator.listing([])[0][0].members == 1
+    await clock.advance(session_ms + 1)
+    assert running.coordinator.listing([])[0][0].members == 0
+
+
+def standstill(clock: FakeClock, ms: float) -> None:
+    """Time passes and nobody runs."""
+    clock._move_to(clock.monotonic_ms() + ms)

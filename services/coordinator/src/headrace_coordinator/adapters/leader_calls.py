@@ -84,8 +84,9 @@ class LeaderCalls:
                 if not _passes(error):
                     raise
                 tries += 1
-                say = log.warning if tries % _WARN_EVERY == 0 else log.info
-                say("asking the leader again: %s", error, extra={"partition": self.where, "tries": tries})
+                if tries == 1 or tries % _WARN_EVERY == 0:
+                    say = log.info if tries == 1 else log.warning
+                    say("asking the leader again: %s", error, extra={"partition": self.where, "tries": tries})
             pause = backoff_ms(tries, first_ms=PAUSE_MS_FIRST, ms_max=PAUSE_MS_MAX)
             await first_of(self._clock.sleep_ms(pause), self._until_other(leader))
 

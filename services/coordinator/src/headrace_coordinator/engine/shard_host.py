@@ -24,6 +24,7 @@ from typing import Final
 from headrace_common.core.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    Fenced,
     FencedWriter,
     HeadraceError,
     NotCoordinator,
@@ -180,9 +181,12 @@ class ShardHost:
         Something a member said; what it leads to comes over its stream.
 
         Raises:
+            NotCoordinator: the stream was of another host, or of another time.
             HeadraceError: as ``check_serving``.
         """
         self.check_serving()
+        if event.stream not in self._streams:
+            raise NotCoordinator(f"shard {self.number} has moved meanwhile; find the group's coordinator anew")
         self._inbox.append(event)
         self._filled.set()
 
@@ -396,7 +400,8 @@ class ShardHost:
 
 
 def _refuses(effect: Effect) -> bool:
-    return isinstance(effect, Send) and effect.message.error is not None
+    """Whether it tells a member that it is out, or somebody else."""
+    return isinstance(effect, Send) and isinstance(effect.message.error, Fenced)
 
 
 def _replayed(core: Shard, latest: Mapping[bytes, bytes | None]) -> Shard:
