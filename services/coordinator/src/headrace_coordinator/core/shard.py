@@ -120,7 +120,8 @@ class Shard:
         Apply ``event`` and return what must now be done, in order.
 
         Raises:
-            RecordDamaged, UnsupportedVersion: from ``Loaded``, if a replayed record cannot be read.
+            RecordDamaged, UnsupportedVersion: from ``Loaded`` (or ``patterns`` and ``TopicsChanged`` before it), if a
+                replayed record cannot be read.
         """
         match event:
             case TopicsChanged():
