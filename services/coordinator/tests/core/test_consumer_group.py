@@ -272,6 +272,13 @@ def test_a_known_member_that_joins_again_holds_nothing_and_gets_a_newer_epoch(w:
     assert held(w, 2) == (3, None)
 
 
+def test_a_join_that_is_repeated_over_the_same_stream_takes_nothing_away(w: World) -> None:
+    two(w)
+    assert w.enter(1, "a").assignment == parts({"t": [0, 1]})
+    assert w.description().generation == 2
+    assert not w.inbox
+
+
 # --- time -----------------------------------------------------------------------------------------------------
 
 

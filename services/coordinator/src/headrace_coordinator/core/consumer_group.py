@@ -201,8 +201,12 @@ class ConsumerGroup(ConsumerMoves):
         fault = self._join_fault(event, old)
         if fault is not None:
             return fault
-        if old is not None and (self.streams.of(old.member_id) or 0) > event.stream:
-            self._closing.append(CloseStream(self.group_id, event.stream))
+        own = None if old is None else self.streams.of(old.member_id)
+        if old is not None and own is not None and own >= event.stream:
+            if own == event.stream:
+                self._joined_twice(old, event)
+            else:
+                self._closing.append(CloseStream(self.group_id, event.stream))
             return None
         member = self._newcomer(event)
         holder = self._holder(event.instance_id)
@@ -226,6 +230,13 @@ class ConsumerGroup(ConsumerMoves):
             self._bump(event.at)
         self._answer(member, event.stream, whole=True)
         return None
+
+    def _joined_twice(self, member: ConsumerMember, event: ConsumerHeartbeat) -> None:
+        """It is a member over this very stream, and was not told otherwise since: what it holds stays its own."""
+        self._heard(member, event.at)
+        if self._update(member, event):
+            self._bump(event.at)
+        self._answer(member, event.stream, whole=True)
 
     def _join_fault(self, event: ConsumerHeartbeat, old: ConsumerMember | None) -> HeadraceError | None:
         if not event.member_id:
