@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -124,3 +125,32 @@ async def test_groups_and_offsets_are_forgotten(groups: Any) -> None:
     refused(await groups.client.delete("/v1/groups/live?confirm=live"), 409, "NON_EMPTY_GROUP")
     assert (await groups.client.delete("/v1/groups/g?confirm=g")).status_code == 204
     refused(await groups.client.delete("/v1/groups/g?confirm=g"), 404, "GROUP_ID_NOT_FOUND")
+
+
+@pytest.mark.parametrize("group", ["team/app", "ü b", "a?b#c", "..", "%2F", "lag", "a/offsets"])
+async def test_a_group_may_have_any_name(groups: Any, group: str) -> None:
+    groups.coordinators.commit(group, {("t", 0): 495})
+    url = f"/v1/groups/{quote(group, safe='')}".replace("/..", "/%2E%2E")
+    assert (await groups.client.get(url)).json()["group"] == group
+    assert (await groups.client.get(f"{url}/lag")).json()["total_lag"] == 5
+    done = await groups.client.post(f"{url}/offsets/reset", json={"to": "latest", "execute": True})
+    assert done.json()["group"] == group
+    assert groups.coordinators.committed(group) == {("t", 0): 500}
+    assert (await groups.client.delete(url, params={"confirm": group})).status_code == 204
+
+
+async def test_positions_that_cannot_be_told_are_not_moved(groups: Any) -> None:
+    fetch = groups.coordinators.fetch_offsets
+
+    async def pending(*given: Any) -> Any:
+        answer = await fetch(*given)
+        answer.offsets[0].error, answer.offsets[0].message = 88, "a transaction has an offset pending there"
+        return answer
+
+    groups.coordinators.fetch_offsets = pending
+    url = "/v1/groups/g/offsets/reset"
+    refused(await groups.client.post(url, json={"to": "latest"}), 503, "UNSTABLE_OFFSET_COMMIT", "pending")
+    lag = (await groups.client.get("/v1/groups/g/lag")).json()["partitions"]
+    assert [(p["lag"], p["error"] and p["error"]["code"]) for p in lag] == [(None, "UNSTABLE_OFFSET_COMMIT"), (0, None)]
+    other = {"to": "latest", "topics": [{"topic": "t", "partitions": [1]}]}
+    assert (await groups.client.post(url, json=other)).status_code == 200

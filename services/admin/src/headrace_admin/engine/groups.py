@@ -93,8 +93,9 @@ class Groups:
 
     async def listing(self, states: Iterable[pb.GroupState.ValueType] = ()) -> Listing:
         """The groups of all coordinators, or those in some states."""
-        image = self.cluster.image
-        owners, unanswered = _owners(image)
+        if not await self.coordination.any_groups():
+            return Listing((), ())
+        owners, unanswered = _owners(self.cluster.image)
         request = pb.ListGroupsRequest(states=states)
         asked = sorted(set(owners.values()))
         said = dict(zip(asked, await asyncio.gather(*(self._listed(c, request) for c in asked)), strict=True))

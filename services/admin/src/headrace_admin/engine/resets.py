@@ -75,6 +75,7 @@ class Resets:
             target = Since(max(0, self._clock.now_ms() - target.duration_ms))
         members: Sequence[pb.MemberDescription] = ()
         committed: dict[TopicPartition, int] = {}
+        failed: Mapping[TopicPartition, HeadraceError] = {}
         new_group = False
         try:
             standing = await self._groups.standing(group_id)
@@ -83,9 +84,12 @@ class Resets:
         else:
             members = standing.described.members
             committed = {p: c.offset for p, c in standing.committed.items()}
+            failed = standing.failed
         if execute and members:
             raise _busy(group_id, members)
-        wanted = chosen(named, _counts(await self._image(named, target)), committed, target)
+        counts = _counts(await self._image(named, target))
+        wanted = chosen(named, counts, {*committed, *failed}, target)
+        _all({p: failed[p] for p in wanted if p in failed})
         planned = plan(target, await self._found(wanted, committed, target))
         if not execute:
             return Reset(tuple(map(Moved, planned)), False, len(members), new_group)

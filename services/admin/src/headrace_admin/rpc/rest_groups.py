@@ -1,4 +1,9 @@
-"""``/v1/groups``: who reads together, how far they are behind, and where they go on."""
+"""
+``/v1/groups``: who reads together, how far they are behind, and where they go on.
+
+A group's id may be any text, slashes included; the routes that have something after it come first, so that only an id
+that ends in ``/lag`` is not described here (the command and gRPC do it).
+"""
 
 from __future__ import annotations
 
@@ -43,15 +48,7 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
         states = [] if state is None else [pb.GroupState.Value(state.upper())]
         return views.listing_out(await groups.listing(states))
 
-    @routes.get("/{group}", operation_id="describe_group")
-    async def describe_group(group: GroupPath) -> shapes.Group:
-        """A group with its members and what they hold."""
-        described = (await groups.describe([group]))[group]
-        if isinstance(described, HeadraceError):
-            raise described
-        return views.group_out(described)
-
-    @routes.get("/{group}/lag", operation_id="describe_group_lag")
+    @routes.get("/{group:path}/lag", operation_id="describe_group_lag")
     async def describe_group_lag(
         group: GroupPath,
         topic: Annotated[list[str], Query(default_factory=list, max_length=100, description="Only these topics.")],
@@ -61,20 +58,28 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
         described, lags = await groups.lag(group, topic, ages=seconds)
         return views.lag_out(described, lags)
 
+    @routes.get("/{group:path}", operation_id="describe_group")
+    async def describe_group(group: GroupPath) -> shapes.Group:
+        """A group with its members and what they hold."""
+        described = (await groups.describe([group]))[group]
+        if isinstance(described, HeadraceError):
+            raise described
+        return views.group_out(described)
+
 
 def _changing(routes: APIRouter, groups: Groups, resets: Resets) -> None:
-    @routes.post("/{group}/offsets/reset", operation_id="reset_offsets")
+    @routes.post("/{group:path}/offsets/reset", operation_id="reset_offsets")
     async def reset_offsets(group: GroupPath, body: shapes.Reset) -> shapes.ResetPlan:
         """Plan where a group goes on, or, with `execute`, set it. Also makes a group that does not exist yet."""
         reset = await resets.reset(group, named(body.topics), target_of(body), execute=body.execute)
         return views.reset_out(group, reset)
 
-    @routes.post("/{group}/offsets/delete", operation_id="delete_offsets")
+    @routes.post("/{group:path}/offsets/delete", operation_id="delete_offsets")
     async def delete_offsets(group: GroupPath, body: shapes.DeleteOffsets) -> shapes.OffsetOutcomes:
         """Forget committed offsets of topics that no member subscribes to. Each succeeds or fails by itself."""
         return views.outcomes_out(group, await groups.delete_offsets(group, named(body.topics)))
 
-    @routes.delete("/{group}", operation_id="delete_group", status_code=status.HTTP_204_NO_CONTENT)
+    @routes.delete("/{group:path}", operation_id="delete_group", status_code=status.HTTP_204_NO_CONTENT)
     async def delete_group(
         group: GroupPath,
         confirm: Annotated[str, Query(max_length=249, description="The group's id once more.")] = "",
