@@ -153,3 +153,50 @@ async def test_sigterm_gives_the_shards_away_first(cluster: Cluster) -> None:
     for group_id in owners:
         assert await commit(cluster, group_id, 2, but=node_id) != node_id
     assert not [line for line in cluster.of(node_id).log().splitlines() if '"level":"error"' in line]
+
+
+async def test_a_shards_partition_loses_its_leader(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path, brokers=3, coordinators=1) as cluster:
+        await cluster.create_topic("t", 4)
+        await commit(cluster, "g", 1)
+        committing = asyncio.ensure_future(_commit_all(cluster, range(2, 200)))
+        await _until_committed(cluster, 20)
+        await cluster.brokers[1].stop(signal.SIGKILL)
+        await _until_committed(cluster, 100)
+        await cluster.brokers[1].start()
+        await cluster.brokers[2].stop(signal.SIGKILL)
+        await committing
+        assert await committed(cluster, "g") == {199}
+        await cluster.of(1).stop(signal.SIGKILL)
+        await cluster.of(1).start()
+        assert await committed(cluster, "g") == {199}
+
+
+async def _commit_all(cluster: Cluster, offsets: range) -> None:
+    for offset in offsets:
+        await commit(cluster, "g", offset)
+
+
+async def _until_committed(cluster: Cluster, offset: int) -> None:
+    async with asyncio.timeout(60):
+        while min(await committed(cluster, "g")) < offset:
+            await asyncio.sleep(0.01)
+
+
+async def test_groups_go_on_without_a_controller(cluster: Cluster) -> None:
+    await commit(cluster, "g", 1)
+    _, stub = await cluster.find("h")
+    await until_answered(lambda: stub.FetchOffsets(pb.FetchOffsetsRequest(group_id="h")))
+    member, state = await join(stub, "h", "m")
+    await cluster.controller.stop(signal.SIGKILL)
+    shard = (await stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=["h"]))).groups[0].shard
+    before = await cluster.log_end("__consumer_offsets", shard)
+    async with asyncio.timeout(30):  # the log grows once heartbeats are answered by proofs: the tenure is over
+        while await cluster.log_end("__consumer_offsets", shard) == before:
+            beat = pb.ConsumerHeartbeat(member_id="m", member_epoch=state.member_epoch)
+            await member.write(pb.MembershipRequest(group_id="h", consumer_heartbeat=beat))
+            answer = await member.read()
+            assert isinstance(answer, pb.MembershipResponse)
+            assert answer.consumer_state.error == 0
+    assert await commit(cluster, "g", 2) in {1, 2}
+    assert await committed(cluster, "g") == {2}

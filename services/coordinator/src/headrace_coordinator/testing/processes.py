@@ -143,6 +143,14 @@ class Cluster:
         coordinator: CoordinatorAsyncStub = CoordinatorStub(self.channel(at))
         return found.coordinator, coordinator
 
+    async def log_end(self, topic: str, partition: int) -> int:
+        """Where a partition that the first broker leads ends."""
+        stub: Any = BrokerStub(self.channel(self.brokers[0].address))
+        found = await stub.Metadata(broker_pb2.MetadataRequest(topics=[topic]))
+        ask = broker_pb2.ListOffsetsPartition(topic_id=found.topics[0].topic_id, partition=partition, timestamp_ms=-1)
+        answer = await stub.ListOffsets(broker_pb2.ListOffsetsRequest(partitions=[ask]))
+        return int(answer.partitions[0].offset)
+
     def of(self, node_id: int) -> Process:
         """The coordinator of that number."""
         return self.coordinators[node_id - 1]
