@@ -48,7 +48,7 @@ from headrace._core.group_messages import (
     Warn,
 )
 from headrace._core.holdings import Holdings
-from headrace_common.core.errors import HeadraceError, RequestTimedOut
+from headrace_common.core.errors import HeadraceError, Kind, RequestTimedOut
 
 REJOIN_GRACE_MS: Final = 3_000
 """The coordinator's ``group.rejoin.grace.ms``: so long it keeps the place of a member whose stream broke."""
@@ -297,6 +297,8 @@ class Membership:
 
     def _fail(self, error: HeadraceError) -> None:
         """Only the application can help."""
+        if error.kind is not Kind.FENCED and self.connected:
+            self._say_good_bye(str(error), coming_back=False)
         self.phase = Phase.FAILED
         self.failure = error
         self._end_stream()
