@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 import headrace
-from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
+from headrace_admin.adapters.grpc_coordinators import CHANNELS_MAX, GrpcCoordinators
 from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.ports import CoordinatorPlace, Coordinators
@@ -271,6 +271,18 @@ async def test_one_that_is_away_is_an_unknown_outcome(kind: str) -> None:
         way.twin.down.add(1)
         with pytest.raises(NetworkFailed):
             await commit(way, "g", {("t", 0): 5})
+
+
+async def test_channels_are_bounded() -> None:
+    coordinators = GrpcCoordinators(1)
+    for port in range(1, CHANNELS_MAX + 9):
+        with pytest.raises((NetworkFailed, RequestTimedOut)):
+            await coordinators.list_groups(
+                CoordinatorPlace(NodeId(port), Endpoint("127.0.0.1", port)), pb.ListGroupsRequest()
+            )
+    assert coordinators.channels == CHANNELS_MAX
+    await coordinators.close()
+    assert coordinators.channels == 0
 
 
 async def test_a_coordinator_that_moved_is_asked_where_it_is() -> None:

@@ -12,7 +12,7 @@ from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.adapters.memory_reading import TIME_ZERO_MS
 from headrace_admin.core.resets import At, Earliest, Given, Latest, ShiftBy, Since
 from headrace_admin.engine.coordination import Coordination
-from headrace_admin.engine.groups import Groups
+from headrace_admin.engine.groups import AGES_AT_ONCE_MAX, Groups
 from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.resets import Ago, Resets
 from headrace_common.core.errors import (
@@ -25,6 +25,7 @@ from headrace_common.core.errors import (
     NetworkFailed,
     NonEmptyGroup,
     NotFound,
+    Overloaded,
     Rejected,
     UnknownTopicOrPartition,
 )
@@ -184,6 +185,29 @@ class TestLag:
             ("t", None, ErrorCode.LEADER_NOT_AVAILABLE),
             ("t", 1, None),
         ]
+
+    async def test_many_lookups_of_ages_at_once_are_refused_and_not_queued(self, world: World) -> None:
+        world.cluster.make_groups_topic()
+        world.coordinators.commit("g", {T0: 495})
+        fetch, gate, waiting = world.cluster.fetch, asyncio.Event(), 0
+
+        async def slow(*given: object) -> object:
+            nonlocal waiting
+            waiting += 1
+            await gate.wait()
+            return await fetch(*given)  # type: ignore[arg-type]  # passed on as they came
+
+        world.cluster.fetch = slow  # type: ignore[method-assign, assignment]  # it takes its time
+        running = [asyncio.ensure_future(world.groups.lag("g")) for _ in range(AGES_AT_ONCE_MAX)]
+        while waiting < AGES_AT_ONCE_MAX:
+            await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await world.groups.lag("g")
+        _, (without,) = await world.groups.lag("g", ages=False)
+        gate.set()
+        for _, (one,) in await asyncio.gather(*running):
+            assert (one.lag, one.lag_ms is None) == (without.lag, False)
+        assert (await world.groups.lag("g"))[1][0].lag_ms is not None
 
     async def test_some_topics_and_without_ages(self, world: World) -> None:
         world.cluster.make_groups_topic()

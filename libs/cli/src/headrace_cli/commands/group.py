@@ -17,6 +17,9 @@ from headrace_cli.session import Session
 if TYPE_CHECKING:
     from headrace_cli.group_view import Row
 
+LOOK_MS = 20_000
+"""The admin service waits 15 s for a coordinator that is on its way, and says then what is missing."""
+
 HELP = "Consumer groups: who reads, how far they are behind, and where they go on"
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id")]
@@ -50,7 +53,7 @@ def list_(
     """List the groups of all coordinators. Ends with 4 where some could not be asked."""
     from headrace_cli import group_view as view
 
-    with session.admin() as admin:
+    with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
         found = view.list_groups(admin, state or [])
     if session.output is Output.TABLE:
         session.show(found["groups"], empty="there are no groups; a consumer with a group_id makes one")
@@ -67,7 +70,7 @@ def describe(session: Session, group: Group) -> None:
     """Show a group: its state, and its members with what they hold."""
     from headrace_cli import group_view as view
 
-    with session.admin() as admin:
+    with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
         found = view.describe(admin, group)
     if session.output is not Output.TABLE:
         session.show(found)
@@ -91,7 +94,7 @@ def lag(
     """Show how far groups are behind, per partition: in records, and in seconds."""
     from headrace_cli import group_view as view
 
-    with session.admin() as admin:
+    with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
         rows = [row for group in groups for row in view.lag(admin, group, topic or [], ages=seconds)]
     if session.output is Output.TABLE:
         columns = ["topic", "partition", "committed_offset", "end_offset", "lag"]
@@ -196,7 +199,7 @@ def export(session: Session, group: Group, topic: Topics = None) -> None:
     from headrace_cli import group_view as view
     from headrace_cli.offset_file import write_offsets
 
-    with session.admin() as admin:
+    with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
         offsets = view.committed(admin, group, topic or [])
     if session.output is not Output.TABLE:
         session.show([{"topic": t, "partition": n, "offset": o} for t, n, o in offsets])

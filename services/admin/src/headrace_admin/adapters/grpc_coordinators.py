@@ -1,15 +1,15 @@
-"""The ``Coordinators`` port: one channel per coordinator, at the address that a broker or the image gave for it."""
+"""The ``Coordinators`` port: one channel per address that a broker or the image gave for a coordinator."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from headrace_admin.ports import CoordinatorPlace
-from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import coordinator_pb2 as pb
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
+CHANNELS_MAX: Final = 64
+"""Addresses that are kept; coordinators that start again may have new ones."""
+
+
 class GrpcCoordinators:
-    """Channels are opened when first used and closed with ``close``, or when the coordinator has moved."""
+    """
+    Channels are opened when first used and closed with ``close``. One that has not been used for longest is closed when
+    there are too many, and not when a coordinator has moved: calls may still be under way there.
+    """
 
     def __init__(self, timeout_ms: float) -> None:
         self._timeout = timeout_ms / 1_000
-        self._channels: dict[NodeId, tuple[Endpoint, grpc.aio.Channel]] = {}
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
 
     async def list_groups(self, place: CoordinatorPlace, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
         """The groups of its shards."""
@@ -61,16 +68,19 @@ class GrpcCoordinators:
     async def close(self) -> None:
         """Close all channels."""
         while self._channels:
-            _, (_, channel) = self._channels.popitem()
-            await channel.close()
+            await self._channels.popitem()[1].close()
+
+    @property
+    def channels(self) -> int:
+        """How many are open."""
+        return len(self._channels)
 
     async def _call(self, place: CoordinatorPlace, ask: Callable[[CoordinatorAsyncStub], Awaitable[A]]) -> A:
-        known = self._channels.get(place.id)
-        if known is None or known[0] != place.endpoint:
-            self._channels[place.id] = (place.endpoint, open_channel(str(place.endpoint)))
-            if known is not None:
-                await known[1].close()
-        stub: CoordinatorAsyncStub = CoordinatorStub(self._channels[place.id][1])
+        channel = self._channels.pop(place.endpoint, None) or open_channel(str(place.endpoint))
+        self._channels[place.endpoint] = channel  # now the last to be closed
+        if len(self._channels) > CHANNELS_MAX:
+            await self._channels.pop(next(iter(self._channels))).close()
+        stub: CoordinatorAsyncStub = CoordinatorStub(channel)
         try:
             return await ask(stub)
         except grpc.RpcError as failure:

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from headrace_admin.core.lag import Committed, Owner, PartitionLag, age_ms, lags
 from headrace_admin.engine.coordination import Coordination
-from headrace_admin.engine.log_offsets import LogOffsets
+from headrace_admin.engine.log_offsets import Answers, LogOffsets
 from headrace_admin.ports import Cluster, CoordinatorPlace, Coordinators
 from headrace_common.core.errors import (
     CoordinatorLoading,
@@ -23,6 +23,7 @@ from headrace_common.core.errors import (
     HeadraceError,
     NetworkFailed,
     NotFound,
+    Overloaded,
     Rejected,
     error_for,
 )
@@ -34,6 +35,8 @@ from headrace_proto.v1 import errors_pb2
 
 Described: TypeAlias = pb.GroupDescription | HeadraceError
 
+AGES_AT_ONCE_MAX: Final = 8
+"""Groups whose ages are looked up at one time: each may hold some megabytes of batches."""
 GROUPS_MAX: Final = 1_000
 """Groups of one request."""
 _LIST_MS_MAX: Final = 5_000.0
@@ -78,7 +81,7 @@ class Standing:
 
 
 class Groups:
-    """Stateless; any number of calls at one time on one event loop."""
+    """Any number of calls at one time on one event loop, ``AGES_AT_ONCE_MAX`` of which look up ages."""
 
     def __init__(
         self, cluster: Cluster, coordinators: Coordinators, coordination: Coordination, logs: LogOffsets, clock: Clock
@@ -88,6 +91,7 @@ class Groups:
         self.coordination = coordination
         self.logs = logs
         self._clock = clock
+        self._reading = 0
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -195,7 +199,7 @@ class Groups:
 
     async def _aged(self, found: Sequence[PartitionLag]) -> list[PartitionLag]:
         unread = {one.partition: one.first_unread for one in found if one.first_unread is not None}
-        written = await self.logs.written_ms(unread) if unread else {}
+        written = await self._written_ms(unread) if unread else {}
         now_ms = self._clock.now_ms()
         aged = []
         for one in found:
@@ -205,6 +209,16 @@ class Groups:
             else:
                 aged.append(replace(one, lag_ms=age_ms(one, said, now_ms)))
         return aged
+
+    async def _written_ms(self, unread: Mapping[TopicPartition, int]) -> Answers[int | None]:
+        """Raises: ``Overloaded``: as many are being read already as there may be."""
+        if self._reading >= AGES_AT_ONCE_MAX:
+            raise Overloaded(f"the ages of {self._reading} groups are being looked up; try again, or leave ages out")
+        self._reading += 1
+        try:
+            return await self.logs.written_ms(unread)
+        finally:
+            self._reading -= 1
 
     # --- forgetting -----------------------------------------------------------------------------------------------
 
