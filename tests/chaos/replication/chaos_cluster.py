@@ -21,6 +21,7 @@ from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
 ASK_SECONDS = 1.0
+RACKS = {1: "rack-1", 2: "rack-2", 3: "rack-3"}
 LOOK_SECONDS = 0.1
 
 

@@ -17,12 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import grpc
-from chaos_cluster import LOOK_SECONDS, Chaos
+from chaos_cluster import LOOK_SECONDS, RACKS, Chaos
 from chaos_faults import DOWN_SECONDS, Act
+from chaos_replicas import Unreadable, read_all
 
 from headrace_proto.v1 import broker_pb2 as pb
 
 WHOLE_SECONDS = 40.0
+STOP_SECONDS = 10.0
+READS_MAX = 5
 
 
 def flip_bit(chaos: Chaos, path: Path) -> None:
@@ -66,8 +69,40 @@ def damage(pattern: str, harm: Callable[[Chaos, Path], None], *, clean: bool = F
         chaos.say(f"{name} found {found} logs damaged, {seen} were seen as damaged from outside")
         if finds and not found:
             chaos.problems.append(f"{name} did not find the damage: its log says nothing of it")
+        if not finds:
+            await _read_until_sound(chaos, broker)
 
     return act
+
+
+async def _read_until_sound(chaos: Chaos, broker: int) -> None:
+    """What a start does not look at is found when it is read: the broker stops over it, and copies that log anew."""
+    name = f"broker-{broker}"
+    for _ in range(READS_MAX):
+        lost = await _lost(chaos, broker)
+        if lost is None:
+            return
+        chaos.say(f"{name} found it when it was read: {lost}")
+        deadline = time.monotonic() + STOP_SECONDS
+        while chaos.cluster.process(name).alive() and time.monotonic() < deadline:
+            await asyncio.sleep(LOOK_SECONDS)
+        if chaos.cluster.process(name).alive():
+            chaos.problems.append(f"{name} goes on with a batch that it cannot read")
+            return
+        await chaos.start(name)
+        await _watch(chaos, broker)
+    chaos.problems.append(f"{name} is not sound after {READS_MAX} starts")
+
+
+async def _lost(chaos: Chaos, broker: int) -> str | None:
+    """What the broker says when all its copies are read; None: nothing is wrong with them."""
+    topic = (await chaos.newest()).topics[0]
+    holders = {p.partition: list(p.replicas) for p in topic.partitions}
+    try:
+        await read_all({broker: chaos.addresses[broker]}, RACKS, topic.topic_id, holders)
+    except Unreadable as error:
+        return str(error)
+    return None
 
 
 async def wipe(chaos: Chaos) -> None:

@@ -15,6 +15,10 @@ from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 READ_BYTES = 4 << 20
 
 
+class Unreadable(AssertionError):
+    """A broker does not hand out what it has; the text says what it says."""
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """One replica as it was read."""
@@ -45,11 +49,13 @@ async def read_copy(stub: BrokerStub, broker: int, rack: str, topic_id: bytes, p
         )
         await call.write(ask)
         answer = await asyncio.wait_for(call.read(), 10)
-        assert isinstance(answer, pb.FetchResponse), f"broker {broker} ended the stream"
+        if not isinstance(answer, pb.FetchResponse):
+            raise Unreadable(f"broker {broker} ended the stream")
         if not answer.partitions:  # nothing is new: nothing more is there
             break
         [result] = answer.partitions
-        assert not result.error, f"broker {broker}, partition {partition}: {result.error} {result.message}"
+        if result.error:
+            raise Unreadable(f"broker {broker}, partition {partition}: {result.error} {result.message}")
         start, end = result.log_start_offset, result.high_watermark
         for batch in result.batches:
             header = read_header(batch)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos_availability import SECOND, Gap, longest_gap, per_second, strip
-from chaos_cluster import Chaos
+from chaos_cluster import RACKS, Chaos
 from chaos_faults import Fault
 from chaos_history import History, Writer, read_histories
 from chaos_network import HERE, Network, network
@@ -37,7 +37,6 @@ CONSUMERS: Mapping[int, str] = {11: "", 12: "rack-2"}
 READER = 15
 RATE = 10.0
 """Records a second to each partition from each producer."""
-RACKS = {1: "rack-1", 2: "rack-2", 3: "rack-3"}
 SMALL_DISK_BYTES = 256 << 20
 IN_SYNC_SECONDS = 30.0
 STEADY_SECONDS = 2.0
