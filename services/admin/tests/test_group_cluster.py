@@ -80,11 +80,11 @@ def committed(http: httpx.Client, group: str) -> dict[int, int]:
     return {p["partition"]: p["committed_offset"] for p in found["partitions"]}
 
 
-class Member:
-    """A member of the server-side protocol, held open until it is closed."""
+class Stream:
+    """A membership stream to the group's coordinator, held open until it is closed."""
 
-    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
-        self._group, self._id = group, str(uuid4())
+    def __init__(self, cluster: LocalCluster, group: str) -> None:
+        self._group = group
         self._requests: Any = _Requests()
         with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
             stub = broker_pb2_grpc.BrokerStub(channel)
@@ -94,22 +94,73 @@ class Member:
             )
         self._channel = grpc.insecure_channel(f"{found.endpoint.host}:{found.endpoint.port}")
         self._answers = coordinator_pb2_grpc.CoordinatorStub(self._channel).Membership(self._requests)
-        self._beat(0, subscription=pb.ConsumerSubscription(topics=[topic]), owned=pb.PartitionSet())
+
+    def say(self, **request: Any) -> None:
+        self._requests.put(pb.MembershipRequest(group_id=self._group, **request))
+
+    def hear(self, kind: str) -> Any:
         for answer in self._answers:
-            if answer.consumer_state.assignment.topics:
-                break
+            if answer.WhichOneof("response") == kind:
+                return getattr(answer, kind)
+        raise AssertionError("the stream ended")
+
+    def close(self) -> None:
+        self._answers.cancel()
+        self._channel.close()
+
+
+class ConsumerMember(Stream):
+    """Of the server-side protocol; holds all of a topic."""
+
+    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
+        super().__init__(cluster, group)
+        self._id = str(uuid4())
+        self._beat(0, subscription=pb.ConsumerSubscription(topics=[topic]), owned=pb.PartitionSet())
+        while not self.hear("consumer_state").assignment.topics:
+            pass
 
     def _beat(self, epoch: int, **more: Any) -> None:
-        beat = pb.ConsumerHeartbeat(
-            member_id=self._id, member_epoch=epoch, rebalance_timeout_ms=60_000, client_id="reader", **more
+        self.say(
+            consumer_heartbeat=pb.ConsumerHeartbeat(
+                member_id=self._id, member_epoch=epoch, rebalance_timeout_ms=60_000, client_id="reader", **more
+            )
         )
-        self._requests.put(pb.MembershipRequest(group_id=self._group, consumer_heartbeat=beat))
 
     def leave(self) -> None:
         self._beat(-1)
-        next(self._answers)
-        self._answers.cancel()
-        self._channel.close()
+        self.hear("consumer_state")
+        self.close()
+
+
+class ClassicMember(Stream):
+    """Of the classic protocol; alone, so that it leads, and takes all of a topic."""
+
+    def __init__(self, cluster: LocalCluster, group: str, topic: str) -> None:
+        super().__init__(cluster, group)
+        subscription = pb.ClassicSubscription(topics=[topic], generation=-1)
+        join = pb.ClassicJoin(
+            group_instance_id="desk-1",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=60_000,
+            protocols=[pb.ClassicProtocol(name="range", subscription=subscription)],
+            client_id="reader",
+        )
+        self.say(classic_join=join)
+        joined = self.hear("classic_joined")
+        assert joined.error == 0, joined
+        self._id = joined.member_id
+        assignment = pb.ClassicAssignment(partitions=[pb.TopicPartitions(topic=topic, partitions=[0, 1])])
+        own = pb.ClassicMemberAssignment(member_id=self._id, assignment=assignment)
+        sync = pb.ClassicSync(
+            member_id=self._id, group_instance_id="desk-1", generation=joined.generation, assignments=[own]
+        )
+        self.say(classic_sync=sync)
+        assert self.hear("classic_synced").error == 0
+
+    def leave(self) -> None:
+        self.say(leave=pb.LeaveGroup(member_id=self._id, group_instance_id="desk-1", permanently=True))
+        self.hear("left")
+        self.close()
 
 
 class _Requests:
@@ -175,14 +226,27 @@ def test_trimmed_records_are_not_lag_and_plans_begin_at_the_first_that_is_left(
     assert (moved["new_offset"], moved["note"]) == (55, "0 is below the first record: to 55")
 
 
+@pytest.mark.parametrize(
+    ("kind", "protocol", "instance", "assignor"),
+    [(ConsumerMember, "consumer", None, "uniform"), (ClassicMember, "classic", "desk-1", "range")],
+)
 def test_a_living_group_is_shown_and_left_alone(
-    cluster: LocalCluster, http: httpx.Client, topic: str, group: str
+    cluster: LocalCluster,
+    http: httpx.Client,
+    topic: str,
+    group: str,
+    kind: Any,
+    protocol: str,
+    instance: str | None,
+    assignor: str,
 ) -> None:
     reset(http, group, topics=[{"topic": topic}], to="earliest", execute=True)
-    member = Member(cluster, group, topic)
+    member = kind(cluster, group, topic)
     shown = http.get(f"/v1/groups/{group}").json()
     (one,) = shown["members"]
-    assert (shown["protocol"], one["client_id"], one["topics"]) == ("consumer", "reader", [topic])
+    assert (shown["protocol"], shown["assignor"], shown["state"]) == (protocol, assignor, "stable")
+    assert (one["client_id"], one["group_instance_id"], one["topics"]) == ("reader", instance, [topic])
+    assert (shown["assignment_epoch"] is None, one["member_epoch"] is None) == (protocol == "classic",) * 2
     assert one["client_address"].startswith("127.0.0.1:")
     assert one["assigned"] == [{"topic": topic, "partitions": [0, 1]}]
     assert {p["client_id"] for p in http.get(f"/v1/groups/{group}/lag").json()["partitions"]} == {"reader"}
