@@ -1,9 +1,12 @@
-"""The allocator is told to keep what is freed."""
+"""The allocator is told to keep what is freed, and the collector what it need not look at."""
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+
+from headrace_common.runtime.memory import long_lived
 
 PROBE = """
 import resource
@@ -25,3 +28,21 @@ def test_large_blocks_are_used_again_instead_of_being_mapped_anew() -> None:
     ).stdout.split()
     assert kept == "True"
     assert int(faults) < 50 * 2048 // 4, "pages of 50 blocks of 8 MiB would be 102400 faults"
+
+
+def test_the_collector_never_looks_at_what_is_made_to_live_long() -> None:
+    """Also where two such times overlap."""
+    gc.unfreeze()
+    try:
+        with long_lived():
+            with long_lived():
+                one = [[n] for n in range(1_000)]
+            assert not gc.isenabled()
+            two = [[n] for n in range(1_000)]
+        assert gc.isenabled()
+        assert gc.get_freeze_count() >= 2_000
+        seen = {id(found) for found in gc.get_objects()}
+        assert id(one) not in seen
+        assert id(two[0]) not in seen
+    finally:
+        gc.unfreeze()

@@ -19,7 +19,7 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.logs import configure_logs
-from headrace_common.runtime.memory import keep_freed_memory
+from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
@@ -47,6 +47,7 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
     """Run one coordinator until ``stop`` is set; resources close in reverse order of opening."""
     configure_logs("coordinator", config.node_id, config.server.log_level)
     keep_freed_memory()
+    take_turns_quickly()
     async with AsyncExitStack() as stack:
         metrics = stack.enter_context(open_metrics("coordinator", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("coordinator", config.node_id, config.otlp_endpoint))

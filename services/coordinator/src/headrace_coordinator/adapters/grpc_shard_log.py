@@ -36,7 +36,8 @@ from headrace_proto.v1 import errors_pb2
 
 ATTEMPT_MS_MAX: Final = 3_000
 """How long one request to a leader may take before it is sent again."""
-READ_BYTES: Final = 4 << 20
+READ_BYTES: Final = 1 << 20
+"""What one answer brings; more would keep the event loop waiting while it is taken in."""
 READ_WAIT_MS: Final = 500
 NO_TIMESTAMP: Final = -1
 _SEQUENCES: Final = 2**31

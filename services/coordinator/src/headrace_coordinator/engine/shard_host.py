@@ -30,9 +30,11 @@ from headrace_common.core.errors import (
     NotCoordinator,
     Overloaded,
 )
+from headrace_common.core.ids import Offset
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
+from headrace_common.runtime.memory import long_lived
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_coordinator.core.effects import (
     Answer,
@@ -274,15 +276,7 @@ class ShardHost:
         began = clock.monotonic_ms()
         until = await shard_log.take_over()
         self._proved_until_ms = began + PROVED_MS
-        latest: dict[bytes, bytes | None] = {}
-        records = 0
-        async for part in shard_log.read(until):
-            records += len(part.keys)
-            latest.update((key, value) for key, value in zip(part.keys, part.values, strict=True) if key is not None)
-            await clock.sleep_ms(0)
-        # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
-        core = await asyncio.to_thread(_replayed, Shard(self.number, self._around.settings), latest)
-        del latest
+        core, records = await self._read(shard_log, until)
         self._core = core
         self._outbox = Outbox(core.group_record, self._show)
         self.phase = Phase.SERVING
@@ -293,6 +287,19 @@ class ShardHost:
         self._around.measures.loaded(records, spent)
         about = {"shard": self.number, "epoch": self.epoch, "records": records, "ms": round(spent)}
         log.info("shard is served", extra=about)
+
+    async def _read(self, shard_log: ShardLog, until: Offset) -> tuple[Shard, int]:
+        """The state machine as the log has it, and how many records that were."""
+        latest: dict[bytes | None, bytes | None] = {}
+        records = 0
+        async for part in shard_log.read(until):
+            records += len(part.keys)
+            latest.update(zip(part.keys, part.values, strict=True))
+            await self._around.clock.sleep_ms(0)
+        # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
+        with long_lived():
+            core = await asyncio.to_thread(_replayed, Shard(self.number, self._around.settings), latest)
+        return core, records
 
     async def _serve(self) -> None:
         """Handle what comes in, for ever."""
@@ -404,13 +411,13 @@ def _refuses(effect: Effect) -> bool:
     return isinstance(effect, Send) and isinstance(effect.message.error, Fenced)
 
 
-def _replayed(core: Shard, latest: Mapping[bytes, bytes | None]) -> Shard:
+def _replayed(core: Shard, latest: Mapping[bytes | None, bytes | None]) -> Shard:
     """
     ``core`` with the records taken in and read.
 
     Raises:
         RecordDamaged, UnsupportedVersion: a record cannot be read.
     """
-    core.replay((key, value) for key, value in latest.items() if value is not None)
+    core.replay((key, value) for key, value in latest.items() if key is not None and value is not None)
     core.patterns()  # reads them
     return core
