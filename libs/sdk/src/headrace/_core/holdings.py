@@ -29,14 +29,20 @@ class Holdings:
         self._offsets: Mapping[TopicPartition, Committed | None] | None = None
 
     @property
+    def taken(self) -> Partitions:
+        """What it holds, or begins to hold at this moment: nobody else may have it."""
+        busy = self._busy
+        return self.held | busy.partitions if busy is not None and busy.kind is Kind.ASSIGN else self.held
+
+    @property
     def claimed(self) -> Partitions:
         """What it holds or was promised."""
-        return self.held | (self.target or NOTHING)
+        return self.taken | (self.target or NOTHING)
 
     @property
     def to_release(self) -> bool:
         """Whether something is held that must go."""
-        return self.lost or bool(self.target is not None and self.held - self.target)
+        return self.lost or bool(self.target is not None and self.taken - self.target)
 
     @property
     def settled(self) -> bool:
@@ -74,9 +80,11 @@ class Holdings:
         return None
 
     def begin(self) -> Job | None:
-        """The application does it now; ``did`` follows."""
-        self._busy = self.job()
-        return self._busy
+        """The application does it now; ``did`` follows. None: nothing is due, or the last is not done yet."""
+        job = self.job()
+        if job is not None:
+            self._busy = job
+        return job
 
     def did(self, job: Job) -> None:
         """The job is done."""

@@ -224,8 +224,7 @@ class Membership:
 
     def _offer(self) -> None:
         """After anything: tell the application of its job, and ask where new partitions start."""
-        lookup = self.holdings.look_up()
-        if lookup is not None and self.failure is None:
+        if self.failure is None and (lookup := self.holdings.look_up()) is not None:
             self._do(lookup)
         if self.holdings.job() is not None:
             self._do(Notify())

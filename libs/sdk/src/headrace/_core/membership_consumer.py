@@ -67,7 +67,7 @@ class ConsumerMembership(Membership):
             self._news = True
 
     def _beat(self, now_ms: float, *, whole: bool = False) -> None:
-        owned, subscription = self.holdings.held, (self.topics, self.pattern)
+        owned, subscription = self.holdings.taken, (self.topics, self.pattern)
         new_subscription = whole or subscription != self._said_subscription
         report = Report(
             self.member_id,
@@ -112,7 +112,7 @@ class ConsumerMembership(Membership):
         return pattern, topics
 
     def _assigned(self, assignment: Partitions, now_ms: float) -> None:
-        revoked_unheard = self.holdings.claimed - self.holdings.held - assignment
+        revoked_unheard = self.holdings.claimed - self.holdings.taken - assignment
         self.holdings.aim(assignment)
         self._do(Notify())
         if revoked_unheard and not self.holdings.to_release:
