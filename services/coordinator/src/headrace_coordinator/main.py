@@ -14,11 +14,12 @@ from dataclasses import replace
 from typing import Final
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
-from headrace_common.runtime.logs import configure_logs
+from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
@@ -41,6 +42,8 @@ from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_se
 VERSION: Final = "0.1.0"
 SERVICE: Final = "headrace.v1.Coordinator"
 UNREGISTER_MS_MAX: Final = 1_500.0
+
+_log = logger(__name__)
 
 
 async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
@@ -98,7 +101,7 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
         tasks.start(_join(coordinator, client, node, server, config), name="join")
         try:
             await run_until(stop, tasks)
-            await client.leave(config.shutdown_ms_max)
+            await _leave(client, config.shutdown_ms_max)
         finally:
             draining.set()
             coordinator.stop()
@@ -120,6 +123,16 @@ async def _join(
         Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=node.metrics), config.server.ready_file
     )
     await coordinator.follow()
+
+
+async def _leave(client: ControllerClient, timeout_ms: float) -> None:
+    """Give the shards up; then take this process off the list, so that it is not counted among those that are away."""
+    if client.registered is None or not await client.leave(timeout_ms):
+        return
+    try:
+        await client.unregister(timeout_ms=UNREGISTER_MS_MAX)
+    except HeadraceError as error:
+        _log.info("the registration stays until its session ends: %s", error)
 
 
 def _node(config: CoordinatorConfig, who: Who, grpc: Endpoint, metrics: Endpoint | None) -> Node:

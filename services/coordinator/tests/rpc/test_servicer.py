@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from headrace_common.core.errors import ErrorCode, HeadraceError, InvalidGroupId, NotCoordinator, Rejected
+from headrace_common.core.errors import (
+    ErrorCode,
+    HeadraceError,
+    InvalidGroupId,
+    NotCoordinator,
+    Rejected,
+)
 from headrace_common.rpc.status import error_from_rpc
 from headrace_coordinator.testing.standalone import Running, standalone_coordinator
 from headrace_proto.v1 import coordinator_pb2 as pb
@@ -225,6 +233,19 @@ async def test_bytes_that_are_no_message(running: Running) -> None:
         assert isinstance(error_from_rpc(error.value), Rejected)
 
 
+async def test_a_flood_of_requests_waits_in_its_own_stream(running: Running, stub: Any) -> None:
+    async with member(stub) as one, member(stub, "h") as two:
+        await one.say(consumer_heartbeat=consumer("m", 0))
+        epoch = (await one.hear()).consumer_state.member_epoch
+        for _ in range(2_000):
+            await one.say(consumer_heartbeat=consumer("m", epoch))
+        await two.say(consumer_heartbeat=consumer("m", 0))
+        assert (await two.hear()).consumer_state.error == 0
+        for _ in range(2_000):
+            assert (await one.hear()).consumer_state.error == 0
+    assert running.tasks.failure is None
+
+
 async def test_a_newer_stream_replaces_the_older(stub: Any) -> None:
     async with member(stub) as one, member(stub) as two:
         await one.say(consumer_heartbeat=consumer("m", 0))
@@ -242,6 +263,34 @@ async def test_a_shard_that_moves_ends_its_streams_with_the_reason(running: Runn
         with pytest.raises(NotCoordinator):
             await one.hear()
         assert isinstance(await failure(stub.FetchOffsets(pb.FetchOffsetsRequest(group_id=GROUP))), NotCoordinator)
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=6), st.integers(0, 200))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+async def test_mangled_requests_are_answered_or_refused_and_break_nothing(
+    running: Running, harm: list[tuple[int, int]], cut: int
+) -> None:
+    said = [
+        pb.MembershipRequest(group_id=GROUP, consumer_heartbeat=consumer("m", 0, rack="r", assignor="range")),
+        pb.MembershipRequest(group_id="h", classic_join=classic()),
+        pb.MembershipRequest(group_id="h", leave=pb.LeaveGroup(member_id="x")),
+    ]
+    async with running.channel() as channel:
+        for request in said:
+            raw = bytearray(request.SerializeToString())
+            for at, byte in harm:
+                raw[at % len(raw)] = byte
+            call: Any = channel.stream_stream("/headrace.v1.Coordinator/Membership")()
+            await call.write(bytes(raw[: len(raw) - cut % len(raw)]))
+            await call.done_writing()
+            with suppress(TimeoutError):  # a join may have to wait for others
+                async with asyncio.timeout(0.2):
+                    with suppress(grpc.RpcError):
+                        await call.read()
+            if call.done():
+                assert await call.code() is not grpc.StatusCode.INTERNAL
+            call.cancel()
+    assert running.tasks.failure is None
 
 
 # --- unary ------------------------------------------------------------------------------------------------------

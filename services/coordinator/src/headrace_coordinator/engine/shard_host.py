@@ -48,9 +48,14 @@ from headrace_coordinator.core.effects import (
 )
 from headrace_coordinator.core.events import (
     AdminEvent,
+    ClassicHeartbeat,
+    ClassicJoined,
+    ClassicSynced,
     CommitAsked,
+    ConsumerHeartbeat,
     Event,
     GroupDeletionAsked,
+    Left,
     Loaded,
     MemberEvent,
     OffsetsAsked,
@@ -81,6 +86,7 @@ STALL_GRACE_MS: Final = 1_000.0
 
 PROVED: Final = (OffsetsAsked, CommitAsked, OffsetsDeletionAsked, GroupDeletionAsked)
 """Events whose answers, refusals too, must be current."""
+MEMBER_REQUESTS: Final = (ConsumerHeartbeat, ClassicHeartbeat, ClassicJoined, ClassicSynced, Left)
 
 log = logger(__name__)
 
@@ -187,8 +193,10 @@ class ShardHost:
             HeadraceError: as ``check_serving``.
         """
         self.check_serving()
-        if event.stream not in self._streams:
+        stream = self._streams.get(event.stream)
+        if stream is None:
             raise NotCoordinator(f"shard {self.number} has moved meanwhile; find the group's coordinator anew")
+        stream.taken()
         self._inbox.append(event)
         self._filled.set()
 
@@ -350,6 +358,8 @@ class ShardHost:
         self._outbox.take(effects, proof=proof)
         if self._outbox.append_wanted:
             self._append_wanted.set()
+        if isinstance(event, MEMBER_REQUESTS) and (stream := self._streams.get(event.stream)) is not None:
+            stream.handled()
 
     def _surely_ours(self) -> bool:
         return self._around.clock.monotonic_ms() < max(self._around.cluster.tenure_until_ms, self._proved_until_ms)

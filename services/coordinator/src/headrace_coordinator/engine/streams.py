@@ -13,6 +13,8 @@ from typing import Final
 from headrace_common.core.errors import HeadraceError, Overloaded
 from headrace_coordinator.core.effects import Message
 
+REQUESTS_MAX: Final = 16
+"""Requests of one member that may wait to be handled; then its stream is not read."""
 MESSAGES_MAX: Final = 64
 """Messages that may wait for one member. It has few requests under way, and news come seldom."""
 
@@ -30,6 +32,24 @@ class MemberStream:
         self._changed = asyncio.Event()
         self._closed = False
         self._error: HeadraceError | None = None
+        self._requests = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def taken(self) -> None:
+        """A request was taken in."""
+        self._requests += 1
+        if self._requests >= REQUESTS_MAX:
+            self._room.clear()
+
+    def handled(self) -> None:
+        """One that was taken in has been handled."""
+        self._requests -= 1
+        self._room.set()
+
+    async def room(self) -> None:
+        """Wait until another request may be read. When the stream has ended, whoever waits is cancelled."""
+        await self._room.wait()
 
     @property
     def ended(self) -> bool:

@@ -75,6 +75,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
                 protocol = _checked(request, first.group_id, protocol)
                 event = decode.member_event(request, stream, self._coordinator.moment(), self._coordinator.fresh_id)
                 self._coordinator.say(stream, event)
+                await stream.room()
                 request = await _next(context)
         except grpc.aio.BaseError:
             stream.close()  # the connection is gone
