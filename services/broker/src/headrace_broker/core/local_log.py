@@ -138,15 +138,22 @@ class LocalLog:
         sealed, opened = self.segments.roll(self.log_end, now_ms)
         return [PutSegment(self.log, sealed), PutSegment(self.log, opened), *self.snapshot(), self.state()]
 
-    def start_at(self, offset: Offset, boundary: Offset) -> list[LogWrite | ForgetBelow]:
-        """Records below ``offset`` are gone; ``boundary`` is the base of the batch that holds it."""
+    def start_at(
+        self, offset: Offset, boundary: Offset, producers: tuple[ProducerRow, ...] | None = None
+    ) -> list[LogWrite | ForgetBelow]:
+        """
+        Records below ``offset`` are gone; ``boundary`` is the base of the batch that holds it.
+
+        ``producers``: as they were before ``boundary``; None: a segment begins there, so there is a snapshot.
+        """
         assert boundary <= offset, "the log start is in the batch at the boundary"
         self.log_start = offset
         effects: list[LogWrite | ForgetBelow] = [self.state()]
         if boundary > self.first_batch:
             self.first_batch = boundary
             self.segments.drop_below(boundary)
-            effects += self.snapshot()  # what producers sent before it stays known after a restart
+            # What producers sent before stays known after a restart, and after a cut of all that follows.
+            effects += self.snapshot() if producers is None else [PutProducers(self.log, boundary, producers)]
             effects.append(DropPrefix(self.log, boundary))
         effects.append(ForgetBelow(offset))
         return effects

@@ -186,8 +186,8 @@ class Partition(LocalLog):
                 return self._truncate(event)
             case Emptied():
                 return self._empty(event)
-            case TrimAsked(offset, boundary):
-                return self._trim(offset, boundary)
+            case TrimAsked():
+                return self._trim(event)
             case RetentionChecked(now_ms, producers_before_ms):
                 self.producers.expire(producers_before_ms)
                 return self._retain(now_ms)
@@ -450,12 +450,12 @@ class Partition(LocalLog):
 
     # --- what may go --------------------------------------------------------------------------------------
 
-    def _trim(self, offset: Offset, boundary: Offset) -> list[Effect]:
-        if offset > self.high_watermark:
-            raise OffsetOutOfRange(f"offset {offset} is above the high watermark {self.high_watermark}")
-        if offset <= self.log_start:
+    def _trim(self, event: TrimAsked) -> list[Effect]:
+        if event.offset > self.high_watermark:
+            raise OffsetOutOfRange(f"offset {event.offset} is above the high watermark {self.high_watermark}")
+        if event.offset <= self.log_start:
             return []
-        return [*self.start_at(offset, boundary)]
+        return [*self.start_at(event.offset, event.boundary, event.producers)]
 
     def _retain(self, now_ms: int) -> list[Effect]:
         if self.leading is None:

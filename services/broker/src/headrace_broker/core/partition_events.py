@@ -11,7 +11,7 @@ from math import inf
 
 from headrace_broker.core.leadership import Assignment, Proposal
 from headrace_broker.core.producers import Producers
-from headrace_broker.core.rows import NO_TOKEN, LogWrite
+from headrace_broker.core.rows import NO_TOKEN, LogWrite, ProducerRow
 from headrace_broker.core.segments import Segments
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
@@ -162,6 +162,8 @@ class TrimAsked:
 
     offset: Offset
     boundary: Offset
+    producers: tuple[ProducerRow, ...] | None = None
+    """As they were before ``boundary``; None: a snapshot of that is there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Final
 
 from headrace_broker.core.leadership import Assignment
 from headrace_broker.core.measures import Measures, PartitionGauges
-from headrace_broker.core.partition import Partition, segment_rows
-from headrace_broker.core.partition_events import CheckpointAsked, TrimAsked
+from headrace_broker.core.partition import segment_rows
+from headrace_broker.core.partition_events import CheckpointAsked
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
@@ -25,6 +25,7 @@ from headrace_broker.engine.follow import ImageFollower
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
+from headrace_broker.engine.rebuilding import trimmed
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.storage_loop import StorageLoop
@@ -195,14 +196,10 @@ class Broker:
             if offset < -1:
                 raise OffsetOutOfRange(f"offset {offset} is negative; -1 means the high watermark")
             start = core.high_watermark if offset == -1 else Offset(offset)
-            await self.loop.post(replica, TrimAsked(start, self._boundary(core, start)))
+            await self.loop.post(replica, trimmed(self._store, core, start, self._clock.now_ms()))
             return Trimmed(partition, core.log_start)
         except HeadraceError as error:
             return Trimmed(partition, error=error)
-
-    def _boundary(self, core: Partition, offset: Offset) -> Offset:
-        row = self._store.floor(core.log, offset) if core.log_start <= offset < core.log_end else None
-        return offset if row is None or row.next_offset <= offset else row.base_offset
 
     def logs(self, topics: Sequence[TopicId]) -> list[Replica]:
         """The logs of these topics, or all of them, strays included."""

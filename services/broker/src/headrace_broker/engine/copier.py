@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position
-from headrace_broker.core.partition_events import BatchesCopied, Emptied, TrimAsked, Truncated
-from headrace_broker.engine.rebuilding import batch_boundary, rebuilt
+from headrace_broker.core.partition_events import BatchesCopied, Emptied, Truncated
+from headrace_broker.engine.rebuilding import batch_boundary, rebuilt, trimmed
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.throttle import Throttle
@@ -325,7 +325,7 @@ class Copier:
             core = one.replica.core
             start = min(one.log_start, core.high_watermark)
             if start > core.log_start and core.following == (self.leader, one.leader_epoch):
-                steps.append((one.replica, TrimAsked(start, batch_boundary(self._store, core, start))))
+                steps.append((one.replica, trimmed(self._store, core, start, self._clock.now_ms())))
         if steps:
             await self._loop.post_all(steps)
 

@@ -1,11 +1,11 @@
 """
-What depends on the end of a log, found anew for an earlier end. Called before a log is cut, and at opening.
+What depends on the end of a log, found anew for an earlier end. Called before a log is cut or trimmed, and at opening.
 """
 
 from __future__ import annotations
 
 from headrace_broker.core.local_log import LocalLog, segment_rows
-from headrace_broker.core.partition_events import Rebuilt
+from headrace_broker.core.partition_events import Rebuilt, TrimAsked
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import IndexRow, LogId, SegmentRow
 from headrace_broker.core.segments import Segments
@@ -15,10 +15,7 @@ from headrace_common.core.ids import Offset
 
 def rebuilt(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt:
     """Producers and segments as they are when the log ends at ``end``; reads a snapshot and the index rows after it."""
-    at, rows = store.producers_before(log.log, end) or (log.log_start, ())
-    producers = Producers(rows)
-    since = rows_since(store, log.log, at, end)
-    producers.replay(since, now_ms)
+    producers, since = _producers_at(store, log, end, now_ms)
     last = store.floor(log.log, Offset(end - 1)) if end > log.first_batch else None
     kept = [row for row in segment_rows(log) if row.base_offset < end]
     if kept and kept[-1].end_offset is not None and kept[-1].end_offset > end:
@@ -26,6 +23,28 @@ def rebuilt(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt
         kept.append(SegmentRow(open_again.base_offset, open_again.created_at_ms))
     segments = Segments.recovered(kept, last, end, now_ms, log.segments.roll_jitter_ms)
     return Rebuilt(producers, segments, sum(row.size for row in since))
+
+
+def trimmed(store: LogStore, log: LocalLog, offset: Offset, now_ms: int) -> TrimAsked:
+    """
+    What trims a log to ``offset``.
+
+    What producers sent before goes with the batches that it would be found from, so it is written down as of where the
+    log then begins: a later cut of the end must not take it along.
+    """
+    boundary = batch_boundary(store, log, offset)
+    if boundary <= log.first_batch:
+        return TrimAsked(offset, boundary)
+    return TrimAsked(offset, boundary, _producers_at(store, log, boundary, now_ms)[0].snapshot())
+
+
+def _producers_at(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> tuple[Producers, list[IndexRow]]:
+    """All producers as they were before ``end``, and the rows since their last snapshot."""
+    at, rows = store.producers_before(log.log, end) or (log.log_start, ())
+    producers = Producers(rows)
+    since = rows_since(store, log.log, at, end)
+    producers.replay(since, now_ms)
+    return producers, since
 
 
 def rows_since(store: LogStore, log: LogId, start: Offset, end: Offset) -> list[IndexRow]:
