@@ -348,6 +348,16 @@ def test_a_stream_that_breaks_while_joining_joins_again() -> None:
     assert [type(request) for request in sent(d.open())] == [Beat, Join], "a sync that was lost is a join"
 
 
+def test_a_join_that_nobody_answers_is_made_again() -> None:
+    d = Dialogue(EAGER)
+    d.subscribe()
+    d.open()
+    d.now = d.machine.last_poll_ms = 300_000
+    assert d.machine.due_ms() == 306_000
+    assert d.tick(5_999) == []
+    assert d.tick(1) == [Connect(0)]
+
+
 def test_who_is_not_polled_leaves_and_the_next_poll_joins_anew() -> None:
     d = Dialogue(EAGER)
     d.member(0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from headrace._core.group_errors import Remedy, remedy_for
 from headrace._core.group_messages import (
@@ -32,7 +33,10 @@ from headrace._core.group_messages import (
     TopicsSeen,
 )
 from headrace._core.membership import ACTIVE, Membership, Phase
-from headrace_common.core.errors import ErrorCode, HeadraceError, InconsistentGroupProtocol
+from headrace_common.core.errors import ErrorCode, HeadraceError, InconsistentGroupProtocol, RequestTimedOut
+
+JOIN_ALLOWANCE_MS: Final = 5_000
+"""A join waits for all members, each of which may take its max.poll.interval.ms, and then for so long."""
 
 
 class ClassicMembership(Membership):
@@ -53,6 +57,7 @@ class ClassicMembership(Membership):
         """Why it has to join once more as soon as it may."""
         self._still_known = ""
         """The member id after the next ``_forget_membership``."""
+        self._join_sent_ms = 0.0
         self._beaten_in = -1
         """The generation of the last heartbeat."""
 
@@ -77,7 +82,7 @@ class ClassicMembership(Membership):
         if self.generation >= 0:
             self._beat(now_ms)
         if self.phase is Phase.JOINING:
-            self._send_join("the connection to the coordinator was opened")
+            self._send_join("the connection to the coordinator was opened", now_ms)
 
     def _rejoin(self, reason: str, now_ms: float) -> None:
         """Let go of what must be let go of, then join."""
@@ -96,12 +101,13 @@ class ClassicMembership(Membership):
         if self.phase is Phase.PREPARING:
             self.phase = Phase.JOINING
             if self.connected:
-                self._send_join(self._again or "")
+                self._send_join(self._again or "", now_ms)
         elif self.phase is Phase.MEMBER and self._again is not None:
             self._rejoin(self._again, now_ms)
 
-    def _send_join(self, reason: str) -> None:
+    def _send_join(self, reason: str, now_ms: float) -> None:
         self._again = None
+        self._join_sent_ms = now_ms
         self._joined_topics = self.subscribed
         topics = set(self._joined_topics)
         held = frozenset(tp for tp in self.holdings.claimed if tp.topic in topics)
@@ -123,6 +129,20 @@ class ClassicMembership(Membership):
         elif self.leads and any(event.counts.get(t, 0) != count for t, count in self._assigned_from.items()):
             self._rejoin("a topic has another number of partitions", event.now_ms)
 
+    def due_ms(self) -> float | None:
+        """Also when a join has been unanswered for too long."""
+        due = super().due_ms()
+        if due is None or self.phase is not Phase.JOINING or not self.connected:
+            return due
+        return min(due, self._join_sent_ms + self.settings.max_poll_interval_ms + JOIN_ALLOWANCE_MS)
+
+    def _tick(self, now_ms: float) -> None:
+        limit_ms = self.settings.max_poll_interval_ms + JOIN_ALLOWANCE_MS
+        if self.phase is Phase.JOINING and self.connected and now_ms >= self._join_sent_ms + limit_ms:
+            self._broke(RequestTimedOut(f"the coordinator did not answer a join within {limit_ms} ms"), now_ms)
+        else:
+            super()._tick(now_ms)
+
     # --- what the coordinator says ------------------------------------------------------------------------------------
 
     def _answered(self, answer: Answer, now_ms: float) -> None:
@@ -138,8 +158,6 @@ class ClassicMembership(Membership):
 
     def _joined(self, answer: Joined, now_ms: float) -> None:
         if answer.error is not None:
-            if remedy_for(answer.error) is Remedy.START_OVER and not self.member_id:
-                return  # to a join of before
             self._refused(answer.error, now_ms)
             return
         if answer.protocol not in self.settings.assignors:

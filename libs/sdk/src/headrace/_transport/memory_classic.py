@@ -115,8 +115,12 @@ class MemoryClassicGroup:
 
     def remove(self, member_id: str) -> None:
         """It left, or is out."""
-        if self.members.pop(member_id, None) is not None:
-            self._rebalance()
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        if member.joins:
+            self._answer_join(member.line, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._rebalance()
 
     # --- rebalances -----------------------------------------------------------------------------------------------
 
@@ -140,7 +144,10 @@ class MemoryClassicGroup:
     def _give_up(self, number: int) -> None:
         """Whoever has not joined in time is out."""
         if number == self._rounds and self.state == pb.PREPARING_REBALANCE:
-            self.members = {m.member_id: m for m in self.members.values() if m.joins}
+            late = [m for m in self.members.values() if not m.joins]
+            for member in late:
+                del self.members[member.member_id]
+                _say_state(member.line, ErrorCode.UNKNOWN_MEMBER_ID, self.generation)
             self._complete()
 
     def _complete(self) -> None:

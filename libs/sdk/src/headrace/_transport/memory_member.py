@@ -49,6 +49,8 @@ class Member:
     assigned: frozenset[TopicPartition] = frozenset()
     releasing: frozenset[TopicPartition] = frozenset()
     """Taken away, and not given up yet."""
+    unconfirmed: frozenset[TopicPartition] = frozenset()
+    """Given, and not reported to be held yet: a report without it may be older than the gift, so it stays."""
     away: bool = False
     """A static member that has said that it will be back."""
 

@@ -74,7 +74,9 @@ class MemoryTargetGroup:
         if request.HasField("assignor"):
             member.assignor = request.assignor
         if request.HasField("owned"):
-            member.releasing &= partitions_in(request.owned.topics)
+            owned = partitions_in(request.owned.topics)
+            member.releasing &= owned
+            member.unconfirmed -= owned
         if (member.topics, member.pattern, member.assignor) != before:
             self._aim()
         self._reconcile()
@@ -92,6 +94,7 @@ class MemoryTargetGroup:
             self._target[member.member_id] = self._target.pop(old.member_id, frozenset())
             member.topics, member.pattern, member.assignor = old.topics, old.pattern, old.assignor
             member.epoch, member.assigned = old.epoch, old.assigned
+            member.unconfirmed = old.assigned
         self.members[member.member_id] = member
         return None
 
@@ -102,7 +105,7 @@ class MemoryTargetGroup:
         if member is None:
             return
         if request.member_epoch == LEAVE_STATIC:
-            member.away, member.releasing = True, frozenset()
+            member.away, member.releasing, member.unconfirmed = True, frozenset(), frozenset()
         else:
             self.remove(request.member_id)
 
@@ -149,16 +152,19 @@ class MemoryTargetGroup:
         """Move every member as far as it can go, and tell those that moved."""
         before = {m.member_id: (m.epoch, m.assigned) for m in self.members.values()}
         for member in self.members.values():
-            gone = member.assigned - self._target[member.member_id]
+            gone = member.assigned - self._target[member.member_id] - member.unconfirmed
             member.assigned -= gone
             if not member.away:
                 member.releasing |= gone
         for member in self.members.values():
-            if member.releasing:
+            if member.releasing or member.assigned - self._target[member.member_id]:
                 continue
             member.epoch = self.generation
             taken = {tp for m in self.members.values() if m is not member for tp in m.assigned | m.releasing}
-            member.assigned = frozenset(self._target[member.member_id] - taken)
+            assigned = frozenset(self._target[member.member_id] - taken)
+            if not member.away:
+                member.unconfirmed = (member.unconfirmed & assigned) | (assigned - member.assigned)
+            member.assigned = assigned
         for member in self.members.values():
             if (member.epoch, member.assigned) != before[member.member_id]:
                 self._say(member, whole=True)

@@ -1,0 +1,294 @@
+"""
+Members and a coordinator in every order of events: no partition is read by two, and all is read in the end.
+
+The machines are the real ones; the coordinator is the one in memory; lines between them hold messages back, break, and
+lose what is on them. Applications do their jobs late, in two moments (taken, done).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import TopicPartition
+from headrace._core.group_messages import (
+    Broke,
+    Closing,
+    Compute,
+    Computed,
+    Connect,
+    Did,
+    Event,
+    HangUp,
+    Job,
+    Kind,
+    LookedUp,
+    LookUp,
+    Opened,
+    Send,
+    Subscribed,
+    Ticked,
+    Told,
+    TopicsSeen,
+)
+from headrace._core.membership_classic import ClassicMembership
+from headrace._core.membership_consumer import ConsumerMembership
+from headrace._transport.memory_classic import MemoryClassicGroup
+from headrace._transport.memory_target import MemoryTargetGroup
+from headrace.aio._group_wire import GroupWire
+from headrace.consumer_settings import ConsumerSettings
+from headrace.errors import NetworkFailed
+from headrace.settings import read_settings
+from headrace_common.core.assignors import assign
+from headrace_proto.v1 import coordinator_pb2 as pb
+
+from .groups import PROTOCOLS
+
+FAR = 1e12
+
+
+class World:
+    """A group, its topics, a clock."""
+
+    def __init__(self, protocol: str) -> None:
+        self.settings = read_settings(ConsumerSettings, {"group_id": "g", **PROTOCOLS[protocol]})
+        self.topics = {"t": (b"t" * 16, 5), "u": (b"u" * 16, 2)}
+        self.now = 0.0
+        server_side = self.settings.group_protocol == "consumer"
+        self.group = MemoryTargetGroup(lambda: self.topics, 3_000) if server_side else MemoryClassicGroup()
+        self.timers: list[tuple[float, Callable[[], None]]] = []
+        self.actors: list[Actor] = []
+
+    def pass_time(self, ms: float) -> None:
+        self.now += ms
+        due = [call for at, call in self.timers if at <= self.now]
+        self.timers = [(at, call) for at, call in self.timers if at > self.now]
+        for call in due:
+            call()
+        for actor in self.actors:
+            actor.tell(Ticked(self.now))
+
+    def check(self) -> None:
+        """Nobody reads what another reads, unless the coordinator has put it out."""
+        owners: dict[TopicPartition, str] = {}
+        for actor in self.actors:
+            if actor.name not in self.group.members:
+                continue
+            for tp in actor.reads:
+                assert tp not in owners, f"{tp} is read by {owners[tp]} and {actor.name}"
+                owners[tp] = actor.name
+
+
+class Wire:
+    """One stream: what is said waits in it until somebody lets it through."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self.up: deque[pb.MembershipRequest] = deque()
+        self.down: deque[pb.MembershipResponse] = deque()
+
+    def push(self, response: pb.MembershipResponse) -> None:
+        self.down.append(response)
+
+    def later(self, ms: float, call: Callable[[], None]) -> None:
+        self.actor.world.timers.append((self.actor.world.now + ms, call))
+
+
+class Actor:
+    """One consumer: a machine and an application."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        group = world.settings.group
+        server_side = world.settings.group_protocol == "consumer"
+        self.machine: Any = ConsumerMembership(group, f"m{number}") if server_side else ClassicMembership(group)
+        self.wire = GroupWire(world.settings)
+        self.line: Wire | None = None
+        self.connects_at: float | None = None
+        self.reads: set[TopicPartition] = set()
+        self.job: Job | None = None
+        self.closed = False
+        self.pending: deque[Event] = deque()
+        self.tell(TopicsSeen({name: count for name, (_, count) in world.topics.items()}, world.now))
+        self.tell(Subscribed(("t", "u"), None, world.now))
+
+    @property
+    def name(self) -> str:
+        return self.machine.member_id  # type: ignore[no-any-return]  # of either machine
+
+    def tell(self, event: Event) -> None:
+        self.machine.last_poll_ms = self.world.now
+        for effect in self.machine.handle(event):
+            match effect:
+                case Connect(after_ms):
+                    self.drop()
+                    self.connects_at = self.world.now + after_ms
+                case HangUp():
+                    if self.line is not None:
+                        while self.line.up:
+                            self.deliver_up()
+                    self.drop()
+                case Send(request) if self.line is not None:
+                    self.line.up.append(self.wire.request(request))
+                case Compute(generation, protocol, members):
+                    counts = {name: count for name, (_, count) in self.world.topics.items()}
+                    shares = assign(protocol, members, counts)
+                    found = {
+                        m: frozenset(TopicPartition(t, n) for t, numbers in share.items() for n in numbers)
+                        for m, share in shares.items()
+                    }
+                    self.pending.append(Computed(generation, found, counts, self.world.now))
+                case LookUp(version, partitions):
+                    self.pending.append(LookedUp(version, dict.fromkeys(partitions), self.world.now))
+
+    def drop(self) -> None:
+        """The stream is gone; the coordinator learns it, and waits a while."""
+        line, self.line, self.connects_at = self.line, None, None
+        if line is None:
+            return
+
+        def expire() -> None:
+            for member in list(self.world.group.members.values()):
+                if member.line is line:
+                    self.world.group.remove(member.member_id)
+
+        self.world.timers.append((self.world.now + 3_000, expire))
+
+    # --- what the schedule lets happen ----------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        if self.connects_at is not None and self.connects_at <= self.world.now:
+            self.connects_at, self.line = None, Wire(self)
+            self.tell(Opened(self.world.now))
+
+    def deliver_up(self) -> None:
+        if self.line is None or not self.line.up:
+            return
+        request, group = self.line.up.popleft(), self.world.group
+        match request.WhichOneof("request"), group:
+            case "consumer_heartbeat", MemoryTargetGroup():
+                group.beat(self.line, request.consumer_heartbeat)
+            case "classic_join", MemoryClassicGroup():
+                group.join(self.line, request.classic_join)
+            case "classic_sync", MemoryClassicGroup():
+                group.sync(self.line, request.classic_sync)
+            case "classic_heartbeat", MemoryClassicGroup():
+                group.beat(self.line, request.classic_heartbeat)
+            case "leave", _:
+                group.remove(request.leave.member_id)
+
+    def deliver_down(self) -> None:
+        if self.line is not None and self.line.down:
+            answer = self.wire.answer(self.line.down.popleft())
+            assert answer is not None
+            self.tell(Told(answer, self.world.now))
+
+    def internal(self) -> None:
+        if self.pending:
+            self.tell(self.pending.popleft())
+
+    def take(self) -> None:
+        """The application begins a job: what it is assigned it may read from this moment on."""
+        if self.job is None and not self.closed:
+            self.job = self.machine.begin()
+            if self.job is not None and self.job.kind is Kind.ASSIGN:
+                self.reads |= self.job.partitions
+
+    def finish(self) -> None:
+        """And ends it: what it gives up it read until now."""
+        job, self.job = self.job, None
+        if job is not None:
+            if job.kind is not Kind.ASSIGN:
+                self.reads -= job.partitions
+            self.tell(Did(job, self.world.now))
+
+    def break_line(self) -> None:
+        if self.line is not None:
+            self.drop()
+            self.tell(Broke(NetworkFailed(), self.world.now))
+
+    def close(self) -> None:
+        if not self.closed and self.job is None:
+            self.closed = True
+            self.reads.clear()
+            self.tell(Closing(self.world.now))
+
+    def die(self) -> None:
+        """Its process is gone."""
+        self.closed = True
+        self.reads.clear()
+        self.drop()
+        self.world.actors.remove(self)
+
+    def run(self) -> None:
+        """Everything that can happen, once."""
+        for step in (self.connect, self.deliver_up, self.deliver_down, self.internal, self.take, self.finish):
+            step()
+
+
+STEPS = ("connect", "deliver_up", "deliver_down", "internal", "take", "finish")
+WEIGHTED = [*STEPS * 6, "break_line", "close", "die", "join", "time", "evict", "grow"]
+
+
+def play(protocol: str, seed: int, length: int) -> None:
+    chance = random.Random(seed)
+    world = World(protocol)
+    world.actors = [Actor(world, number) for number in range(2)]
+    number = 2
+    for _ in range(length):
+        what = chance.choice(WEIGHTED)
+        if what == "join":
+            if len(world.actors) < 5:
+                world.actors.append(Actor(world, number))
+                number += 1
+        elif what == "time":
+            world.pass_time(chance.choice([1, 100, 1_000, 3_100]))
+        elif what == "evict":
+            if world.group.members and chance.random() < 0.3:
+                world.group.remove(chance.choice(sorted(world.group.members)))
+        elif what == "grow":
+            if chance.random() < 0.2:
+                name, count = world.topics["t"]
+                world.topics["t"] = (name, count + 1)
+                if isinstance(world.group, MemoryTargetGroup):
+                    world.group.topics_changed()
+                counts = {topic: count for topic, (_, count) in world.topics.items()}
+                for actor in world.actors:
+                    actor.tell(TopicsSeen(counts, world.now))
+        elif world.actors:
+            getattr(chance.choice(world.actors), what)()
+        world.check()
+    settle(world)
+
+
+def settle(world: World) -> None:
+    """Nothing breaks any more: everything is read by exactly one."""
+    wanted = {TopicPartition(topic, n) for topic, (_, count) in world.topics.items() for n in range(count)}
+    counts = {topic: count for topic, (_, count) in world.topics.items()}
+    world.actors = [actor for actor in world.actors if not (actor.closed and actor.line is None)]
+    for turn in range(600):
+        for actor in world.actors:
+            actor.run()
+        world.check()
+        if turn % 10 == 9:
+            world.pass_time(500)
+            for actor in world.actors:
+                actor.tell(TopicsSeen(counts, world.now))
+    alive = [actor for actor in world.actors if not actor.closed]
+    if alive:
+        read = [tp for actor in alive for tp in actor.reads]
+        assert sorted(read) == sorted(wanted)
+        assert not any(actor.machine.rebalancing for actor in alive)
+
+
+@pytest.mark.parametrize("protocol", list(PROTOCOLS))
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), length=st.integers(0, 400))
+def test_no_partition_is_read_by_two_and_all_are_read_in_the_end(protocol: str, seed: int, length: int) -> None:
+    play(protocol, seed, length)
