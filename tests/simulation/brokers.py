@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tests.simulation.controllers import Joining, _bytes
 from tests.simulation.disk import Disk
 from tests.simulation.store import Snapshot
+from tests.simulation.writers import Fencing
 
 from headrace_broker.core.leadership import Assignment, Proposal
 from headrace_broker.core.partition import Parted, Partition
@@ -35,12 +36,11 @@ from headrace_broker.core.partition_events import (
     Reassigned,
     Refuse,
     ShowUpTo,
-    TrimAsked,
     Truncated,
 )
 from headrace_broker.core.rows import DropLog, LogWrite, PutBatch
 from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import batch_boundary, rebuilt
+from headrace_broker.engine.rebuilding import batch_boundary, rebuilt, trimmed
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import (
     CorruptBatch,
@@ -54,13 +54,15 @@ from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_controller.core import isr_changes
 
 if TYPE_CHECKING:
-    from tests.simulation.clients import Request
+    from tests.simulation.clients import Producer, Request
     from tests.simulation.world import World
+    from tests.simulation.writers import Writer
 
 TICK_MS = 150.0
 LAG_MS_MAX = 900.0
 SILENCE_MS_MAX = 600.0
 ASK_AGAIN_MS = 250.0
+STARVED_MS = 2_000.0
 PROPOSE_AGAIN_MS = 250.0
 STOP_MS_MAX = 3_000.0
 BATCHES_PER_ANSWER = 4
@@ -86,6 +88,8 @@ class Copying:
     leader: NodeId
     epoch: int
     heard_ms: float
+    fed_ms: float
+    """When batches came last, or it began."""
     wants: bool = True
 
 
@@ -130,6 +134,7 @@ class Copied:
     batches: tuple[bytes, ...] = ()
     parted: Parted | None = None
     error: HeadraceError | None = None
+    fencing_token: int = -1
 
 
 class Broker:
@@ -184,8 +189,13 @@ class Broker:
                 if not replica.core.leading.at_rest:
                     self.handle(id, FollowersChecked(self.clock, LAG_MS_MAX, SILENCE_MS_MAX))
                 self._propose_again(id, replica, now)
-            elif replica.copying is not None and now - replica.copying.heard_ms > ASK_AGAIN_MS:
+            elif replica.copying is not None and self._is_broken(replica.core, replica.copying, now):
                 self._open(id, replica)
+
+    def _is_broken(self, core: Partition, copying: Copying, now: float) -> bool:
+        """Nothing comes, or only news and none of the batches: a request was swallowed, with which a stream breaks."""
+        starved = core.leader_high_watermark > core.log_end and now - copying.fed_ms > STARVED_MS
+        return starved or now - copying.heard_ms > ASK_AGAIN_MS
 
     def start(self, previous_epoch: int | None) -> None:
         """A new process finds the disk as it is."""
@@ -442,12 +452,16 @@ class Broker:
 
     def _reply(self, effect: Answer | Refuse) -> None:
         request: Request = effect.ref
-        client = self._world.producers[request.producer]
+        client = self._client(request)
         if isinstance(effect, Answer):
             self._world.network.send(self.id, client, client.answered, request, effect.base_offset, channel=self.id)
         else:
             self._world.invariants.refused(self, request, effect.error)
             self._world.network.send(self.id, client, client.refused, request, effect.error, channel=self.id)
+
+    def _client(self, request: Request) -> Producer | Writer:
+        world = self._world
+        return world.producers.get(request.producer) or world.writers[request.producer]
 
     # --- clients ------------------------------------------------------------------------------------------
 
@@ -455,12 +469,13 @@ class Broker:
         """A producer's batch."""
         replica = self.replicas.get(request.id)
         if replica is None or replica.damaged or self.broker_epoch < 0:
-            client = self._world.producers[request.producer]
+            client = self._client(request)
             self._world.network.send(self.id, client, client.refused, request, MOVED, channel=self.id)
             return
         now = int(self.clock)
+        token, fence = (request.token, request.fence) if isinstance(request, Fencing) else (None, None)
         event = BatchArrived(
-            read_header(request.batch), request.batch, request.acks, now, request.leader_epoch, request
+            read_header(request.batch), request.batch, request.acks, now, request.leader_epoch, request, token, fence
         )
         self.handle(request.id, event)
 
@@ -474,7 +489,7 @@ class Broker:
             return
         offset = Offset(self._world.rng.randint(core.log_start, core.high_watermark))
         self._world.schedule.say("broker", self.id, "trims", id.partition, "to", offset)
-        self.handle(id, TrimAsked(offset, batch_boundary(self.disk, core, offset)))
+        self.handle(id, trimmed(self.disk, core, offset, int(self.clock)))
 
     # --- the leader's end of copying ----------------------------------------------------------------------
 
@@ -531,9 +546,9 @@ class Broker:
         parted: Parted | None = None,
         error: HeadraceError | None = None,
     ) -> Copied:
-        return Copied(
-            id, said.session, said.leader_epoch, core.high_watermark, core.log_start, parted=parted, error=error
-        )
+        token = core.fences.token_below(core.log_start)
+        start = core.high_watermark, core.log_start
+        return Copied(id, said.session, said.leader_epoch, *start, parted=parted, error=error, fencing_token=token)
 
     def _tell_all(self, id: PartitionId, replica: Replica) -> None:
         for broker, session in replica.sessions.items():
@@ -568,14 +583,15 @@ class Broker:
     def _open(self, id: PartitionId, replica: Replica) -> None:
         """A new stream to the leader; what an older one still says is not heard."""
         following = replica.core.following
+        times = self._world.schedule.now, self._world.schedule.now
         if following is None or self.broker_epoch < 0:
             replica.copying = None
             if following is not None:
-                replica.copying = Copying(-1, following.leader, following.epoch, self._world.schedule.now)
+                replica.copying = Copying(-1, following.leader, following.epoch, *times)
             return
         self._session_number += 1
         number = self.id * 1_000_000 + self.incarnation * 10_000 + self._session_number
-        replica.copying = Copying(number, following.leader, following.epoch, self._world.schedule.now)
+        replica.copying = Copying(number, following.leader, following.epoch, *times)
         self._say(id, replica)
 
     def _say(self, id: PartitionId, replica: Replica) -> None:
@@ -609,7 +625,7 @@ class Broker:
             return
         batches = tuple((read_header(batch), batch) for batch in answer.batches)
         if batches:
-            copying.wants = True
+            copying.wants, copying.fed_ms = True, self._world.schedule.now
         try:
             self.handle(id, BatchesCopied(answer.leader_epoch, batches, answer.high_watermark, int(self.clock)))
         except CorruptBatch as error:
@@ -623,7 +639,7 @@ class Broker:
         core = replica.core
         start = Offset(min(log_start, core.high_watermark))
         if start > core.log_start:
-            self.handle(id, TrimAsked(start, batch_boundary(self.disk, core, start)))
+            self.handle(id, trimmed(self.disk, core, start, int(self.clock)))
 
     def _ask_again(self, id: PartitionId, replica: Replica, copying: Copying) -> None:
         if self.up and not self.paused and self.replicas.get(id) is replica and replica.copying is copying:
@@ -638,7 +654,7 @@ class Broker:
         before = core.log_end
         self.disk.lower(core.log, Offset(0) if point is None else point)
         if point is None:
-            self.handle(id, Emptied(answer.leader_epoch, answer.log_start, int(self.clock)))
+            self.handle(id, Emptied(answer.leader_epoch, answer.log_start, int(self.clock), answer.fencing_token))
             replica.damaged = False
             self.hurt.pop(id, None)
         else:

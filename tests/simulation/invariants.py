@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.controllers import _bytes
 from tests.simulation.store import Snapshot
+from tests.simulation.writers import FIRST_PRODUCER
 
+from headrace_broker.core.fences import token_in
 from headrace_broker.core.rows import IndexRow
+from headrace_common.core.batch import read_header
 from headrace_common.core.errors import HeadraceError, OutOfOrderSequence
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_controller.core import election
@@ -44,6 +47,8 @@ class Invariants:
         self._leaders: dict[tuple[PartitionId, int], tuple[NodeId, int]] = {}
         self._touched: list[tuple[Broker, PartitionId]] = []
         self._moved = True
+        self.fences: dict[PartitionId, list[tuple[int, int]]] = {id: [] for id in ids}
+        """Offsets and tokens of the fences that are committed."""
 
     # --- noted as it happens ------------------------------------------------------------------------------
 
@@ -71,6 +76,7 @@ class Invariants:
             if row.base_offset != end or row.next_offset > core.high_watermark:
                 raise Violation("gap", f"{broker.id} shows {id.partition} {row.base_offset}, committed ends at {end}")
             entry = entry_of(row)
+            self._check_token(broker, id, row)
             log.append(entry)
             at[row.base_offset] = entry
             end = row.next_offset
@@ -78,6 +84,20 @@ class Invariants:
             raise Violation("high-watermark", f"{broker.id} shows up to {core.high_watermark}, its log has {end}")
         self.end[id] = end
         self._moved = True
+
+    def _check_token(self, broker: Broker, id: PartitionId, row: IndexRow) -> None:
+        """Tokens of fences grow, and between two fences only the writer of the first one writes."""
+        fences = self.fences[id]
+        present = fences[-1][1] if fences else -1
+        batch = broker.disk._live[broker.replicas[id].core.log].batches[row.base_offset]
+        token = token_in(read_header(batch), batch)
+        if token is not None:
+            if token <= present:
+                raise Violation("token", f"{id.partition}@{row.base_offset} sets {token} after {present}")
+            fences.append((row.base_offset, token))
+        elif row.producer_id >= FIRST_PRODUCER and row.producer_id - FIRST_PRODUCER != present:
+            written = row.producer_id - FIRST_PRODUCER
+            raise Violation("zombie", f"{id.partition}@{row.base_offset} was written under {written}, not {present}")
 
     def refused(self, broker: Broker, request: Request, error: HeadraceError) -> None:
         """An acks=all batch whose predecessors were all acknowledged cannot be out of order at the true leader."""
@@ -168,6 +188,9 @@ class Invariants:
         if core.high_watermark > self.end[id]:
             raise Violation("high-watermark", f"{broker.id} knows {core.high_watermark}, committed are {self.end[id]}")
         self._verify(broker, id, replica, core.high_watermark)
+        committed = next((t for offset, t in reversed(self.fences[id]) if offset < core.high_watermark), -1)
+        if core.fences.token < committed:
+            raise Violation("token-lost", f"{broker.id} {id.partition} has {core.fences.token}, not {committed}")
         leading = core.leading
         if leading is None:
             return

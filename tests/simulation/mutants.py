@@ -15,6 +15,8 @@ from tests.simulation import brokers as simulated
 from tests.simulation.brokers import Broker, Replica
 from tests.simulation.disk import Disk
 
+from headrace_broker.core import partition as partition_core
+from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Follower, Leadership, Proposal
 from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition import Parted, Partition
@@ -221,6 +223,26 @@ def join_with_an_old_broker_epoch() -> Patches:
     ]
 
 
+def take_any_token() -> Patches:
+    """The leader does not look at tokens."""
+    return [patch.object(Fences, "refusal", lambda _self, _carried, _fence: None)]
+
+
+def copy_without_tokens() -> Patches:
+    """Followers copy fences as records that say nothing."""
+    return [patch.object(partition_core, "token_in", lambda _header, _batch: None)]
+
+
+def keep_tokens_of_what_is_cut() -> Patches:
+    """The token outlives the fence that set it."""
+    return [patch.object(Fences, "truncate", lambda _self, _end: None)]
+
+
+def forget_tokens_at_a_restart() -> Patches:
+    """The token lives in memory only."""
+    return [patch.object(Fences, "rows", lambda _self: ())]
+
+
 MUTANTS: dict[str, Callable[[], Patches]] = {
     "kip-101": truncate_to_the_high_watermark,
     "kip-279": compare_ends_only,
@@ -235,6 +257,10 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
     "no-min-isr": commit_below_min_isr,
     "no-elr": forget_who_left_the_isr,
     "kip-903": join_with_an_old_broker_epoch,
+    "any-token": take_any_token,
+    "tokens-uncopied": copy_without_tokens,
+    "tokens-uncut": keep_tokens_of_what_is_cut,
+    "tokens-unstored": forget_tokens_at_a_restart,
 }
 
 

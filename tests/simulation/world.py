@@ -7,6 +7,7 @@ time, so that each gets its share of strange schedules.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +21,10 @@ from tests.simulation.faults import Faults
 from tests.simulation.invariants import Invariants, Violation
 from tests.simulation.schedule import Network, Schedule
 from tests.simulation.store import Snapshot, Store
+from tests.simulation.writers import TakeOvers, Writer
 
 from headrace_common.core.configs import TopicConfig, min_isr_in_force
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
 from headrace_common.testing.checker import Assign, Operation, Poll, Send, Verdict, check
@@ -52,6 +55,8 @@ FAULTS = (
 MODES = ("both", "safety", "liveness")
 """Faults and then healing; twice as many faults and no healing; few faults and then healing."""
 CALM_MS_MAX = 40_000.0
+WRITERS_IN = (2, 3)
+"""Of each five seeds; the others stay as they were before there were writers."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Profile:
     image_slow_one_in: int
     steps: int
     acks_one: bool
+    writers: bool = False
+    """Whether writers take over from each other with fencing tokens; worlds of a seed have them by the seed."""
 
     @staticmethod
     def drawn(rng: Random, steps: int) -> Profile:
@@ -139,7 +146,13 @@ class World:
         self.controllers = [Controller(101 + n, self) for n in range(self.rng.choice((2, 3)))]
         self.producers: dict[int, Producer] = {}
         self.consumers: list[Consumer] = []
+        self.values[(-1, -1, -1)] = ()  # a fence: a record that no consumer sees
+        self.writers_rng = Random(seed)
+        self.writers: dict[int, Writer] = {}
         self._clients()
+        if (seed % 5 in WRITERS_IN and profile is None) or (profile is not None and profile.writers):
+            for id in partitions:
+                self.schedule.after(300.0, TakeOvers(id, self).tick)
         self.store.on_commit = self._stored
         for broker in self.brokers.values():
             broker.start(None)
@@ -184,6 +197,11 @@ class World:
         if len(believing) > 1 and self.rng.random() < 0.3:
             return self.rng.choice(believing)
         return max(believing, key=lambda c: c.term or 0)
+
+    def token_told(self, error: HeadraceError) -> int:
+        """The token that a refusal names."""
+        found = re.search(r"token is (-?\d+)", str(error))
+        return -1 if found is None else int(found[1])
 
     def leader_by_hearsay(self, id: PartitionId) -> tuple[int, int]:
         """What a client finds out: from a broker that it asks, as old as that broker's image."""
@@ -306,10 +324,14 @@ class World:
                 return f"{partition.leader} does not know that it leads {partition}"
             if core.leading.pending is not None:
                 return f"{core.leading.pending} is not decided: {partition}"
-            if core.high_watermark != core.log_end and all(p.done for p in self.producers.values()):
+            if core.high_watermark != core.log_end and self._all_done():
                 return f"high watermark {core.high_watermark} of {core.log_end}: {partition}"
             if broken is None and (partition.adding or partition.removing):
                 return f"reassignment does not end: {partition}"
+        for writer in self.writers.values():
+            writer.done = self.schedule.now > self._calm_since() + 2_000
+            if not writer.lost and writer.under_way is not None:
+                return f"writer {writer.token} has no answer"
         for producer in self.producers.values():
             if not producer.done:
                 producer.done = self.schedule.now > self._calm_since() + 2_000
@@ -317,6 +339,9 @@ class World:
             if producer.sent:
                 return f"producer {producer.id} has no answer for {len(producer.sent)} batches"
         return ""
+
+    def _all_done(self) -> bool:
+        return all(p.done for p in self.producers.values()) and all(w.done for w in self.writers.values())
 
     def _calm_since(self) -> float:
         if not hasattr(self, "_calm_at"):

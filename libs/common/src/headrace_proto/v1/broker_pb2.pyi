@@ -190,7 +190,11 @@ class ProducePartitionResult(_message.Message):
     log_start_offset: _builtins.int
     """First offset that still exists. -1 when not known."""
     fencing_token: _builtins.int
-    """FENCED_WRITER: the partition's token. Absent: it has none."""
+    """FENCED_WRITER: the partition's token. Absent: it has none. Above the writer's own: another has taken over, this one
+    stops. Its own, in answer to a fence record: the fence was appended before; an append under it tells when it is
+    committed. Below or absent: this leader has not seen the writer's fence (it was deposed and does not know it yet),
+    or the fence was cut before it was committed; the writer sets it again and goes on.
+    """
     @_builtins.property
     def leader(self) -> Global___LeaderHint:
         """NOT_LEADER_OR_FOLLOWER: the leader, as this broker knows it. Absent: not known."""
