@@ -90,3 +90,35 @@ def test_what_cannot_be_reset_says_why(run: Run) -> None:
     assert "name the topics" in run("reset", "g", "--all-topics", "--to-latest", code=2).stderr
     no_zone = run("reset", "g", "-t", "flights", "--to-datetime", "2026-01-01T00:00:00", code=2)
     assert "zone" in no_zone.stderr
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_consumer_is_seen_while_it_reads_and_leaves_its_position(
+    run: Run, cluster: LocalCluster, protocol: str
+) -> None:
+    group = f"reading-{protocol}"
+    run("reset", group, "-t", "flights", "--to-earliest", "--execute")
+    with headrace.Consumer(
+        "flights",
+        bootstrap_servers=cluster.bootstrap_servers,
+        group_id=group,
+        group_protocol=protocol,
+        client_id="desk",
+        enable_auto_commit=False,
+    ) as consumer:
+        left = 50
+        while left > 0:
+            got = consumer.poll(timeout_ms=20_000, max_records=20)
+            assert got, "it reads on from where the group was put"
+            left -= len(got)
+        consumer.commit()
+        found = json.loads(run("describe", group, "-o", "json").stdout)
+        (member,) = found["members"]
+        assert (found["protocol"], member["client_id"], member["assigned"]) == (protocol, "desk", ["flights:0,1"])
+        assert "desk" in run("lag", group).stdout
+        assert "1 member: stop them first" in run("reset", group, "--all-topics", "--to-earliest").stderr
+        refused = run("reset", group, "--all-topics", "--to-earliest", "--execute", code=1).stderr
+        assert "desk at 127.0.0.1:" in refused
+    assert "0 records behind in all" in run("lag", group).stderr
+    run("reset", group, "--all-topics", "--to-earliest", "--execute")
+    run("delete", group, "--yes")
