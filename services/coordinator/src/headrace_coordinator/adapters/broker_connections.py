@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import Endpoint
@@ -82,12 +83,15 @@ class _ProduceCall:
         try:
             while (answer := await self._call.read()) is not _EOF:
                 future = self._pending.get(answer.correlation_id)
+                if len(answer.partitions) != 1:
+                    self.end(NetworkFailed(f"{self._where} answered one batch with {len(answer.partitions)} results"))
+                    return
                 if future is not None and not future.done():
                     future.set_result(answer.partitions[0])
             self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
         except grpc.RpcError as error:
             self.end(NetworkFailed(f"{self._where}: {error_from_rpc(error)}"))
-        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+        except (grpc.aio.BaseError, asyncio.InvalidStateError, DecodeError) as error:
             self.end(NetworkFailed(f"{self._where}: the stream is gone: {error}"))
 
     def end(self, error: HeadraceError) -> None:
@@ -142,7 +146,7 @@ class BrokerConnections:
             raise RequestTimedOut(f"the broker at {at} did not answer a fetch in time") from None
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
-        except (grpc.aio.BaseError, asyncio.InvalidStateError) as error:
+        except (grpc.aio.BaseError, asyncio.InvalidStateError, DecodeError) as error:
             raise NetworkFailed(f"the fetch stream to {at} broke: {error}") from error
         finally:
             call.cancel()
@@ -156,9 +160,12 @@ class BrokerConnections:
             HeadraceError: the call as a whole failed.
         """
         try:
-            return await self.stub(at).ListOffsets(request, timeout=CALL_S_MAX)
+            answer = await self.stub(at).ListOffsets(request, timeout=CALL_S_MAX)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
+        if len(answer.partitions) != len(request.partitions):
+            raise NetworkFailed(f"the broker at {at} left out offsets that were asked for")
+        return answer
 
     async def init_producer_id(self, at: Endpoint) -> tuple[int, int]:
         """
