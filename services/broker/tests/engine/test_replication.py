@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from headrace_broker.core.copying import CopyAsk, Position
 from headrace_broker.core.partition import Partition
+from headrace_broker.core.rows import IndexRow
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.replicas import Standing
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.engine.throttle import Throttle
-from headrace_broker.ports import Damage
+from headrace_broker.ports import BytesLost, Damage
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_broker.testing.trio import Trio, running_trio, until
@@ -393,6 +395,20 @@ async def test_a_leader_that_lost_a_batch_which_others_have_stops_to_copy_the_lo
         assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
         await until(lambda: isinstance(trio.members[ONE].tasks.failure, StorageFailed))
         assert store.distrusted == [log]
+        trio.members[ONE].tasks.failure = None
+
+
+async def test_a_leader_whose_index_cannot_be_read_stops_to_copy_the_log_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def corrupt(*_: object) -> Iterator[IndexRow]:
+        raise BytesLost("a corrupt block")
+
+    async with running_trio(tail_bytes=0) as trio:
+        store = trio.members[ONE].store
+        await Client(trio, ONE).produce(batch_of(2))
+        monkeypatch.setattr(store, "index", corrupt)
+        assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
+        await until(lambda: isinstance(trio.members[ONE].tasks.failure, StorageFailed))
+        assert store.distrusted == [core(trio, ONE).log]
         trio.members[ONE].tasks.failure = None
 
 

@@ -69,11 +69,9 @@ class ColdReader:
             self._measures.read_ahead_hits += 1
             found = await self._shared(ahead, len(rows))
         else:
-            rows = self._rows(replica, offset, bytes_max, end, first=first)
-            found = await self._try(log, rows)
+            rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
         if isinstance(found, BytesLost):  # or the log was cut while it was read: look again
-            rows = self._rows(replica, offset, bytes_max, end, first=first)
-            found = await self._try(log, rows)
+            rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
         if isinstance(found, StorageFailed):
             raise self._explained(replica, offset, found)
         if committed:
@@ -81,6 +79,15 @@ class ColdReader:
         self._measures.cold_reads += 1
         self._measures.cold_bytes += sum(map(len, found))
         return found
+
+    async def _walk(
+        self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool
+    ) -> tuple[list[IndexRow], list[bytes] | StorageFailed]:
+        try:
+            rows = self._rows(replica, offset, bytes_max, end, first=first)
+        except StorageFailed as error:
+            return [], error
+        return rows, await self._try(replica.core.log, rows)
 
     async def _shared(self, ahead: _Ahead, count: int) -> list[bytes] | StorageFailed:
         found = await ahead.task
@@ -138,7 +145,10 @@ class ColdReader:
         key = (*following, replica.core.truncations)
         if key in self._ahead:
             return
-        more = self._rows(replica, following[1], bytes_max, end, first=True)
+        try:
+            more = self._rows(replica, following[1], bytes_max, end, first=True)
+        except StorageFailed:
+            return  # who asks for it hears of it
         size = sum(row.size for row in more)
         if not more or size > READ_AHEAD_BYTES_MAX:
             return

@@ -218,7 +218,8 @@ class Copier:
             elif copied.error is not None or copied.parted is not None:
                 parted.append((followed, copied))
             else:
-                followed.failures = 0
+                if copied.batches:
+                    followed.failures = 0
                 posted += self._append(followed, copied)
         if parted:
             await self._reconcile(parted)
