@@ -22,6 +22,7 @@ from headrace_coordinator.adapters.log_batches import BATCH_BYTES
 from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.ports import Record, ShardLog, ShardLogs
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import errors_pb2
 
 TOPIC = INTERNAL_TOPICS[ShardKind.GROUPS]
 SHARD = 1
@@ -39,11 +40,14 @@ class Lossy(BrokerConnections):
 
     def __init__(self, tasks: TaskRunner) -> None:
         super().__init__(tasks)
+        self.made_up: list[pb.ProducePartitionResult] = []
         self.answers_to_lose = 0
         self.requests_to_delay = 0
         self.delayed: list[tuple[Endpoint, pb.ProducePartition]] = []
 
     async def produce(self, at: Endpoint, entry: pb.ProducePartition, timeout_ms: int) -> pb.ProducePartitionResult:
+        if self.made_up:
+            return self.made_up.pop()
         if self.requests_to_delay:
             self.requests_to_delay -= 1
             self.delayed.append((at, entry))
@@ -189,6 +193,19 @@ async def test_a_copy_that_arrives_late_brings_no_old_value_back(brokered: World
     await brokered.lossy.produce(at, entry, 1_000)
     again = brokered.logs.open(SHARD, 2)
     assert [value for _, value in await read_all(again, await again.take_over())] == [b"0", b"1", b"2"]
+
+
+async def test_a_fence_that_is_cut_before_it_is_committed_is_set_again(brokered: World) -> None:
+    log, lossy = brokered.logs.open(SHARD, 1), brokered.lossy
+    assert lossy is not None
+    said = [pb.ProducePartitionResult(error=errors_pb2.FENCED_WRITER, fencing_token=token) for token in (1, 0)]
+    lossy.made_up = said[::-1]  # the fence is there; then, to the note, it is not
+    until = await log.take_over()
+    assert not lossy.made_up
+    await log.append([(b"a", b"1")])
+    again = brokered.logs.open(SHARD, 2)
+    assert await read_all(again, await again.take_over()) == [(b"a", b"1")]
+    assert until == 1
 
 
 async def test_waits_for_a_leader_and_goes_on(brokered: World) -> None:

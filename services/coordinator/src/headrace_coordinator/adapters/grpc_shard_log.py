@@ -89,14 +89,20 @@ class GrpcShardLog:
 
     async def take_over(self) -> Offset:
         """See ``ShardLog``."""
-        try:
-            result = await self._calls.ask(self._fence)
-        except _OtherToken as error:
-            if error.token != self._token:
-                raise
-            # A fence of ours was appended and its answer lost. Whether it is committed, an append of ours will tell.
-            result = await self._append_part(())
-        return Offset(result.base_offset + 1)
+        while True:
+            try:
+                result = await self._calls.ask(self._fence)
+            except _OtherToken as error:
+                if error.token != self._token:
+                    raise
+                # A fence of ours was appended and its answer lost. Whether it is committed, an append of ours tells.
+                try:
+                    result = await self._append_part(())
+                except _OtherToken as other:
+                    if other.token is not None and other.token > self._token:
+                        raise
+                    continue  # it was cut again before it was committed
+            return Offset(result.base_offset + 1)
 
     async def append(self, records: Sequence[Record]) -> None:
         """See ``ShardLog``."""
