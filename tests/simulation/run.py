@@ -20,7 +20,7 @@ from tests.simulation.world import Result, World
 
 PROCESSES = 2
 SEEDS = 2_000
-MUTANT_SEEDS_MAX = 500
+MUTANT_SEEDS_MAX = 1_000
 
 
 @dataclass
