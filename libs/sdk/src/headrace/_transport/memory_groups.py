@@ -197,6 +197,7 @@ class MemoryMembershipStream:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[pb.MembershipResponse | HeadraceError] = asyncio.Queue()
         self._over: HeadraceError | None = None
+        self._closed = False
         self.group_id = ""
         self.member_id = ""
 
@@ -209,7 +210,7 @@ class MemoryMembershipStream:
 
     async def receive(self) -> pb.MembershipResponse:
         """The next that the coordinator says."""
-        if self._queue.empty() and self._over is not None:
+        if self._over is not None and (self._closed or self._queue.empty()):
             raise self._over
         said = await self._queue.get()
         if isinstance(said, HeadraceError):
@@ -218,6 +219,7 @@ class MemoryMembershipStream:
 
     async def close(self) -> None:
         """End the stream."""
+        self._closed = True
         self.broke(NetworkFailed("the stream was closed by this client"))
 
     # --- what groups do, from any thread ------------------------------------------------------------------------------
