@@ -13,6 +13,7 @@ from storage_processes import inspect
 from headrace_broker.adapters import rocksdb_rewrite
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
+from headrace_broker.adapters.rocksdb_store import RocksDbStore
 from headrace_broker.core.rows import DropSuffix, LogId, PutSegment, PutState, SegmentRow, StateRow
 from headrace_broker.ports import BytesLost
 from headrace_common.core.errors import StorageFailed
@@ -127,6 +128,28 @@ async def test_a_batch_that_is_lost_is_found_when_it_is_read_and_its_log_begins_
     found = inspect(image.path)
     assert (found.wrong, found.damaged) == ([], []), "once it began anew it is sound"
     assert all(found.logs[log][1] == 50 for log in lost)
+
+
+async def test_a_store_that_cannot_be_closed_after_a_compaction_failed_is_replaced(
+    whole: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = RocksDbStore.close
+
+    def refused(store: RocksDbStore) -> None:
+        close(store)
+        if store.path.name == "db":
+            raise BytesLost("closing: stored bytes are not what was written (Corruption: a compaction met them)")
+
+    image = whole.copy(tmp_path / "data")
+    directory = DataDirectory.open(image.path)
+    rocksdb_rewrite.suspect(directory, LogId(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(RocksDbStore, "close", refused)
+        logs = RocksDbLogs.open(directory, SMALL)
+    assert [one.log for one in logs.recovered() if one.damage is not None] == [1]
+    await logs.close(None)
+    directory.close()
+    assert inspect(image.path).wrong == []
 
 
 @pytest.mark.parametrize("renamed", [False, True])
