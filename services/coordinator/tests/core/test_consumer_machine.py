@@ -150,7 +150,7 @@ class Groups(RuleBasedStateMachine):
     def handle(self, event: Event) -> None:
         before = self.durable_state()
         effects = self.shard.handle(event)
-        if self.durable_state() != before:
+        if self.durable_state() != before and not isinstance(event, Loaded):
             assert isinstance(effects[0], PersistGroup), "what is durable comes before what is told"
         self.outbox.extend(effects)
         self.release()
@@ -390,4 +390,4 @@ def durable(record: GroupRecord) -> object:
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
