@@ -342,7 +342,9 @@ async def test_groups_are_listed_by_state_and_deleted(stub: Any) -> None:
     [
         ("CommitOffsets", pb.CommitOffsetsRequest(group_id=GROUP)),
         ("CommitOffsets", pb.CommitOffsetsRequest(group_id=GROUP, offsets=[pb.OffsetCommit()] * 10_001)),
+        ("CommitOffsets", pb.CommitOffsetsRequest(group_id=GROUP, offsets=[pb.OffsetCommit(topic="x" * 250)])),
         ("DescribeGroups", pb.DescribeGroupsRequest()),
+        ("DescribeGroups", pb.DescribeGroupsRequest(group_ids=["g", "x" * 250])),
         ("DescribeGroups", pb.DescribeGroupsRequest(group_ids=["g"] * 1_001)),
         ("DeleteGroups", pb.DeleteGroupsRequest()),
         ("DeleteOffsets", pb.DeleteOffsetsRequest(group_id=GROUP)),

@@ -164,9 +164,14 @@ def _topics(names: Iterable[str]) -> tuple[str, ...]:
     topics = tuple(names)
     _at_most(len(topics), TOPICS_MAX, "topics")
     for name in topics:
-        if not 1 <= len(name) <= TOPIC_NAME_LENGTH_MAX:
-            raise Rejected(f"a topic name has 1 to {TOPIC_NAME_LENGTH_MAX} characters, not {len(name)}")
+        _topic(name)
     return topics
+
+
+def _topic(name: str) -> str:
+    if not 1 <= len(name) <= TOPIC_NAME_LENGTH_MAX:
+        raise Rejected(f"a topic name has 1 to {TOPIC_NAME_LENGTH_MAX} characters, not {len(name)}")
+    return name
 
 
 def topic_partitions(said: Iterable[pb.TopicPartitions]) -> tuple[TopicPartitions, ...]:
@@ -176,7 +181,9 @@ def topic_partitions(said: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition
     Raises:
         Rejected: too many, negative ones, or an id that is none.
     """
-    found = tuple(TopicPartitions(one.topic, one.topic_id, tuple(sorted(set(one.partitions)))) for one in said)
+    found = tuple(
+        TopicPartitions(_name(one.topic, "topic"), one.topic_id, tuple(sorted(set(one.partitions)))) for one in said
+    )
     _at_most(len(found), TOPICS_MAX, "topics")
     _at_most(sum(len(one.partitions) for one in found), PARTITIONS_MAX, "partitions")
     for one in found:
@@ -189,7 +196,7 @@ def topic_partitions(said: Iterable[pb.TopicPartitions]) -> tuple[TopicPartition
 
 def partitions_by_topic(said: Iterable[pb.TopicPartitions]) -> PartitionsByTopic:
     """The same by names alone, in the order of the request."""
-    found = tuple((one.topic, tuple(one.partitions)) for one in said)
+    found = tuple((_topic(one.topic), tuple(one.partitions)) for one in said)
     _at_most(len(found), TOPICS_MAX, "topics")
     _at_most(sum(len(partitions) for _, partitions in found), PARTITIONS_MAX, "partitions")
     return found
@@ -253,18 +260,20 @@ def commits(request: pb.CommitOffsetsRequest) -> list[OffsetToCommit]:
     """
     _at_most(len(request.offsets), OFFSETS_MAX, "offsets", 1)
     return [
-        OffsetToCommit(one.topic, one.partition, one.offset, one.leader_epoch, one.metadata) for one in request.offsets
+        OffsetToCommit(_topic(one.topic), one.partition, one.offset, one.leader_epoch, one.metadata)
+        for one in request.offsets
     ]
 
 
 def group_ids(ids: Iterable[str]) -> list[str]:
     """
     Raises:
-        Rejected: none, or too many; what is wrong with a single id is answered beside it.
+        Rejected: none, or too many.
+        InvalidGroupId: one that no group can have; it is not repeated in an answer.
     """
     found = list(ids)
     _at_most(len(found), GROUPS_MAX, "groups", 1)
-    return found
+    return [group_id(one) for one in found]
 
 
 def states(said: Iterable[int]) -> list[GroupState]:
