@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.delivery import DeliveredBatch, Delivery
     from headrace.errors import HeadraceError
     from headrace.producer import Producer
-    from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
+    from headrace.records import Committed, Record, RecordMetadata, TimestampType, TopicPartition
     from headrace.serializers import bulk_partitioner
 
 # gRPC's own fork handlers crash children of a process whose connections are in use; before gRPC is loaded.
@@ -27,6 +27,7 @@ __version__: Final = "0.1.0"
 
 _HOME: Final = {
     "AdminClient": "headrace.admin",
+    "Committed": "headrace.records",
     "Consumer": "headrace.consumer",
     "DeliveredBatch": "headrace.delivery",
     "Delivery": "headrace.delivery",
@@ -43,6 +44,7 @@ _MODULES: Final = frozenset({"aio", "errors", "serializers"})
 
 __all__ = [
     "AdminClient",
+    "Committed",
     "Consumer",
     "DeliveredBatch",
     "Delivery",

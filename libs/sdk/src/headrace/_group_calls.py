@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace._core.group_messages import Committed
 from headrace.aio._consumer_setup import PartitionLike, no_group, partitions_like
 from headrace.errors import Rejected
-from headrace.records import TopicPartition
+from headrace.records import Committed, TopicPartition
 
 if TYPE_CHECKING:
     from headrace._runtime import LoopThread
@@ -89,6 +88,24 @@ class GroupCalls:
             UnknownTopicOrPartition: a topic does not exist.
             NetworkFailed: no broker answered within ``default_api_timeout_ms``.
             InvalidRegularExpression: the pattern cannot be read.
+
+        ::
+
+            >>> import headrace
+            >>> consumer = headrace.Consumer(group_id="board", auto_offset_reset="earliest")
+            >>> consumer.subscribe(
+            ...     ["flights"],
+            ...     on_assign=lambda partitions: print("reads", len(partitions)),
+            ...     on_revoke=lambda partitions: print("gives up", len(partitions)),
+            ... )
+            >>> records = []
+            >>> while len(records) < 4:
+            ...     records += consumer.poll(timeout_ms=10_000)
+            reads 2
+            >>> consumer.state, consumer.health().group.group_id
+            ('reading', 'board')
+            >>> consumer.close()
+            gives up 2
         """
         self._check_usable()
         names = [topics] if isinstance(topics, str) else topics
@@ -146,6 +163,22 @@ class GroupCalls:
             FencedInstanceId: another consumer has its ``group_instance_id``.
             NoGroup: the consumer has no ``group_id``.
             HeadraceError: why it could not be committed in time.
+
+        ::
+
+            >>> from headrace import Committed, Consumer, TopicPartition
+            >>> first = TopicPartition("flights", 0)
+            >>> settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+            >>> with Consumer("flights", group_id="bills", **settings) as consumer:
+            ...     records = []
+            ...     while len(records) < 4:
+            ...         records += consumer.poll(timeout_ms=10_000)
+            ...     consumer.commit({first: Committed(1, metadata="the second waits for its invoice")})
+            ...     print(consumer.committed([first])[first].offset)
+            ...     consumer.commit()                           # what was handed out
+            ...     print(consumer.committed([first])[first].offset)
+            1
+            2
         """
         self._check_usable()
         if self._steps is None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from headrace_common.core.ids import TopicPartition
 
-__all__ = ["Header", "Headers", "HeadersIn", "Record", "RecordMetadata", "TimestampType", "TopicPartition"]
+__all__ = ["Committed", "Header", "Headers", "HeadersIn", "Record", "RecordMetadata", "TimestampType", "TopicPartition"]
 
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = Sequence[Header]
@@ -47,6 +47,17 @@ class Record(NamedTuple):
     timestamp_type: TimestampType
     leader_epoch: int
     """Epoch of the leader that wrote it; -1 when not known."""
+
+
+class Committed(NamedTuple):
+    """A position that a group has committed, or is to commit."""
+
+    offset: int
+    """Of the next record to read."""
+    leader_epoch: int = -1
+    """Under which leader the record before it was written; -1: not known."""
+    metadata: str = ""
+    """For people; up to 4096 bytes."""
 
 
 class RecordMetadata(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace import TopicPartition, aio, errors
-from headrace._core.group_messages import Committed
+from headrace.records import Committed
 from headrace.testing import MemoryBackend
 
 from .groups import PROTOCOLS

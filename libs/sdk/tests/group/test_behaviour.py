@@ -108,10 +108,13 @@ def test_more_members_than_partitions_idle_until_they_are_needed(memory: MemoryB
 
 
 def test_partitions_that_are_added_are_read(memory: MemoryBackend, protocol: str) -> None:
-    members = [Member(memory, protocol, metadata_max_age_ms=100) for _ in range(2)]
+    members = [Member(memory, protocol, metadata_max_age_ms=100, auto_offset_reset="latest") for _ in range(2)]
     until(shared(members, 6), *members)
     memory.cluster.add_partitions("t", 2)
+    with memory.producer() as producer:
+        producer.send("t", b"before anybody looked", partition=7).result(timeout=10)
     until(shared(members, 8), *members)
+    until(lambda: any(b"before anybody looked" in m.values for m in members), *members)
     for member in members:
         member.close()
 

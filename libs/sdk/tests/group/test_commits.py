@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from headrace import TopicPartition
 from headrace._core.commits import CommitQueue, SendCommit, Settled
-from headrace._core.group_messages import Committed
 from headrace.errors import (
     ClientClosed,
     HeadraceError,
@@ -17,6 +16,7 @@ from headrace.errors import (
     StaleMemberEpoch,
     UnknownMemberId,
 )
+from headrace.records import Committed
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

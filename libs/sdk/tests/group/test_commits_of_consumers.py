@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace import TopicPartition, errors
-from headrace._core.group_messages import Committed
 from headrace._transport.memory import Does, Fault
 from headrace.errors import ErrorCode, HeadraceError, InvalidConfig
+from headrace.records import Committed
 from headrace.testing import MemoryBackend
 
 from .groups import PROTOCOLS, Member, fill, until

@@ -12,7 +12,6 @@ from headrace._core.group_messages import (
     BeatAnswered,
     Broke,
     Closing,
-    Committed,
     Compute,
     Computed,
     Connect,
@@ -54,6 +53,7 @@ from headrace.errors import (
     Rejected,
     UnknownMemberId,
 )
+from headrace.records import Committed
 from headrace_common.core.assignors import MemberSubscription
 
 EAGER = GroupSettings(

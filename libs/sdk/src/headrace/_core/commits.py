@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from headrace._core.group_messages import Committed
+from headrace.records import Committed
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import TopicPartition
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
+from headrace.records import Committed
 from headrace_common.core.assignors import MemberSubscription
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
@@ -279,14 +279,6 @@ Event = (
 
 
 # --- what is to be done ---------------------------------------------------------------------------------------
-
-
-class Committed(NamedTuple):
-    """A committed position."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
 
 
 class Kind(Enum):

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace._core.group_messages import NOTHING, Committed, Job, Kind, LookUp, Partitions
+from headrace._core.group_messages import NOTHING, Job, Kind, LookUp, Partitions
+from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 
 

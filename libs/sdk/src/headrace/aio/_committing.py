@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace._core.commits import CommitEffect, CommitQueue, Offsets, SendCommit
-from headrace._core.group_messages import Committed
 from headrace._core.membership import Identity
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import Transport
 from headrace.aio._coordinators import ATTEMPT_MS, Coordinators
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClientClosed, HeadraceError, error_for
+from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import coordinator_pb2 as pb
 

@@ -20,7 +20,6 @@ from headrace import _runtime
 from headrace._core.group_messages import (
     Broke,
     Closing,
-    Committed,
     Compute,
     Computed,
     Connect,
@@ -59,6 +58,7 @@ from headrace.errors import (
     Rejected,
     UnknownMemberId,
 )
+from headrace.records import Committed
 from headrace_common.core.assignors import assign
 from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import broker_pb2 as pb

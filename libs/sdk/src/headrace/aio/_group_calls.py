@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace._core.group_messages import Committed
 from headrace.aio._consumer_setup import PartitionLike, no_group, partitions_like
-from headrace.records import TopicPartition
+from headrace.records import Committed, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.aio._group_steps import CommitCallback, GroupSteps, Listeners, Rebalanced, Steps
@@ -87,6 +86,24 @@ class GroupCalls:
             UnknownTopicOrPartition: a topic does not exist.
             NetworkFailed: no broker answered within ``default_api_timeout_ms``.
             InvalidRegularExpression: the pattern cannot be read.
+
+        ::
+
+            >>> import asyncio
+            >>> from headrace import aio
+            >>> async def on_assign(partitions):
+            ...     print("reads", len(partitions))
+            >>> async def read():
+            ...     async with aio.Consumer(group_id="aio-board", auto_offset_reset="earliest") as consumer:
+            ...         await consumer.subscribe(pattern="fl.*", on_assign=on_assign)
+            ...         records = []
+            ...         while len(records) < 4:
+            ...             records += await consumer.poll(timeout_ms=10_000)
+            ...         await consumer.commit()
+            ...         print(consumer.subscription(), consumer.state)
+            >>> asyncio.run(read())
+            reads 2
+            {'flights'} reading
         """
         self._check_usable()
         names = [topics] if isinstance(topics, str) else topics

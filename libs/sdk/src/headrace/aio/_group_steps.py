@@ -17,13 +17,14 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from headrace._core.group_messages import Committed, Did, Job, Kind, Polled
+from headrace._core.group_messages import Did, Job, Kind, Polled
 from headrace._core.membership import Phase
 from headrace._runtime import Clock, LoopThread
 from headrace.aio._consumer_setup import GroupHealth
 from headrace.aio._group import Group
 from headrace.aio._reading import Reading
 from headrace.errors import HeadraceError, InvalidRegularExpression, Rejected
+from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 
 T = TypeVar("T")
@@ -148,6 +149,8 @@ class GroupSteps:
         self.topics: tuple[str, ...] = ()
         self.pattern: str | None = None
         self.pace = Pace(group.settings.max_poll_records, clock)
+        self._sizes: dict[str, int] = {}
+        """How many partitions topics had when they were subscribed to: those above are new."""
         self._reading = reading
         self._out = reading.out
         self._clock = clock
@@ -211,7 +214,8 @@ class GroupSteps:
         partitions = sorted(job.partitions)
         listeners = self.listeners
         if job.kind is Kind.ASSIGN:
-            yield OnReading(lambda: self._reading.hold(job.offsets))
+            new = [tp for tp in partitions if tp.partition >= self._sizes.get(tp.topic, tp.partition + 1)]
+            yield OnReading(lambda: self._reading.hold(job.offsets, new))
             self._committed.update({tp: at.offset for tp, at in job.offsets.items() if at is not None})
             self._done(job)
             if listeners.on_assign is not None:
@@ -251,7 +255,8 @@ class GroupSteps:
             except re.error as error:
                 raise InvalidRegularExpression(f"pattern={pattern!r}: {error}") from None
         for name in names:
-            yield OnReading(lambda name=name: self._reading.partitions_of(name))  # type: ignore[misc]  # bound now
+            found = yield OnReading(lambda name=name: self._reading.partitions_of(name))  # type: ignore[misc]  # bound now
+            self._sizes.setdefault(name, len(found))
         self.topics, self.pattern, self.listeners = names, pattern, listeners
         self.group.core.last_poll_ms = self._clock.monotonic_ms()
         yield OnGroup(lambda: self.group.subscribe(names, pattern))

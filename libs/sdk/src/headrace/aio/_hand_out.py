@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from headrace._core.fetch_partition import PartitionFetch
 from headrace._core.fetch_positions import FetchPositions
-from headrace._core.group_messages import Committed
 from headrace._core.record_runs import Deserializers, RecordRun, run_of
 from headrace._core.record_tables import TableParts
 from headrace._core.starts import Start, parse_reset
 from headrace._runtime import Clock
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
+from headrace.records import Committed
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
 

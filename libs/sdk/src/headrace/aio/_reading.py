@@ -17,7 +17,6 @@ from headrace._bulk_libraries import is_bulk, load_bulk_libraries
 from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchPlan
 from headrace._core.fetch_positions import Answer, Lookup
-from headrace._core.group_messages import Committed
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, parse_reset, timestamp_to_ask
 from headrace._runtime import Clock, Tasks
@@ -29,6 +28,7 @@ from headrace.aio._hand_out import HandOut
 from headrace.aio._offsets import OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, UnknownTopicOrPartition, WaitTimedOut, error_for
+from headrace.records import Committed
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
 from headrace_proto.v1 import broker_pb2 as pb
 
@@ -126,10 +126,12 @@ class Reading:
             if not 0 <= tp.partition < view.partitions:
                 raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
 
-    async def hold(self, starts: Mapping[TopicPartition, Committed | None]) -> None:
+    async def hold(
+        self, starts: Mapping[TopicPartition, Committed | None], new: Collection[TopicPartition] = ()
+    ) -> None:
         """
-        Read these too, from what is committed, else by ``auto_offset_reset``. A topic that metadata does not know is
-        looked for, and told of like any partition that cannot be read.
+        Read these too, from what is committed, else by ``auto_offset_reset``, or if they are ``new`` from their
+        beginning. A topic that metadata does not know is looked for; it is told of like what cannot be read.
         """
         self._begin()
         for topic in {tp.topic for tp in starts}:
@@ -142,7 +144,7 @@ class Reading:
                 if tp in self.out.core.partitions:
                     continue
                 if committed is None:
-                    self.out.core.add(tp, reset)
+                    self.out.core.add(tp, Beginning() if tp in new else reset)
                 else:
                     self.out.core.add(tp, committed.offset, committed.leader_epoch)
             self._place()

@@ -1,5 +1,5 @@
 """
-A small cluster in this process, for quick tests of programs: topics, producers and consumers, no administration.
+A small cluster in this process, for quick tests of programs: topics, clients and groups, no administration.
 """
 
 from __future__ import annotations
@@ -27,6 +27,15 @@ class MemoryBackend:
         >>> with memory.consumer("orders") as consumer:
         ...     [record.value for record in consumer.poll(timeout_ms=10_000)]
         [b'one']
+
+    Groups work as with a real cluster, except that nothing of them is durable::
+
+        >>> with memory.consumer("orders", group_id="billing") as consumer:
+        ...     [record.value for record in consumer.poll(timeout_ms=10_000)]
+        [b'one']
+        >>> with memory.consumer("orders", group_id="billing") as consumer:
+        ...     consumer.committed([("orders", 0)])[("orders", 0)].offset
+        1
     """
 
     def __init__(self) -> None:

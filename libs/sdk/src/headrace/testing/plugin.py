@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def headrace_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     """
-    A real cluster for all tests of the session: etcd, a controller, a broker and the admin service, each a process of
-    its own, in a temporary directory. Tests share it: give topics names of their own (``unique_topic``).
+    A real cluster for all tests of the session: etcd, a controller, a broker, a coordinator and the admin service, each
+    a process of its own, in a temporary directory. Tests share it: give topics names of their own (``unique_topic``).
     """
     from headrace.testing.clusters import started_cluster
 

@@ -1,0 +1,52 @@
+"""The examples about groups, as they stand in the documentation, against a cluster in memory."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace._transport.memory import MemoryCluster
+from headrace.testing import MemoryBackend
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+RECIPES = Path(__file__).parents[4] / "docs" / "recipes-delivery.md"
+MODULES = ["headrace._group_calls", "headrace.aio._group_calls"]
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBackend]:
+    """Every client connects to this."""
+    backend = MemoryBackend()
+    backend.create_topic("orders", 1)
+    backend.create_topic("flights", 2)
+    cluster: MemoryCluster = backend.cluster
+    monkeypatch.setattr("headrace._transport.grpc.GrpcTransport", lambda *args, **kwargs: cluster.transport())
+    yield backend
+    assert not any(group.members for group in cluster.groups.groups.values()), "examples close what they open"
+
+
+def run(example: doctest.DocTest) -> None:
+    outcome = doctest.DocTestRunner(optionflags=FLAGS).run(example)
+    assert outcome.attempted
+    assert not outcome.failed
+
+
+def test_the_recipes_do_what_they_say(memory: MemoryBackend) -> None:
+    text = RECIPES.read_text()
+    run(doctest.DocTestParser().get_doctest(text, {"bootstrap": "127.0.0.1:1"}, "recipes", str(RECIPES), 0))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_examples_of_the_calls_do_what_they_say(memory: MemoryBackend, module: str) -> None:
+    with memory.producer() as producer:
+        for n in range(4):
+            producer.send("flights", b"flight %d" % n, partition=n % 2)
+        producer.flush()
+    found = [test for test in doctest.DocTestFinder().find(importlib.import_module(module)) if test.examples]
+    assert found
+    for example in found:
+        run(example)
