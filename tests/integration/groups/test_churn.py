@@ -1,7 +1,7 @@
 """
 Members join, close and are killed at random under load, and so are coordinators: nothing is left out.
 
-GROUPS_SECONDS (20) is how long, GROUPS_SEED which faults: a failure names both.
+GROUPS_SECONDS (15) is how long, GROUPS_SEED which faults: a failure names both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .crew import (
 )
 from .shard_log import assert_no_late_writer
 
-SECONDS = float(os.environ.get("GROUPS_SECONDS", "20"))
+SECONDS = float(os.environ.get("GROUPS_SECONDS", "15"))
 SEED = int(os.environ.get("GROUPS_SEED", "20261121"))
 MEMBERS_MIN, MEMBERS_MAX = 2, 5
 COORDINATOR_EVERY_S = 5.0
