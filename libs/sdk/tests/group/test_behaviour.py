@@ -187,7 +187,7 @@ def test_a_coordinator_that_goes_and_comes_back_changes_nothing(memory: MemoryBa
 def test_without_its_coordinator_for_longer_than_the_grace_nothing_is_handed_out(
     memory: MemoryBackend, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace._core.membership.REJOIN_GRACE_MS", 100)
+    monkeypatch.setattr("headrace._core.phases.REJOIN_GRACE_MS", 100)
     memory.cluster.groups.rejoin_grace_ms = 60_000
     member = Member(memory, protocol)
     until(lambda: len(member.held) == 6, member)
@@ -206,7 +206,7 @@ def test_without_its_coordinator_for_longer_than_the_grace_nothing_is_handed_out
 def test_a_silent_coordinator_is_looked_for_again(
     memory: MemoryBackend, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace._core.membership.SILENCE_MS", 100)
+    monkeypatch.setattr("headrace._core.phases.SILENCE_MS", 100)
     member = Member(memory, protocol)
     until(lambda: len(member.held) == 6, member)
     memory.cluster.groups.silent = True

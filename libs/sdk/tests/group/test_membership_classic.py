@@ -40,8 +40,8 @@ from headrace._core.group_messages import (
     TopicsSeen,
     Warn,
 )
-from headrace._core.membership import REJOIN_GRACE_MS, SILENCE_MS, Phase
 from headrace._core.membership_classic import ClassicMembership
+from headrace._core.phases import REJOIN_GRACE_MS, SILENCE_MS, Phase
 from headrace.errors import (
     CoordinatorLoading,
     FencedInstanceId,

@@ -25,8 +25,8 @@ from headrace._core.group_messages import (
     Ticked,
     Told,
 )
-from headrace._core.membership import Identity, Phase
 from headrace._core.membership_consumer import ConsumerMembership
+from headrace._core.phases import Identity, Phase
 from headrace.errors import (
     FencedMemberEpoch,
     HeadraceError,

@@ -16,9 +16,9 @@ Rules:
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Final, NamedTuple, assert_never
+from typing import assert_never
 
+from headrace._core import phases
 from headrace._core.group_errors import Remedy, remedy_for
 from headrace._core.group_messages import (
     Answer,
@@ -48,52 +48,8 @@ from headrace._core.group_messages import (
     Warn,
 )
 from headrace._core.holdings import Holdings
+from headrace._core.phases import ACTIVE, Identity, Phase, Trouble
 from headrace_common.core.errors import HeadraceError, Kind, RequestTimedOut
-
-REJOIN_GRACE_MS: Final = 3_000
-"""The coordinator's ``group.rejoin.grace.ms``: so long it keeps the place of a member whose stream broke."""
-
-SILENCE_MS: Final = 5_000
-"""A heartbeat that is unanswered for so long has the stream opened anew."""
-
-QUICK_RETRY_MS: Final = 250
-"""Longest pause before the coordinator is looked for again, while it was away for less than ``QUICK_FOR_MS``."""
-
-QUICK_FOR_MS: Final = 15_000
-
-
-class Phase(Enum):
-    """Where the member is."""
-
-    NEW = "not begun"
-    PREPARING = "the application has to let go before it joins again"
-    JOINING = "asked to join"
-    SYNCING = "waits for the assignment"
-    MEMBER = "a member"
-    OUT = "the application has to be told that it is out"
-    AWAY = "left, as the application did not poll"
-    FAILED = "cannot be one; the application has to change something"
-    LEAVING = "said good-bye"
-    LEFT = "no member any more"
-
-
-ACTIVE: Final = frozenset({Phase.PREPARING, Phase.JOINING, Phase.SYNCING, Phase.MEMBER})
-"""There is a stream, or should be."""
-
-
-class Identity(NamedTuple):
-    """Who commits."""
-
-    member_id: str
-    generation: int
-    """Or the member epoch."""
-
-
-class Trouble(NamedTuple):
-    """The coordinator cannot be reached, or cannot answer: since when, and what was said last."""
-
-    since_ms: float
-    error: HeadraceError
 
 
 class Membership:
@@ -129,7 +85,7 @@ class Membership:
         """Whether others may hold its partitions by now: nothing may be handed out."""
         since = self._asked_ms if self._down_ms is None else self._down_ms
         static = self.settings.instance_id is not None
-        grace_ms = self.settings.session_timeout_ms if static else REJOIN_GRACE_MS
+        grace_ms = self.settings.session_timeout_ms if static else phases.REJOIN_GRACE_MS
         return since is not None and now_ms - since > grace_ms
 
     @property
@@ -154,7 +110,7 @@ class Membership:
         due = self.last_poll_ms + self.settings.max_poll_interval_ms
         if self.connected:
             if self._asked_ms is not None:
-                due = min(due, self._asked_ms + SILENCE_MS)
+                due = min(due, self._asked_ms + phases.SILENCE_MS)
             elif self._may_beat():
                 due = min(due, self._beat_at_ms)
         return due
@@ -254,8 +210,8 @@ class Membership:
         settings = self.settings
         away_ms = 0.0 if self._down_ms is None else now_ms - self._down_ms
         longest = float(settings.retry_backoff_max_ms)
-        if away_ms < QUICK_FOR_MS:
-            longest = min(longest, QUICK_RETRY_MS)
+        if away_ms < phases.QUICK_FOR_MS:
+            longest = min(longest, phases.QUICK_RETRY_MS)
         return min(settings.retry_backoff_ms * 2.0 ** min(self._failures - 1, 16), longest)
 
     def _opened(self, now_ms: float) -> None:
@@ -341,8 +297,8 @@ class Membership:
         if not self.connected:
             return
         if self._asked_ms is not None:
-            if now_ms >= self._asked_ms + SILENCE_MS:
-                self._broke(RequestTimedOut(f"the coordinator did not answer within {SILENCE_MS} ms"), now_ms)
+            if now_ms >= self._asked_ms + phases.SILENCE_MS:
+                self._broke(RequestTimedOut(f"the coordinator did not answer within {phases.SILENCE_MS} ms"), now_ms)
         elif self._may_beat() and now_ms >= self._beat_at_ms:
             self._beat(now_ms)
 

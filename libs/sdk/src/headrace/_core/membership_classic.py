@@ -32,7 +32,8 @@ from headrace._core.group_messages import (
     Synced,
     TopicsSeen,
 )
-from headrace._core.membership import ACTIVE, Membership, Phase
+from headrace._core.membership import Membership
+from headrace._core.phases import ACTIVE, Phase
 from headrace_common.core.errors import ErrorCode, HeadraceError, InconsistentGroupProtocol, RequestTimedOut
 
 JOIN_ALLOWANCE_MS: Final = 5_000

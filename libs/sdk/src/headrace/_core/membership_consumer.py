@@ -18,7 +18,8 @@ from headrace._core.group_messages import (
     Reported,
     Send,
 )
-from headrace._core.membership import Membership, Phase
+from headrace._core.membership import Membership
+from headrace._core.phases import Phase
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2

@@ -19,24 +19,20 @@ import grpc
 from grpc import aio
 
 from headrace._runtime import Tasks
-from headrace._transport.grpc_membership import GrpcMembershipStream
-from headrace._transport.port import Coordinator
+from headrace._transport.grpc_membership import CoordinatorCalls
 from headrace.errors import ClientClosed
-from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut, error_for
+from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.options import channel_options
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
-from headrace_proto.v1 import coordinator_pb2 as group_pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
-from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
 if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
-    from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
 
 Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
 A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse)
@@ -47,9 +43,6 @@ ANSWER_ALLOWANCE_MS: Final = 2_000
 
 METADATA_ATTEMPT_MS: Final = 3_000
 """How long one address may take to answer."""
-
-FIND_ATTEMPT_MS: Final = 5_000
-"""The same for FindCoordinator: the first that asks has the internal topic made."""
 
 HEDGE_MS: Final = 400
 """When an address has not answered after this time the next is asked beside it: a broker that is stopped is silent."""
@@ -221,7 +214,7 @@ async def _outcome(ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerA
         return error_from_rpc(error)
 
 
-class GrpcTransport:
+class GrpcTransport(CoordinatorCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
 
@@ -361,41 +354,6 @@ class GrpcTransport:
         """From any broker."""
         timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
         return await self._first(lambda stub: stub.InitProducerId(request, timeout=timeout))
-
-    async def find_coordinator(self, group_id: str) -> Coordinator:
-        """Who has the group, as any broker knows it."""
-        timeout = min(self._call_timeout, FIND_ATTEMPT_MS / 1_000)
-        request = pb.FindCoordinatorRequest(type=pb.GROUP, keys=[group_id])
-        answer = await self._first(lambda stub: stub.FindCoordinator(request, timeout=timeout), elsewhere=True)
-        [found] = answer.coordinators
-        if found.error:
-            raise error_for(found.error, found.message or f"no coordinator for group {group_id!r}")
-        return Coordinator(NodeId(found.coordinator), str(Endpoint(found.endpoint.host, found.endpoint.port)))
-
-    def membership(self, coordinator: Coordinator) -> GrpcMembershipStream:
-        """A new stream of one member."""
-        return GrpcMembershipStream(self._coordinator(coordinator).Membership(), str(coordinator), self._tasks)
-
-    async def commit_offsets(
-        self, coordinator: Coordinator, request: group_pb.CommitOffsetsRequest, timeout_ms: float
-    ) -> group_pb.CommitOffsetsResponse:
-        """Raises: ``HeadraceError`` when the call as a whole failed."""
-        try:
-            return await self._coordinator(coordinator).CommitOffsets(request, timeout=timeout_ms / 1_000)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
-
-    async def fetch_offsets(
-        self, coordinator: Coordinator, request: group_pb.FetchOffsetsRequest, timeout_ms: float
-    ) -> group_pb.FetchOffsetsResponse:
-        """Raises: ``HeadraceError`` when the call as a whole failed."""
-        try:
-            return await self._coordinator(coordinator).FetchOffsets(request, timeout=timeout_ms / 1_000)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
-
-    def _coordinator(self, coordinator: Coordinator) -> CoordinatorAsyncStub:
-        return CoordinatorStub(self._channel(coordinator.address))
 
     def sibling(self) -> GrpcTransport:
         """Connections of their own, for another event loop."""

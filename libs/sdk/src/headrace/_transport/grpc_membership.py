@@ -1,18 +1,32 @@
-"""One ``Membership`` stream over ``grpc.aio``. Opened by ``grpc``."""
+"""What ``grpc`` says to coordinators: calls, and one ``Membership`` stream per member."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 from grpc import aio
 
 from headrace._runtime import Tasks
-from headrace.errors import HeadraceError, NetworkFailed
+from headrace._transport.port import Coordinator
+from headrace.errors import HeadraceError, NetworkFailed, error_for
+from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
+from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub  # exist for type checkers only
+    from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+
+R = TypeVar("R")
+
+FIND_ATTEMPT_MS: Final = 5_000
+"""How long one broker may take for FindCoordinator: the first that asks has the internal topic made."""
 
 HANG_UP_MS: Final = 1_000
 """How long the end of a stream waits for what was sent before."""
@@ -76,3 +90,51 @@ class GrpcMembershipStream:
         await asyncio.wait([self._writer], timeout=HANG_UP_MS / 1000)
         self._writer.cancel()
         self._call.cancel()
+
+
+class CoordinatorCalls:
+    """A part of ``grpc.GrpcTransport``."""
+
+    _call_timeout: float
+    _tasks: Tasks
+
+    async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], *, elsewhere: bool = False) -> R:
+        raise NotImplementedError
+
+    def _channel(self, address: str) -> aio.Channel:
+        raise NotImplementedError
+
+    async def find_coordinator(self, group_id: str) -> Coordinator:
+        """Who has the group, as any broker knows it."""
+        timeout = min(self._call_timeout, FIND_ATTEMPT_MS / 1_000)
+        request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=[group_id])
+        answer = await self._first(lambda stub: stub.FindCoordinator(request, timeout=timeout), elsewhere=True)
+        [found] = answer.coordinators
+        if found.error:
+            raise error_for(found.error, found.message or f"no coordinator for group {group_id!r}")
+        return Coordinator(NodeId(found.coordinator), str(Endpoint(found.endpoint.host, found.endpoint.port)))
+
+    def membership(self, coordinator: Coordinator) -> GrpcMembershipStream:
+        """A new stream of one member."""
+        return GrpcMembershipStream(self._coordinator(coordinator).Membership(), str(coordinator), self._tasks)
+
+    async def commit_offsets(
+        self, coordinator: Coordinator, request: pb.CommitOffsetsRequest, timeout_ms: float
+    ) -> pb.CommitOffsetsResponse:
+        """Raises: ``HeadraceError`` when the call as a whole failed."""
+        try:
+            return await self._coordinator(coordinator).CommitOffsets(request, timeout=timeout_ms / 1_000)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+
+    async def fetch_offsets(
+        self, coordinator: Coordinator, request: pb.FetchOffsetsRequest, timeout_ms: float
+    ) -> pb.FetchOffsetsResponse:
+        """Raises: ``HeadraceError`` when the call as a whole failed."""
+        try:
+            return await self._coordinator(coordinator).FetchOffsets(request, timeout=timeout_ms / 1_000)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+
+    def _coordinator(self, coordinator: Coordinator) -> CoordinatorAsyncStub:
+        return CoordinatorStub(self._channel(coordinator.address))

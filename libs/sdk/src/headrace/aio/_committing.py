@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace._core.commits import CommitEffect, CommitQueue, Offsets, SendCommit
-from headrace._core.membership import Identity
+from headrace._core.phases import Identity
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import Transport
 from headrace.aio._coordinators import ATTEMPT_MS, Coordinators

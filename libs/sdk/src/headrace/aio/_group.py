@@ -41,9 +41,9 @@ from headrace._core.group_messages import (
     TopicsSeen,
     Warn,
 )
-from headrace._core.membership import Identity, Phase
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
+from headrace._core.phases import Identity, Phase
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.aio._committing import Committing

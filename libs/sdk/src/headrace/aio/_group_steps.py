@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from headrace._core.group_messages import Did, Job, Kind, Polled
-from headrace._core.membership import Phase
+from headrace._core.phases import Phase
 from headrace._runtime import Clock, LoopThread
 from headrace.aio._consumer_setup import GroupHealth
 from headrace.aio._group import Group
@@ -206,6 +206,7 @@ class GroupSteps:
             yield from self._do(job)
         failure = self.group.take_failure(self._clock.monotonic_ms())
         if failure is not None:
+            self.group.tell(Polled(now_ms))  # now that it was told, what failed is tried again
             raise failure
         if self._auto_is_due(now_ms):
             self._auto_commit()
