@@ -61,13 +61,21 @@ class Writer:
 
     def texts(self, values: Sequence[str]) -> None:
         """A list of texts."""
-        self.u32(len(values))
-        for value in values:
-            self.text(value)
+        self._parts.append(packed_texts(values))
+
+    def raw(self, packed: bytes) -> None:
+        """What ``packed_texts`` made."""
+        self._parts.append(packed)
 
     def i32s(self, values: Sequence[int]) -> None:
         """A list of signed numbers."""
         self._parts.append(struct.pack(f">I{len(values)}i", len(values), *values))
+
+
+def packed_texts(values: Sequence[str]) -> bytes:
+    """A list of texts as ``Writer.texts`` writes it, for lists that are written many times."""
+    encoded = [value.encode() for value in values]
+    return len(encoded).to_bytes(4, "big") + b"".join([len(text).to_bytes(4, "big") + text for text in encoded])
 
 
 class Reader:

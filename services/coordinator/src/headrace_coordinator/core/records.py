@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_coordinator.core.binary import Reader, RecordDamaged, Writer
+from headrace_coordinator.core.binary import Reader, RecordDamaged, Writer, packed_texts
 from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
@@ -331,6 +331,7 @@ def _write_consumer(out: Writer, record: ConsumerRecord) -> None:
         out.blob(info.topic_id)
         out.i32(info.partitions)
     out.u32(len(record.members))
+    topics = {names: packed_texts(sorted(names)) for names in {member.topics for member in record.members}}
     for member in record.members:
         out.text(member.member_id)
         out.optional_text(member.instance_id)
@@ -338,7 +339,7 @@ def _write_consumer(out: Writer, record: ConsumerRecord) -> None:
         out.text(member.client_id)
         out.text(member.client_address)
         out.i32(member.rebalance_timeout_ms)
-        out.texts(tuple(sorted(member.topics)))
+        out.raw(topics[member.topics])
         out.optional_text(member.pattern)
         out.optional_text(member.assignor)
         out.i32(member.epoch)
