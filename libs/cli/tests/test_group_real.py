@@ -122,3 +122,19 @@ def test_a_consumer_is_seen_while_it_reads_and_leaves_its_position(
     assert "0 records behind in all" in run("lag", group).stderr
     run("reset", group, "--all-topics", "--to-earliest", "--execute")
     run("delete", group, "--yes")
+
+
+def test_consume_as_a_member_goes_on_where_the_group_was(cluster: LocalCluster) -> None:
+    bootstrap = ",".join(cluster.bootstrap_servers)
+
+    def consume(*argv: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(app, ["consume", "flights", *argv, "-g", "printing", "--bootstrap", bootstrap])
+        assert result.exit_code == code, result.output
+        return result
+
+    first = consume("-n", "20", "--from", "beginning").stdout.split()
+    rest = consume("--exit-at-end").stdout.split()
+    assert (len(first), [*first, *rest]) == (20, [str(n) for n in range(50)])
+    assert consume("--exit-at-end").stdout == "", "all of it is committed"
+    assert "headrace group reset" in consume("--from", "7", code=2).stderr
+    assert "leave out" in consume("-p", "0", code=2).stderr

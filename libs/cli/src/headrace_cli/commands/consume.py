@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +17,9 @@ from headrace_cli.output import Output
 from headrace_cli.session import Session
 
 if TYPE_CHECKING:
-    from headrace import Consumer, TopicPartition
+    from headrace import Consumer, Record, TopicPartition
 
+_RESETS = {"beginning": "earliest", "end": "latest"}
 POLL_MS = 500
 POLL_RECORDS = 5_000
 
@@ -43,11 +45,18 @@ def consume(
         bool, typer.Option("--exit-at-end", "-e", help="Stop at the end; starts at the beginning unless told otherwise")
     ] = False,
     base64: Annotated[bool, typer.Option("--base64", help="Print keys and values in base64")] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="As a member of this group: goes on where it was, commits what was printed"),
+    ] = None,
 ) -> None:
     """Print the records of a topic, from now on unless told otherwise; Ctrl+C ends it."""
     from headrace_cli.commands.lines import renderer
 
     render = renderer(template or ("%s\\n" if session.output is Output.TABLE else "json"), as_base64=base64)
+    if group is not None:
+        _as_member(session, topic, group, render, _reset(start, partition, exit_at_end), count, exit_at_end)
+        return
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     where = parse_start(start or ("beginning" if exit_at_end else "end"), now_ms)
     out = sys.stdout.buffer
@@ -68,6 +77,49 @@ def consume(
                 out.flush()
             if left is not None:
                 left -= len(records)
+
+
+def _reset(start: str | None, partition: list[int] | None, exit_at_end: bool) -> str:
+    """Where a group begins that has committed nothing. Raises: CommandFailed for what a member cannot choose."""
+    if partition:
+        raise CommandFailed("a group gives partitions to its members; leave out --partition or --group", ExitCode.USAGE)
+    wanted = start or ("beginning" if exit_at_end else "end")
+    if wanted not in _RESETS:
+        raise CommandFailed(
+            "with --group, --from takes beginning or end, and counts where nothing is committed yet; "
+            "`headrace group reset` moves a group",
+            ExitCode.USAGE,
+        )
+    return _RESETS[wanted]
+
+
+def _as_member(
+    session: Session,
+    topic: str,
+    group: str,
+    render: Callable[[Record], bytes],
+    reset: str,
+    count: int | None,
+    exit_at_end: bool,
+) -> None:
+    """Each record is printed before it is committed, so a kill repeats some and loses none."""
+    out = sys.stdout.buffer
+    left = count
+    ends: dict[TopicPartition, int] = {}
+    with session.consumer(topic, group_id=group, auto_offset_reset=reset, enable_auto_commit=False) as consumer:
+        while left is None or left > 0:
+            records = consumer.poll(POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
+            if records:
+                out.write(b"".join(map(render, records)))
+                out.flush()
+                consumer.commit()
+            if left is not None:
+                left -= len(records)
+            if exit_at_end:
+                held = consumer.assignment()
+                ends.update(consumer.end_offsets(held - ends.keys()))
+                if held and all(consumer.position(p) >= ends[p] for p in held):
+                    break
 
 
 def _assign(consumer: Consumer, topic: str, wanted: list[int] | None) -> list[TopicPartition]:
