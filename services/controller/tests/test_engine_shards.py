@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
-from headrace_common.core.errors import CoordinatorNotAvailable, InvalidTopic, MetadataUnavailable
+from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, InvalidTopic, MetadataUnavailable
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role, ShardKind
+from headrace_controller.core import shards
 from headrace_controller.core.settings import Alteration, BrokerResource, Op, TopicResource
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
@@ -190,3 +193,79 @@ class TestOwners:
     async def read(engine: ControllerEngine, key: NodeKey) -> None:
         async for _ in engine.watch(key):
             pass
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_in_a_storm_no_epoch_has_two_owners_and_in_the_end_all_is_balanced(world: Cell, seed: int) -> None:
+    """Coordinators join, die, come back and leave, controllers change; every image in between is looked at."""
+    rng = random.Random(seed)
+    engines = {n: await world.controller(n) for n in (1, 2)}
+    await world.until(lambda: any(e.candidate.term is not None for e in engines.values()))
+    seen: dict[tuple[int, int], int] = {}
+
+    def look(engine: ControllerEngine) -> None:
+        for shard in engine.image.shards.values():
+            owner = seen.setdefault((shard.key.number, shard.epoch), shard.owner)
+            assert owner == shard.owner, f"shard {shard.key.number} has two owners in epoch {shard.epoch}"
+
+    async def follow(engine: ControllerEngine) -> None:
+        async for _ in engine.watch(None):
+            look(engine)
+
+    def active() -> ControllerEngine | None:
+        return next((e for e in engines.values() if e.candidate.term is not None), None)
+
+    watches = [asyncio.create_task(follow(e)) for e in engines.values()]
+    living: dict[int, tuple[Node, int]] = {}
+    starts = 0
+    for step in range(60):
+        engine = active()
+        if engine is None:
+            await world.pass_ms(500)
+            continue
+        with suppress(HeadraceError):
+            if step == 0:
+                await world.join(engine, broker(1))
+                await set_cluster(engine, "offsets.topic.num.partitions", "7")
+            if engine.image.topic(TOPIC) is None:
+                await world.join(engine, broker(1))
+                await engine.ensure_internal_topic(ShardKind.GROUPS)
+            number = rng.randint(1, 4)
+            match rng.choice(["start", "start", "kill", "leave", "depose"]):
+                case "start":
+                    starts += 1
+                    node = coordinator(number, start=starts)
+                    world.probe.results[node.key] = ProbeResult.REFUSED  # whoever was there is gone
+                    living[number] = node, (await world.join(engine, node)).epoch
+                case "kill" if number in living:
+                    node, epoch = living.pop(number)
+                    assert engine.candidate.term is not None
+                    await engine.candidate.term.nodes.fence(node.key, "the test says so", epoch=epoch)
+                case "leave" if number in living:
+                    node, epoch = living.pop(number)
+                    await world.beat(engine, node, epoch, want_shutdown=True)
+                case "depose" if rng.random() < 0.3:
+                    world.links[next(n for n, e in engines.items() if e is engine)].up = False
+                    await world.pass_ms(4_000)
+                    for link in world.links.values():
+                        link.up = True
+        await world.pass_ms(rng.choice([0, 100, 300]))
+    await world.until(lambda: active() is not None)
+    last = active()
+    assert last is not None
+    for number in (1, 2, 3):
+        starts += 1
+        node = coordinator(number, start=starts)
+        world.probe.results[node.key] = ProbeResult.REFUSED
+        await world.join(last, node)
+    await world.until(lambda: shards.due(last.image) == [] and len(last.image.shards) == 7)
+    sizes = Counter(s.owner for s in last.image.shards.values())
+    assert max(sizes.values()) - min(sizes.values()) <= 1
+    assert NO_NODE not in sizes
+    by_shard: dict[int, list[int]] = {}
+    for number, epoch in sorted(seen):
+        by_shard.setdefault(number, []).append(epoch)
+    assert all(epochs == list(range(1, len(epochs) + 1)) for epochs in by_shard.values()), "epochs grow one by one"
+    assert len(seen) > 20, "something happened"
+    for watch in watches:
+        watch.cancel()
