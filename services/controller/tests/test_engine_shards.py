@@ -157,6 +157,20 @@ class TestOwners:
         await world.until(lambda: owned(engine) == {1: 50})
         assert all(s.epoch > before[k].epoch for k, s in engine.image.shards.items())
 
+    async def test_a_registration_waits_for_the_pass_that_takes_the_shards_away(self, world: Cell) -> None:
+        engine, _ = await self.start(world, 1)
+        world.probe.results[coordinator(1).key] = ProbeResult.REFUSED
+        term = engine.candidate.term
+        assert term is not None
+        async with term.shards._turn:  # the loop is held up, as by a slow store
+            joining = asyncio.ensure_future(engine.register(Joining(coordinator(1, start=1))))
+            await world.pass_ms(500)
+            assert engine.image.nodes[coordinator(1).key].fenced
+            assert owned(engine) == {1: 50}
+            assert not joining.done()
+        await world.until(joining.done)
+        assert owned(engine) == {NO_NODE: 50}
+
     async def test_leaving_waits_until_it_owns_nothing(self, world: Cell) -> None:
         engine, epochs = await self.start(world, 1, 2)
         world.links[1].up = False
