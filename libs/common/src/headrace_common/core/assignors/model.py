@@ -33,9 +33,13 @@ def in_order(members: Mapping[str, MemberSubscription]) -> list[str]:
 
 def subscribers(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> dict[str, list[str]]:
     """Topics that exist and have subscribers, ascending, each with its members in the order of ``in_order``."""
+    wanted = {member: frozenset(members[member].topics) for member in in_order(members)}
+    if len(set(wanted.values())) == 1:  # as in most groups
+        everybody = list(wanted)
+        return {topic: everybody for topic in sorted(wanted[everybody[0]]) if partitions.get(topic, 0) > 0}
     found: dict[str, list[str]] = {}
-    for member in in_order(members):
-        for topic in set(members[member].topics):
+    for member, topics in wanted.items():
+        for topic in topics:
             if partitions.get(topic, 0) > 0:
                 found.setdefault(topic, []).append(member)
     return dict(sorted(found.items()))

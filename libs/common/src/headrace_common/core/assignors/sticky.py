@@ -61,6 +61,9 @@ def _owners(members: Mapping[str, MemberSubscription], claims: Mapping[_Pair, li
     """Who has each claimed partition: the only one with the newest claim. Two of one generation: nobody."""
     owners: dict[_Pair, str] = {}
     for pair, claimants in claims.items():
+        if len(claimants) == 1:
+            owners[pair] = claimants[0]
+            continue
         newest = max(members[m].generation for m in claimants)
         of_newest = [m for m in claimants if members[m].generation == newest]
         if len(of_newest) == 1:
