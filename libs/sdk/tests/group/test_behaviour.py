@@ -386,6 +386,36 @@ def test_a_callback_that_raises_is_told_and_the_group_goes_on(memory: MemoryBack
     member.close()
 
 
+def test_a_bug_of_ours_is_raised_each_time_and_nothing_hangs(memory: MemoryBackend) -> None:
+    member = Member(memory, "server-side")
+    until(lambda: len(member.held) == 6, member)
+
+    def broken(response: object) -> None:
+        raise ZeroDivisionError
+
+    member.consumer._steps.group._wire.answer = broken
+    with pytest.raises(errors.Internal, match="ZeroDivisionError"):
+        until(lambda: False, member)
+    with pytest.raises(errors.Internal):
+        member.poll()
+    assert member.consumer.state == "stuck"
+    member.consumer.close(timeout=0.2)
+
+
+def test_subscribing_again_to_the_same_changes_only_the_callbacks(memory: MemoryBackend, protocol: str) -> None:
+    member = Member(memory, protocol, pattern="t")
+    until(lambda: len(member.held) == 6, member)
+    generation = member.consumer.health().group.generation
+    again: list[list[TopicPartition]] = []
+    member.consumer.subscribe(pattern="t", on_revoke=again.append)
+    other = Member(memory, protocol, pattern="t")
+    assert member.consumer.health().group.generation == generation
+    until(shared([member, other], 6), member, other)
+    assert len(again) == 1
+    member.close()
+    other.close()
+
+
 def test_polling_in_a_callback_is_refused(memory: MemoryBackend, protocol: str) -> None:
     member = Member(memory, protocol)
     refused: list[str] = []

@@ -109,7 +109,8 @@ class Group:
         self._watching: asyncio.Task[None] | None = None
         self._seen_revision = -1
         self._left: asyncio.Event | None = None
-        self._crash: HeadraceError | None = None
+        self.crash: HeadraceError | None = None
+        """Set when a task met a bug: every step raises it."""
 
     # --- any thread -----------------------------------------------------------------------------------------------
 
@@ -143,8 +144,8 @@ class Group:
 
     def take_failure(self, now_ms: float) -> HeadraceError | None:
         """What the application has to be told now."""
-        if self._crash is not None:
-            return self._crash
+        if self.crash is not None:
+            return self.crash
         core = self.core
         if core.failure is None and core.trouble is None:
             return None
@@ -180,7 +181,6 @@ class Group:
     async def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
         """Become a member that reads these, or go on as one."""
         if pattern is not None and isinstance(self.core, ClassicMembership):
-            self.core.pattern = None
             self.tell(TopicsSeen(await self._topic_sizes(None), self._clock.monotonic_ms()))
         self.tell(Subscribed(tuple(dict.fromkeys(topics)), pattern, self._clock.monotonic_ms()))
         if self._watching is None and isinstance(self.core, ClassicMembership):
@@ -371,7 +371,7 @@ class Group:
             self.tell(TopicsSeen(seen, self._clock.monotonic_ms()))
 
     def _crashed(self, error: BaseException) -> None:
-        self._crash = Internal(f"the consumer's group has met a bug and stopped: {type(error).__name__}: {error}")
-        self._crash.__cause__ = error
+        self.crash = Internal(f"the consumer's group has met a bug and stopped: {type(error).__name__}: {error}")
+        self.crash.__cause__ = error
         self.news = True
         self._notify()

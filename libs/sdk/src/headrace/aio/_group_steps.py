@@ -174,7 +174,8 @@ class GroupSteps:
         core = self.group.core
         core.last_poll_ms = now_ms
         self._out.mark()
-        nothing = not self.group.news and core.trouble is None and core.failure is None and not self._answers
+        group = self.group
+        nothing = not (group.news or group.crash or core.trouble or core.failure or self._answers)
         return nothing and core.phase is not Phase.AWAY and not self._auto_is_due(now_ms)
 
     def _auto_is_due(self, now_ms: float) -> bool:
@@ -375,7 +376,7 @@ class GroupSteps:
     def state(self, reading: str) -> str:
         """What a member is; ``reading`` is what its partitions are."""
         core = self.group.core
-        if core.phase is Phase.FAILED:
+        if core.phase is Phase.FAILED or self.group.crash is not None:
             return "stuck"
         if core.phase in (Phase.OUT, Phase.AWAY) or core.holdings.lost:
             return "out"
