@@ -96,7 +96,7 @@ async def test_commits_and_their_callbacks(memory: MemoryBackend, protocol: str)
     async with member(memory, protocol, "t", enable_auto_commit=False) as consumer:
         values: list[bytes] = []
         while len(values) < 2:
-            values += await until(lambda: True) + [r.value for r in await consumer.poll(timeout_ms=5)]
+            values += [record.value for record in await consumer.poll(timeout_ms=5)]
         await consumer.commit()
         assert (await consumer.committed([ONE]))[ONE] == Committed(2, 0)
         await consumer.commit({ONE: Committed(1, metadata="half")})
