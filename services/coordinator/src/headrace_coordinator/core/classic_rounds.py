@@ -76,7 +76,8 @@ class ClassicRounds:
     def woken(self, at: Moment) -> list[Effect]:
         """Time has passed: end what has waited long enough."""
         for member in list(self.members):
-            if at.mono_ms >= self._deadline_of(member):
+            there = member.member_id in self.members  # a removal may end a round, which removes others
+            if there and at.mono_ms >= self._deadline_of(member):
                 self._remove(member, at, UnknownMemberId("the session has ended without a heartbeat; join again"))
         if at.mono_ms >= self._sync_until_ms:
             self._end_syncs(at)
