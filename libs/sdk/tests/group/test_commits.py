@@ -10,6 +10,7 @@ from headrace._core.commits import CommitQueue, SendCommit, Settled
 from headrace.errors import (
     ClientClosed,
     HeadraceError,
+    IllegalGeneration,
     NetworkFailed,
     OffsetMetadataTooLarge,
     RebalanceInProgress,
@@ -165,3 +166,35 @@ def test_no_commit_is_overtaken_by_an_older_one_and_each_is_settled_once(
             under_way.clear()
             take(queue.answered({}, now))
     assert settled == list(range(1, number + 1))
+
+
+def test_what_was_given_up_while_its_commit_waited_is_not_committed() -> None:
+    """Lost, read on by another one, and had again: the position of before would have gone out under the new epoch."""
+    queue = CommitQueue(100, 1_000)
+    no = IllegalGeneration("given up")
+    queue.add("under way", at(1), None)
+    queue.add("waits", {**at(2), **at(5, B)}, None)
+    queue.give_up({A}, no)
+    assert queue.answered({A: None}, 0) == [Settled("under way", at(1), None), SendCommit(at(5, B))]
+    assert queue.answered({}, 0) == [Settled("waits", {**at(2), **at(5, B)}, no)]
+    assert queue.add("had again", at(7), None) == [SendCommit(at(7))]
+
+
+def test_what_was_given_up_is_not_repeated_under_a_newer_epoch() -> None:
+    queue = CommitQueue(100, 1_000)
+    no = IllegalGeneration("given up")
+    queue.add("async", {**at(1), **at(5, B)}, None)
+    queue.give_up({A}, no)
+    old = StaleMemberEpoch("old")
+    assert queue.answered({A: old, B: old}, 0, moved_on=True) == [SendCommit(at(5, B))]
+    assert queue.answered({B: None}, 0) == [Settled("async", {**at(1), **at(5, B)}, no)]
+
+
+def test_a_repeated_commit_ends_when_all_of_it_was_given_up() -> None:
+    queue = CommitQueue(100, 1_000)
+    no = IllegalGeneration("given up")
+    queue.add("sync", at(1), 9_000)
+    assert queue.failed(NetworkFailed("lost"), 0) == []
+    queue.give_up({A}, no)
+    assert queue.tick(100) == [Settled("sync", at(1), no)]
+    assert queue.idle

@@ -5,12 +5,16 @@ One request at a time, in the order of the calls, so that none is overtaken by a
 not to be repeated go together, the newest offset of a partition counts. A commit with a deadline is repeated while that
 can help; one without is tried once, and once more when the member had only moved on to another generation or epoch
 while the commit travelled.
+
+What a member has given up, or lost, it commits no more: commits of before that still wait, or would be repeated, fail.
+Others read these partitions by then, and a position of the past would send them back, even if it were sent by a member
+that has them again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.records import Committed
@@ -47,6 +51,8 @@ class _Entry:
     ref: Hashable
     offsets: Offsets
     deadline_ms: float | None
+    refused: dict[TopicPartition, HeadraceError] = field(default_factory=dict)
+    """What is not sent, or not again: it was given up meanwhile."""
 
 
 @dataclass(slots=True)
@@ -59,6 +65,7 @@ class _Flight:
     attempts: int = 0
     moves: int = 0
     failed: dict[TopicPartition, HeadraceError] = field(default_factory=dict)
+    given_up: dict[TopicPartition, HeadraceError] = field(default_factory=dict)
 
 
 class CommitQueue:
@@ -92,11 +99,23 @@ class CommitQueue:
                 entries.append(self._waiting.popleft())
         left: dict[TopicPartition, Committed] = {}
         for entry in entries:
-            left.update(entry.offsets)
+            left.update({tp: at for tp, at in entry.offsets.items() if tp not in entry.refused})
         self._flight = _Flight(entries, left, entries[0].deadline_ms)
         return self._send(self._flight)
 
+    def give_up(self, partitions: Collection[TopicPartition], error: HeadraceError) -> None:
+        """These are not the member's any more: what is not under way yet fails with ``error``, when its turn comes."""
+        for entry in self._waiting:
+            entry.refused.update({tp: error for tp in partitions if tp in entry.offsets})
+        if self._flight is not None:
+            self._flight.given_up.update(dict.fromkeys(partitions, error))
+
     def _send(self, flight: _Flight) -> list[CommitEffect]:
+        for tp in flight.left.keys() & flight.given_up.keys():
+            del flight.left[tp]
+            for entry in flight.entries:
+                if tp in entry.offsets:
+                    entry.refused.setdefault(tp, flight.given_up[tp])
         if not flight.left:
             return self._over(flight)
         self._sent, self.retry_at_ms = True, None
@@ -152,6 +171,7 @@ class CommitQueue:
         settled: list[CommitEffect] = []
         for entry in flight.entries:
             errors = [flight.failed[tp] for tp in entry.offsets if tp in flight.failed and tp in flight.left]
+            errors += entry.refused.values()
             settled.append(Settled(entry.ref, entry.offsets, errors[0] if errors else None))
         return settled + self._next()
 

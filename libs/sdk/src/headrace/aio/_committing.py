@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from headrace._core.commits import CommitEffect, CommitQueue, Offsets, SendCommit
@@ -55,6 +55,10 @@ class Committing:
         else:
             self._carry_out(self._queue.add(done, offsets, deadline_ms))
         return done
+
+    def give_up(self, partitions: Collection[TopicPartition], error: HeadraceError) -> None:
+        """These are not the consumer's any more: its commits of them that still wait fail."""
+        self._queue.give_up(partitions, error)
 
     def _carry_out(self, effects: list[CommitEffect]) -> None:
         for effect in effects:

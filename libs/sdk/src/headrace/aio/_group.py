@@ -52,6 +52,7 @@ from headrace.aio._group_wire import GroupWire
 from headrace.consumer_settings import CLASSIC, ConsumerSettings
 from headrace.errors import (
     HeadraceError,
+    IllegalGeneration,
     Internal,
     NetworkFailed,
     RebalanceInProgress,
@@ -151,6 +152,14 @@ class Group:
             return None
         with self.lock:
             return core.take_failure(now_ms)
+
+    def give_up(self, partitions: Partitions) -> None:
+        """The application has let go of these: what it asked to commit of them and is not under way yet fails."""
+        error = IllegalGeneration(
+            f"this consumer of group {self.settings.group_id!r} gave its partitions up before the commit could be "
+            "made; whoever has them reads on from what was committed before"
+        )
+        self.loop.call_soon(lambda: self.committing.give_up(partitions, error))
 
     def identity(self) -> Identity:
         """

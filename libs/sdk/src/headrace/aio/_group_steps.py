@@ -23,7 +23,7 @@ from headrace._runtime import Clock, LoopThread
 from headrace.aio._consumer_setup import GroupHealth
 from headrace.aio._group import Group
 from headrace.aio._reading import Reading
-from headrace.errors import HeadraceError, InvalidRegularExpression, Rejected
+from headrace.errors import HeadraceError, InvalidRegularExpression, Overloaded, Rejected
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 
@@ -35,8 +35,8 @@ SLICE_MS_MIN: Final = 20
 SLICE_MS_MAX: Final = 80
 """Iteration looks at the group about as often as this, in ms of the application's work."""
 
-CALLBACKS_MAX: Final = 10_000
-"""Answers to ``commit_async`` that wait for the application's next poll; older ones go first, none is dropped."""
+ASYNC_MAX: Final = 10_000
+"""Calls of ``commit_async`` that are not answered yet, or whose callback waits for the application's next poll."""
 
 _log = logging.getLogger("headrace.consumer")
 
@@ -156,6 +156,8 @@ class GroupSteps:
         self._clock = clock
         self._settings = group.settings
         self._answers: deque[tuple[CommitCallback, dict[TopicPartition, Committed], HeadraceError | None]] = deque()
+        self._under_way: set[object] = set()
+        """One for each ``commit_async`` without an answer."""
         self._committed: dict[TopicPartition, int] = {}
         """What was committed last, as far as this consumer knows."""
         self._auto_at_ms = clock.monotonic_ms() + self._settings.auto_commit_interval_ms
@@ -237,6 +239,7 @@ class GroupSteps:
             self._out.release(job.partitions)
             for tp in job.partitions:
                 self._committed.pop(tp, None)
+            self.group.give_up(job.partitions)
             self._done(job)
 
     def _done(self, job: Job) -> None:
@@ -310,11 +313,16 @@ class GroupSteps:
 
     def commit_async(self, given: Mapping[Any, Any] | None, callback: CommitCallback | None) -> None:
         """Commit; ``callback`` is called at the next poll after the answer."""
-        if len(self._answers) >= CALLBACKS_MAX:
-            raise Rejected(f"{CALLBACKS_MAX} answers to commit_async wait for the next poll; poll")
+        if len(self._under_way) + len(self._answers) >= ASYNC_MAX:
+            raise Overloaded(
+                f"{ASYNC_MAX} calls of commit_async are not answered, or wait for a poll; poll, then commit"
+            )
         offsets = self.offsets_to_commit(given)
+        me = object()
+        self._under_way.add(me)
 
         def done(error: HeadraceError | None) -> None:
+            self._under_way.discard(me)
             if error is None:
                 self._committed.update({tp: at.offset for tp, at in offsets.items()})
             if callback is not None:
