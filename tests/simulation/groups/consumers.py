@@ -53,6 +53,7 @@ from headrace.consumer_settings import CLASSIC, ConsumerSettings
 from headrace.errors import (
     ClientClosed,
     HeadraceError,
+    IllegalGeneration,
     NetworkFailed,
     RebalanceInProgress,
     UnknownMemberId,
@@ -130,6 +131,9 @@ class Consumer(Process):
         self.known: CoordinatorNode | None = None
         self.positions: dict[TopicPartition, int] = {}
         self.committed: dict[TopicPartition, int] = {}
+        self.went_back: set[TopicPartition] = set()
+        """Where the application has gone back since what was committed last."""
+        self.steps_back = 0
         self.kept_since = {}
         self.lost_count = 0
         self.epochs_seen: dict[str, int] = {}
@@ -394,21 +398,30 @@ class Consumer(Process):
         self.world.counts["commits answered"] += 1
         self._carry_commits(self.queue.answered(results, self.mono, moved_on=moved_on))
 
-    def _marked(self, positions: Mapping[TopicPartition, int], *, back: bool = False) -> dict[TopicPartition, Committed]:
-        return {tp: Committed(at, -1, self.world.mark(back=back)) for tp, at in positions.items()}
+    def _marked(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Committed]:
+        return {tp: Committed(at, -1, self.world.mark(back=tp in self.went_back)) for tp, at in positions.items()}
+
+    def _was_committed(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.committed.update(positions)
+        self.went_back.difference_update(positions)
 
     def _commit_waiting(self, positions: Mapping[TopicPartition, int], limit_ms: float) -> Script:
         if not positions:
             return
         error = yield self.commit(self._marked(positions), self.mono + limit_ms)
         if error is None:
-            self.committed.update(positions)
+            self._was_committed(positions)
 
-    def _commit_async(self, positions: Mapping[TopicPartition, int], *, back: bool = False) -> None:
+    def _commit_async(self, positions: Mapping[TopicPartition, int]) -> None:
         if not positions:
             return
-        answer = self.commit(self._marked(positions, back=back), None)
-        answer.when_done(lambda: self.committed.update(positions) if answer.value is None else None)
+        steps, answer = self.steps_back, self.commit(self._marked(positions), None)
+
+        def done() -> None:
+            if answer.value is None and steps == self.steps_back:
+                self._was_committed(positions)
+
+        answer.when_done(done)
 
     # --- the application --------------------------------------------------------------------------------------
 
@@ -438,10 +451,12 @@ class Consumer(Process):
                 yield (self.silent_until - self.world.schedule.now) * self.speed
             self.core.last_poll_ms = self.mono
             yield from self._step()
-            if self.core.take_failure(self.mono) is not None and self.core.phase is Phase.FAILED:
-                self.world.counts["consumers failed"] += 1
-                self._end()
-                return
+            if self.core.take_failure(self.mono) is not None:
+                if self.core.phase is Phase.FAILED:
+                    self.world.counts["consumers failed"] += 1
+                    self._end()
+                    return
+                self.tell(Polled(self.mono))
             if habits.auto_commit and self.mono >= auto_at and not self.quiet:
                 auto_at = self.mono + habits.auto_commit_ms
                 self._commit_async({tp: p for tp, p in self.positions.items() if self.committed.get(tp) != p})
@@ -461,6 +476,7 @@ class Consumer(Process):
         rng, habits = self.world.rng, self.habits
         if job.kind is Kind.ASSIGN:
             yield rng.random() * 5.0
+            self.went_back.difference_update(job.offsets)
             for tp, at in job.offsets.items():
                 self.positions[tp] = 0 if at is None else at.offset
                 if at is not None:
@@ -483,6 +499,7 @@ class Consumer(Process):
         for tp in job.partitions:
             self.positions.pop(tp, None)
             self.committed.pop(tp, None)
+        self.queue.give_up(job.partitions, IllegalGeneration("given up before the commit could be made"))
         self.tell(Did(job, self.mono))
 
     def _handle_records(self) -> None:
@@ -496,10 +513,12 @@ class Consumer(Process):
             return
         if self.pending_commits > 20:
             return
-        if rng.random() < 0.05:
+        if self.world.profile.seeks_back and rng.random() < 0.05:
+            self.steps_back += 1
             for tp in self.positions:
                 self.positions[tp] = max(0, self.positions[tp] - rng.randrange(4))
-            self._commit_async(dict(self.positions), back=True)
+            self.went_back.update(self.positions)
+            self._commit_async(dict(self.positions))
         elif rng.random() < 0.5:
             self._commit_async(dict(self.positions))
         else:

@@ -28,8 +28,9 @@ from headrace._core.membership import Phase
 from headrace.consumer_settings import CLASSIC, CONSUMER, ConsumerSettings
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
+from headrace_coordinator.core.records import ClassicRecord, GroupRecord
 from headrace_coordinator.core.settings import GroupSettings
-from headrace_coordinator.core.values import Topics
+from headrace_coordinator.core.values import GroupState, MemberState, Topics
 
 FAULTS = (
     "kill_coordinator",
@@ -67,6 +68,7 @@ PROTOCOLS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (CONSUMER, ("range",)),
 )
 CALM_MS_MAX = 120_000.0
+SETTLE_MS = 12_000.0
 PATTERN = "t[0-9]+"
 
 
@@ -108,6 +110,7 @@ class Profile:
     clock_error: float
     gather_ms: int
     retention_ms: int
+    seeks_back: bool
     steps: int
 
     @staticmethod
@@ -133,6 +136,7 @@ class Profile:
             clock_error=rng.choice((0.0, 0.02)),
             gather_ms=rng.choice((200, 3_000)),
             retention_ms=rng.choice((86_400_000, 86_400_000, 20_000)),
+            seeks_back=rng.random() < 0.2,
             steps=steps,
         )
 
@@ -285,6 +289,8 @@ class World:
                 faults.heal()
                 self.calm = True
                 self.until(self.why, CALM_MS_MAX, "liveness")
+                self._pass(SETTLE_MS)  # broken streams that nobody has noticed yet
+                self.until(self.why, CALM_MS_MAX, "liveness")
                 self._grow()
                 self.until(self._unanswered, CALM_MS_MAX, "liveness")
             self.invariants.last_look()
@@ -305,6 +311,12 @@ class World:
             return False
         self.invariants.check()
         return True
+
+    def _pass(self, ms: float) -> None:
+        """Let time pass."""
+        end = self.schedule.now + ms
+        while self.schedule.now < end and self.step():
+            pass
 
     def until(self, why: Callable[[], str], ms_max: float, name: str) -> None:
         """Step until nothing is missing; it is looked at every few steps."""
@@ -340,6 +352,8 @@ class World:
             return "" if record is None or not record.members else f"nobody lives, but the log has {record}"
         if record is None or {m.member_id for m in record.members} != {c.core.member_id for c in members}:
             return f"the log has other members: {record}"
+        if not _settled(record) or any(_epoch(record) != c.core.generation for c in members):
+            return f"the log says that it is not over: {record}"
         held = [tp for c in members for tp in c.core.holdings.held]
         topics = self.controller.image.topics
         wanted = topics if group.by_pattern else {t: topics[t] for t in members[0].topics if t in topics}
@@ -356,10 +370,7 @@ class World:
         for group in self.profile.groups:
             if self.members_of(group):
                 self.add_consumer(group).start()
-        self.schedule.after(600.0, lambda: None)
-        end = self.schedule.now + 600.0
-        while self.schedule.now < end and self.step():
-            pass
+        self._pass(600.0)
         self.until(self.why, CALM_MS_MAX, "growth")
         for group in self.profile.groups:
             for consumer in self.members_of(group):
@@ -384,3 +395,13 @@ class World:
                 if consumer.pending_commits:
                     return f"{consumer.id} has {consumer.pending_commits} commits without an answer"
         return ""
+
+
+def _settled(record: GroupRecord) -> bool:
+    if isinstance(record, ClassicRecord):
+        return record.state is GroupState.STABLE
+    return all(m.epoch == record.group_epoch and m.state is MemberState.STABLE for m in record.members)
+
+
+def _epoch(record: GroupRecord) -> int:
+    return record.generation if isinstance(record, ClassicRecord) else record.group_epoch
