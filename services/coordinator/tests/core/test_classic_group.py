@@ -6,6 +6,7 @@ import pytest
 
 from headrace_common.core.errors import ErrorCode
 from headrace_coordinator.core.effects import ClassicStanding, JoinAnswer, SyncAnswer
+from headrace_coordinator.core.events import Woken
 from headrace_coordinator.core.values import GroupState
 
 from .world import G, World, code, sub
@@ -246,6 +247,15 @@ def test_who_does_not_join_again_in_time_is_out(w: World) -> None:
     assert w.standing(2) is E.UNKNOWN_MEMBER_ID
     assert {m.member_id for m in w.joined(1).members} == {a, "m-3"}
     assert w.joined(3).generation == 2
+
+
+def test_sessions_that_end_together_with_the_rebalance_are_one_change(w: World) -> None:
+    w.stable(1, 2)
+    w.join(3, rebalance_ms=5_000)
+    w.now_ms += 100_000  # nobody was woken meanwhile
+    w.tell(Woken(w.at))
+    assert w.joined(3).generation == 2
+    assert [m.member_id for m in w.description().members] == ["m-3"]
 
 
 def test_who_does_not_sync_in_time_is_out(w: World) -> None:

@@ -386,4 +386,4 @@ class CooperativeGroups(Groups):
 
 @pytest.mark.parametrize("machine", [Groups, CooperativeGroups], ids=["eager", "cooperative"])
 def test_classic_groups(machine: type[Groups]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=80, stateful_step_count=50, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))

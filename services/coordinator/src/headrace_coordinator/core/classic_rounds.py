@@ -75,10 +75,8 @@ class ClassicRounds:
 
     def woken(self, at: Moment) -> list[Effect]:
         """Time has passed: end what has waited long enough."""
-        for member in list(self.members):
-            there = member.member_id in self.members  # a removal may end a round, which removes others
-            if there and at.mono_ms >= self._deadline_of(member):
-                self._remove(member, at, UnknownMemberId("the session has ended without a heartbeat; join again"))
+        silent = [member for member in self.members if at.mono_ms >= self._deadline_of(member)]
+        self._remove(silent, at, UnknownMemberId("the session has ended without a heartbeat; join again"))
         if at.mono_ms >= self._sync_until_ms:
             self._end_syncs(at)
         if self.state is _PREPARING:
@@ -214,17 +212,18 @@ class ClassicRounds:
     def _end_syncs(self, at: Moment) -> None:
         """Who has not synced by now will not."""
         self._sync_until_ms = inf
-        for member in [m for m in self.members if m.member_id in self._unsynced]:
-            self._remove(member, at, UnknownMemberId("the member did not sync within its rebalance timeout"))
+        late = [member for member in self.members if member.member_id in self._unsynced]
+        self._remove(late, at, UnknownMemberId("the member did not sync within its rebalance timeout"))
 
     # --- members --------------------------------------------------------------------------------------------
 
-    def _remove(self, member: ClassicMember, at: Moment, error: HeadraceError) -> None:
-        """It is out; the others share its partitions in the next generation."""
-        if member.announced:
-            self._dirty = True
-        self._drop(member, error)
-        self._go_on_without(at)
+    def _remove(self, gone: list[ClassicMember], at: Moment, error: HeadraceError) -> None:
+        """They are out, all before a round ends without them; the others share their partitions in the next one."""
+        for member in gone:
+            self._dirty = self._dirty or member.announced
+            self._drop(member, error)
+        if gone:
+            self._go_on_without(at)
 
     def _go_on_without(self, at: Moment) -> None:
         if self.state in {_COMPLETING, _STABLE}:
