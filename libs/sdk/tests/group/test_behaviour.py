@@ -9,6 +9,7 @@ import pytest
 
 import headrace
 from headrace import TopicPartition, errors
+from headrace._transport.memory import Does, Fault
 from headrace.testing import MemoryBackend
 
 from .groups import PROTOCOLS, Member, fill, shared, until
@@ -128,6 +129,21 @@ def test_a_pattern_sees_topics_that_are_made_later(memory: MemoryBackend, protoc
     memory.create_topic("no-flights-us", 2)
     until(lambda: len(member.consumer.assignment()) == 3, member)
     assert member.consumer.subscription() == {"flights-eu", "flights-us"}
+    member.close()
+
+
+def test_a_topic_that_metadata_does_not_know_yet_pauses_nobody(memory: MemoryBackend) -> None:
+    memory.create_topic("flights-eu", 1)
+    member = Member(memory, "server-side", pattern="flights-.*")
+    until(lambda: len(member.consumer.assignment()) == 1, member)
+    fill(memory, [b"kept"], 1, "flights-eu")
+    memory.cluster.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "metadata" else None
+    memory.create_topic("flights-us", 1)
+    until(lambda: len(member.consumer.assignment()) == 2 and member.values == [b"kept"], member)
+    assert TopicPartition("flights-us", 0) in member.consumer.health().troubled
+    memory.cluster.on_request = None
+    fill(memory, [b"new"], 1, "flights-us")
+    until(lambda: b"new" in member.values, member)
     member.close()
 
 

@@ -122,6 +122,22 @@ def test_asynchronous_commits_are_not_repeated_and_tell_how_it_went(memory: Memo
     member.close()
 
 
+def test_asynchronous_commits_that_nobody_answers_are_bounded(
+    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.aio._group_steps.ASYNC_MAX", 3)
+    member = reader(memory, "server-side", enable_auto_commit=False)
+    for offset in range(1, 4):
+        member.consumer.commit_async(lambda offsets, error: None, {ONE: offset})
+    with pytest.raises(errors.Overloaded, match="poll, then commit"):
+        member.consumer.commit_async(None, {ONE: 4})
+    until(lambda: committed(memory) == 3, member)
+    until(lambda: not member.consumer._steps._answers, member)
+    member.consumer.commit_async(None, {ONE: 4})
+    member.close()
+    assert committed(memory) == 4
+
+
 def test_closing_waits_for_asynchronous_commits(memory: MemoryBackend, protocol: str) -> None:
     member = reader(memory, protocol, enable_auto_commit=False)
     told: list[HeadraceError | None] = []

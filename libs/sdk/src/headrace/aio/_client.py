@@ -206,6 +206,12 @@ class ClusterClient:
         answer = await self.transport.metadata(pb.MetadataRequest(all_topics=True))
         return sorted(t.name for t in answer.topics if not t.internal and not t.error)
 
+    def want(self, name: str) -> None:
+        """Ask for the topic, now and whenever something is asked, until it is known."""
+        if name not in self._topics:
+            self._wanted.setdefault(name, None)
+            self.refresh(f"topic {name} is not known")
+
     def forget(self, names: Iterable[str]) -> None:
         """Stop asking for these topics."""
         for name in names:

@@ -7,7 +7,6 @@ It lives on one event loop; ``HandOut``, which applications take from, may be ca
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +34,8 @@ from headrace_proto.v1 import broker_pb2 as pb
 LATE_MS: Final = 10
 """An answer that takes longer is one that waits for records; it is given up for a partition that came too late."""
 
-METADATA_WAIT_MS: Final = 3_000
-"""How long an assignment waits for metadata of a topic that is new here; it comes later by itself."""
+METADATA_WAIT_MS: Final = 50
+"""How long an assignment waits for metadata of topics that are new here; it comes later by itself."""
 
 SILENCE_MS: Final = 500
 """An answer that is this late makes the consumer ask who leads; again after as much."""
@@ -134,9 +133,12 @@ class Reading:
         beginning. A topic that metadata does not know is looked for; it is told of like what cannot be read.
         """
         self._begin()
-        for topic in {tp.topic for tp in starts}:
-            with contextlib.suppress(HeadraceError):
-                await self._cluster.topic(topic, METADATA_WAIT_MS)
+        unknown = sorted({tp.topic for tp in starts if self._cluster.known(tp.topic) is None})
+        if unknown:
+            asked = [self._cluster.topic(topic, METADATA_WAIT_MS) for topic in unknown]
+            await asyncio.gather(*asked, return_exceptions=True)
+            for topic in unknown:
+                self._cluster.want(topic)
         reset = parse_reset(self.settings.auto_offset_reset)
         with self.out.lock:
             self.out.close_run()
