@@ -17,7 +17,7 @@ from headrace_common.adapters.controller_client import ControllerClient, Registr
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
-from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
@@ -35,7 +35,7 @@ from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.lag import LagWatch
-from headrace_coordinator.engine.shard_host import Surroundings
+from headrace_coordinator.engine.surroundings import Surroundings
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 
@@ -61,30 +61,9 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
                 config.controllers, role=Role.COORDINATOR, id=config.node_id, clock=clock, tasks=tasks
             )
         )
-        cluster = ControllerCluster(client)
         connections = BrokerConnections(tasks)
         stack.push_async_callback(connections.close)
-        logs = GrpcShardLogs(cluster, connections, clock)
-        measures = OtelMeasures(metrics.meter)
-        around = Surroundings(
-            logs=logs,
-            cluster=cluster,
-            patterns=Re2Patterns(),
-            measures=measures,
-            clock=clock,
-            tasks=tasks,
-            settings=config.groups(),
-            append_timeout_ms=config.coordinator_append_timeout_ms,
-        )
-        coordinator = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
-        watch = LagWatch(
-            coordinator,
-            GrpcLogEnds(cluster, connections),
-            clock,
-            interval_ms=config.group_lag_interval_ms,
-            partitions_max=config.group_lag_partitions_max,
-        )
-        measures.publish(_readings(watch))
+        coordinator = _coordinator(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
         draining = asyncio.Event()
         server = await stack.enter_async_context(
             GrpcService.open(
@@ -96,8 +75,6 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
             )
         )
         node = _node(config, coordinator.who, server.endpoint, metrics.endpoint)
-        for loop, name in ((logs.follow(), "connections"), (watch.run(), "lag")):
-            tasks.start(loop, name=name)
         tasks.start(_join(coordinator, client, node, server, config), name="join")
         try:
             await run_until(stop, tasks)
@@ -106,6 +83,41 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
             draining.set()
             coordinator.stop()
         await server.drain()
+
+
+def _coordinator(
+    config: CoordinatorConfig,
+    client: ControllerClient,
+    connections: BrokerConnections,
+    measures: OtelMeasures,
+    clock: Clock,
+    tasks: TaskRunner,
+) -> Coordinator:
+    """The engine with its loops, all but the one that brings it shards."""
+    cluster = ControllerCluster(client)
+    logs = GrpcShardLogs(cluster, connections, clock)
+    around = Surroundings(
+        logs=logs,
+        cluster=cluster,
+        patterns=Re2Patterns(),
+        measures=measures,
+        clock=clock,
+        tasks=tasks,
+        settings=config.groups(),
+        append_timeout_ms=config.coordinator_append_timeout_ms,
+    )
+    coordinator = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
+    watch = LagWatch(
+        coordinator,
+        GrpcLogEnds(cluster, connections),
+        clock,
+        interval_ms=config.group_lag_interval_ms,
+        partitions_max=config.group_lag_partitions_max,
+    )
+    measures.publish(_readings(watch))
+    tasks.start(logs.follow(), name="connections")
+    tasks.start(watch.run(), name="lag")
+    return coordinator
 
 
 async def _join(

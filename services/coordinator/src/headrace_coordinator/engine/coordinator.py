@@ -40,8 +40,9 @@ from headrace_coordinator.core.events import (
     OffsetToCommit,
 )
 from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
-from headrace_coordinator.engine.shard_host import Phase, ShardHost, Surroundings
+from headrace_coordinator.engine.shard_host import Phase, ShardHost
 from headrace_coordinator.engine.streams import MemberStream
+from headrace_coordinator.engine.surroundings import Surroundings
 
 log = logger(__name__)
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -31,11 +30,10 @@ from headrace_common.core.errors import (
     Overloaded,
 )
 from headrace_common.core.ids import Offset
-from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.memory import long_lived
-from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_common.runtime.tasks import first_of
 from headrace_coordinator.core.effects import (
     Answer,
     CloseStream,
@@ -64,12 +62,12 @@ from headrace_coordinator.core.events import (
     TopicsChanged,
     Woken,
 )
-from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.shard import Shard
-from headrace_coordinator.core.values import Moment, Topics
+from headrace_coordinator.core.values import Topics
 from headrace_coordinator.engine.outbox import Outbox, Visible
 from headrace_coordinator.engine.streams import MemberStream
-from headrace_coordinator.ports import Cluster, Measures, Patterns, ShardLog, ShardLogs
+from headrace_coordinator.engine.surroundings import Surroundings
+from headrace_coordinator.ports import ShardLog
 
 INBOX_MAX: Final = 20_000
 HELD_MAX: Final = 100_000
@@ -100,25 +98,6 @@ class Phase(Enum):
     """Another writer has the log; or the host was stopped."""
     FAILED = "failed"
     """The log cannot be read or written for a reason that waiting does not overcome; it is tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all hosts of a process share."""
-
-    logs: ShardLogs
-    cluster: Cluster
-    patterns: Patterns
-    measures: Measures
-    clock: Clock
-    tasks: TaskRunner
-    settings: GroupSettings
-    append_timeout_ms: float
-    """How long whoever waits for an answer waits."""
-
-    def moment(self) -> Moment:
-        """Now."""
-        return Moment(self.clock.monotonic_ms(), self.clock.now_ms())
 
 
 class ShardHost:

@@ -1,0 +1,30 @@
+"""What all shards of a process share: the world behind ports, time, tasks and settings. Made by ``main``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.values import Moment
+from headrace_coordinator.ports import Cluster, Measures, Patterns, ShardLogs
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all hosts of a process share."""
+
+    logs: ShardLogs
+    cluster: Cluster
+    patterns: Patterns
+    measures: Measures
+    clock: Clock
+    tasks: TaskRunner
+    settings: GroupSettings
+    append_timeout_ms: float
+    """How long whoever waits for an answer waits."""
+
+    def moment(self) -> Moment:
+        """Now."""
+        return Moment(self.clock.monotonic_ms(), self.clock.now_ms())
