@@ -155,7 +155,7 @@ def test_the_leader_computes_and_sends_the_assignment() -> None:
     assert d.joined(1, leads=True) == [Compute(1, "range", ME)]
     assert d.tell(Computed(9, {}, {}, d.now)) == [], "of another generation"
     shares = {"m": frozenset(T)}
-    assert sent(d.tell(Computed(1, shares, {"t": 6}, d.now))) == [Sync("m", 1, shares)]
+    assert sent(d.tell(Computed(1, shares, {"t": 6}, d.now))) == [Sync("m", 1, shares, {"t": 6})]
 
 
 def test_a_leader_that_may_skip_sends_none() -> None:
@@ -436,6 +436,20 @@ def test_more_partitions_make_the_leader_join_again_and_only_it() -> None:
         d.work()
         assert sent(d.tell(TopicsSeen({"t": 6}, d.now))) == []
         assert bool(sent(d.tell(TopicsSeen({"t": 7}, d.now)))) is leads
+
+
+def test_a_static_leader_that_was_started_again_knows_what_was_decided_from() -> None:
+    """It skips the assignment; partitions that were added since, even while it was away, are its business."""
+    for counts, again in (({"t": 6}, False), ({"t": 5}, True), ({"t": 6, "gone": 1}, True)):
+        d = Dialogue(replace(EAGER, instance_id="i"))
+        d.subscribe()
+        d.open()
+        d.told(Joined(None, "m", 3, "range", "m", ME, skip_assignment=True))
+        d.look_up(d.told(Synced(None, 3, frozenset(T[:1]), counts)))
+        d.work()
+        assert d.machine.watched == tuple(sorted({"t", *counts}))
+        d.tell(TopicsSeen({"t": 6}, d.now))
+        assert (d.machine.phase is not Phase.MEMBER) is again
 
 
 def test_a_pattern_is_what_matches_whole_names() -> None:

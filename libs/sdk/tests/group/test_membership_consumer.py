@@ -183,6 +183,20 @@ def test_a_new_stream_is_told_everything() -> None:
     assert d.work() == []
 
 
+def test_one_that_was_stopped_for_a_session_hands_nothing_out_before_it_was_confirmed() -> None:
+    d = Dialogue()
+    d.member(0)
+    d.tell(Told(Reported(None, "me", 1, 5_000, None, 20_000), d.now))
+    d.now += 20_000
+    assert not d.machine.suspended(d.now)
+    d.now += 1
+    assert d.machine.suspended(d.now), "nobody has noticed anything yet: not a heartbeat has left since"
+    assert sent(d.tick(0)) == [Report("me", 1)]
+    assert d.machine.suspended(d.now)
+    d.quiet(1)
+    assert not d.machine.suspended(d.now)
+
+
 def test_a_static_name_that_is_not_free_is_asked_for_again() -> None:
     d = Dialogue(replace(SETTINGS, instance_id="one"))
     d.tell(Subscribed(("t",), None, d.now))

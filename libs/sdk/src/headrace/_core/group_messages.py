@@ -64,6 +64,8 @@ class Sync:
     member_id: str
     generation: int
     assignments: Mapping[str, Partitions] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """The partition counts that the leader decided from: a static leader that is started again gets them back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,8 @@ class Synced:
     error: HeadraceError | None
     generation: int = -1
     partitions: Partitions = NOTHING
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Only for the leader: what it, or who led under its name before, decided from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ class Reported:
     epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
+    session_timeout_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ and, for ``begin`` and ``Did``, from the application's thread. The subclasses sa
 
 Rules:
 - Known to be a member is who was answered so. When the stream is down, or a heartbeat unanswered, for longer than
-  ``REJOIN_GRACE_MS`` (static members: their session), others may have the partitions: ``suspended``, nothing is handed
-  out until the coordinator has confirmed the member.
+  ``REJOIN_GRACE_MS`` (static members: their session), or nothing was heard for a session, others may have the
+  partitions: ``suspended``, nothing is handed out until the coordinator has confirmed the member.
 - Who is out tells the application first (``Kind.LOSE``) and joins anew after that, so that no commit of the old
   membership is made under the new one. The stream is closed in between: no late answer is mistaken for a new one.
 - An application that does not poll for ``max_poll_interval_ms`` leaves; its next poll joins anew.
@@ -72,6 +72,7 @@ class Membership:
         self.heard_ms = -float("inf")
         """When the coordinator last confirmed the membership."""
         self._beat_ms = float(settings.heartbeat_interval_ms)
+        self._session_ms = float(settings.session_timeout_ms)
         self._beat_at_ms = 0.0
         self._asked_ms: float | None = None
         """Since when a heartbeat is unanswered."""
@@ -83,10 +84,11 @@ class Membership:
 
     def suspended(self, now_ms: float) -> bool:
         """Whether others may hold its partitions by now: nothing may be handed out."""
+        if self.phase in ACTIVE and now_ms - self.heard_ms > self._session_ms and self.holdings.held:
+            return True  # it was stopped for so long that its session has ended, whatever it knows of its stream
         since = self._asked_ms if self._down_ms is None else self._down_ms
         static = self.settings.instance_id is not None
-        grace_ms = self.settings.session_timeout_ms if static else phases.REJOIN_GRACE_MS
-        return since is not None and now_ms - since > grace_ms
+        return since is not None and now_ms - since > (self._session_ms if static else phases.REJOIN_GRACE_MS)
 
     @property
     def identity(self) -> Identity | None:

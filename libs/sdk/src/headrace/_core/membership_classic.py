@@ -179,7 +179,7 @@ class ClassicMembership(Membership):
     def _computed(self, event: Computed) -> None:
         if self.phase is Phase.SYNCING and event.generation == self.generation:
             self._assigned_from = event.counts
-            self._do(Send(Sync(self.member_id, self.generation, event.assignments)))
+            self._do(Send(Sync(self.member_id, self.generation, event.assignments, event.counts)))
 
     def _not_computed(self, event: NotComputed) -> None:
         if self.phase is not Phase.SYNCING or event.generation != self.generation:
@@ -198,6 +198,8 @@ class ClassicMembership(Membership):
             return
         self._confirmed(now_ms)
         self.phase = Phase.MEMBER
+        if self.leads and answer.counts:
+            self._assigned_from = answer.counts
         taken_away = self.holdings.claimed - answer.partitions
         self._assigned, self._assigned_in = answer.partitions, answer.generation
         self.holdings.aim(answer.partitions)

@@ -100,6 +100,8 @@ class ConsumerMembership(Membership):
         if answer.heartbeat_interval_ms > 0:
             self._beat_ms = answer.heartbeat_interval_ms
             self._beat_at_ms = min(self._beat_at_ms, now_ms + self._beat_ms)
+        if answer.session_timeout_ms > 0:
+            self._session_ms = answer.session_timeout_ms
         if answer.epoch > 0:
             self.generation = max(self.generation, answer.epoch)
             self.phase = Phase.MEMBER

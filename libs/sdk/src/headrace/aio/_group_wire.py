@@ -26,6 +26,8 @@ from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 CLIENT_ID_LENGTH_MAX = 255
+USER_DATA_BYTES_MAX = 1 << 20
+"""Of an assignment; coordinators refuse more."""
 
 
 class GroupWire:
@@ -45,10 +47,12 @@ class GroupWire:
         match request:
             case Join():
                 return pb.MembershipRequest(group_id=group_id, classic_join=self._join(request))
-            case Sync(member_id, generation, assignments):
+            case Sync(member_id, generation, assignments, counts):
                 sync = pb.ClassicSync(member_id=member_id, group_instance_id=instance, generation=generation)
                 for member, partitions in assignments.items():
                     assignment = pb.ClassicAssignment(partitions=self._listed(partitions))
+                    if member == member_id:
+                        assignment.user_data = _packed(counts)
                     sync.assignments.add(member_id=member, assignment=assignment)
                 return pb.MembershipRequest(group_id=group_id, classic_sync=sync)
             case Beat(member_id, generation):
@@ -119,7 +123,8 @@ class GroupWire:
                 synced = response.classic_synced
                 self._learn(synced.assignment.partitions)
                 partitions = partitions_in(synced.assignment.partitions)
-                return Synced(_error(synced), synced.generation, partitions)
+                counts = _unpacked(synced.assignment.user_data)
+                return Synced(_error(synced), synced.generation, partitions, counts)
             case "classic_state":
                 state = response.classic_state
                 return BeatAnswered(_error(state), state.generation)
@@ -159,7 +164,14 @@ class GroupWire:
         if state.HasField("assignment"):
             self._learn(state.assignment.topics)
             assignment = partitions_in(state.assignment.topics)
-        return Reported(_error(state), state.member_id, state.member_epoch, state.heartbeat_interval_ms, assignment)
+        return Reported(
+            _error(state),
+            state.member_id,
+            state.member_epoch,
+            state.heartbeat_interval_ms,
+            assignment,
+            state.session_timeout_ms,
+        )
 
     def _learn(self, entries: Iterable[pb.TopicPartitions]) -> None:
         for entry in entries:
@@ -184,6 +196,21 @@ def listed(partitions: Iterable[TopicPartition], topic_ids: Mapping[str, bytes])
 def partitions_in(entries: Iterable[pb.TopicPartitions]) -> Partitions:
     """All that the entries name."""
     return frozenset(TopicPartition(entry.topic, number) for entry in entries for number in entry.partitions)
+
+
+def _packed(counts: Mapping[str, int]) -> bytes:
+    """Partition counts in a leader's own assignment; nothing, if they are too many for it."""
+    data = "\n".join(f"{count} {topic}" for topic, count in sorted(counts.items())).encode()
+    return data if len(data) <= USER_DATA_BYTES_MAX else b""
+
+
+def _unpacked(data: bytes) -> dict[str, int]:
+    """The same read; what is written otherwise is nothing."""
+    try:
+        pairs = [line.split(" ") for line in data.decode().splitlines()]
+        return {topic: int(count) for count, topic in pairs}
+    except ValueError:
+        return {}
 
 
 def _error(
