@@ -55,6 +55,7 @@ class TestMaking:
         assert {len(a) for a in made.assignments} == {3}
         assert dict(topic.configs) == {
             "cleanup.policy": "compact",
+            "max.message.bytes": "16777216",
             "min.insync.replicas": "2",
             "segment.bytes": "104857600",
             "unclean.leader.election.enable": "false",

@@ -22,6 +22,10 @@ _SEGMENT_BYTES = 100 << 20
 """Small segments: what is read when a shard moves is what compaction has not reached yet."""
 
 
+_MESSAGE_BYTES_MAX = 16 << 20
+"""A group is one record, whatever its size: ten thousand members with long subscriptions have a few MiB."""
+
+
 def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:
     """
     The internal topic of a kind, on the brokers there are.
@@ -41,6 +45,7 @@ def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:
     replicas = min(_number(image, f"{prefix}.replication.factor"), len(registered))
     configs = {
         "cleanup.policy": "compact",
+        "max.message.bytes": str(_MESSAGE_BYTES_MAX),
         "min.insync.replicas": str(_number(image, f"{prefix}.min.isr")),
         "segment.bytes": str(_SEGMENT_BYTES),
         "unclean.leader.election.enable": "false",
