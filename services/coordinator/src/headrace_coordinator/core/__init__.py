@@ -1,1 +1,8 @@
-"""Groups, offsets and shards as pure state machines: events in, effects out."""
+"""
+Groups, offsets and shards as pure state machines: events in, effects out.
+
+``shard`` takes the ``events`` and returns the ``effects``, in the nouns of ``values``. It keeps ``groups``: each has
+``offsets`` and the members' state machine, ``classic_group`` (with ``classic_rounds``, ``classic_members``) or
+``consumer_group`` (with ``consumer_moves``, ``reconcile``, ``targets``); both bind members to ``streams``. What must
+outlive the process is written by ``records`` in ``binary``. ``settings`` has the limits.
+"""

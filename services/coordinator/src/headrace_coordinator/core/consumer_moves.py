@@ -69,14 +69,24 @@ class ConsumerMoves:
     def record(self) -> ConsumerRecord:
         """The durable state."""
         members = tuple(member.record() for member in self.members.values())
-        return ConsumerRecord(self.group_epoch, self.group_epoch, self.empty_since_ms, self._topics, members)
+        topics = {**self._gone_topics(), **self._topics}
+        return ConsumerRecord(self.group_epoch, self.group_epoch, self.empty_since_ms, topics, members)
+
+    def _gone_topics(self) -> dict[str, TopicInfo]:
+        """Topics that are read no more, of which members still hold partitions: they are told by name to let go."""
+        if len(self._names) == len(self._topics):
+            return {}
+        read = {info.topic_id for info in self._topics.values()}
+        held = {id.topic_id for m in self.members.values() for id in m.assigned | m.revoking} - read
+        self._names = {topic_id: name for topic_id, name in self._names.items() if topic_id in read | held}
+        return {self._names[topic_id]: TopicInfo(topic_id, 0) for topic_id in held if topic_id in self._names}
 
     def restore(self, record: ConsumerRecord, at: Moment) -> None:
         """Take over the state of a record, to serve it from now on: every member has a full session."""
         assert not self.members, "a group is restored once"
         self.group_epoch, self.empty_since_ms = record.group_epoch, record.empty_since_ms
-        self._topics = dict(record.topics)
-        self._names = {info.topic_id: name for name, info in self._topics.items()}
+        self._topics = {name: info for name, info in record.topics.items() if info.partitions}
+        self._names = {info.topic_id: name for name, info in record.topics.items()}
         for member_record in record.members:
             member = ConsumerMember.restored(member_record)
             self._add(member)

@@ -127,7 +127,7 @@ class ConsumerRecord:
     empty_since_ms: int
     """Wall clock; -1: it is not empty."""
     topics: Mapping[str, TopicInfo]
-    """What the target was computed from."""
+    """What the target was computed from; without partitions: gone, but a member still holds some of it."""
     members: tuple[ConsumerMemberRecord, ...]
 
 
