@@ -16,6 +16,7 @@ from pathlib import Path
 from bench import (
     codec,
     consumer_micro,
+    groups,
     peer,
     peer_replication,
     replication,
@@ -44,6 +45,10 @@ OWN: dict[str, Suite] = {
     "replicated-idle": replication.idle,
     "replicated-failover": replication.failover,
     "replicated-gap": replication.gap,
+    "groups-heartbeat": groups.heartbeats,
+    "groups-large": groups.large,
+    "groups-failover": groups.failover,
+    "groups-moves": groups.moves,
 }
 FULL: dict[str, Suite] = {
     "partitions-5000": lambda runs: scale.partitions(runs, 5000),

@@ -1,0 +1,114 @@
+"""
+Members of one group join, close and die, one after the other, while records flow; what a reader of them would notice.
+
+``test_moves.py`` judges the figures, ``bench/groups.py`` reports them.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace import TopicPartition
+from headrace.testing import TestCluster
+
+from .crew import (
+    PROTOCOLS,
+    Crew,
+    Load,
+    Member,
+    assert_handled,
+    assert_one_owner,
+    ending,
+    pauses_ms,
+    read_again_s,
+    until,
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of one run."""
+
+    closed_s: float = 0.0
+    """From when a member began to close until the last of its partitions was read by another."""
+    killed_s: float = 0.0
+    """The same from a kill -9."""
+    pauses_ms: dict[str, float] = field(default_factory=dict)
+    """The longest wait of a record in a partition that did not move, by what happened meanwhile."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """Everything that runs."""
+
+    crew: Crew
+    reader: Member
+    figures: Figures
+
+    def joins(self) -> None:
+        """One more member takes its share."""
+        began, members = time.monotonic_ns(), len(self.crew.living)
+        new = self.crew.start()
+        until(lambda: len(self.crew.living) > members and bool(new.held) and self.crew.shared(), "it has its share")
+        self._paused("join", began)
+
+    def closes(self, member: Member) -> None:
+        """A member leaves."""
+        began, had = time.monotonic_ns(), set(member.look().held)
+        self.crew.close(member)
+        self.figures.closed_s = self._read_again(member, had, member.closing_ns)
+        self._paused("close", began)
+
+    def dies(self, member: Member) -> None:
+        """A member is killed."""
+        began, had = time.monotonic_ns(), set(member.look().held)
+        self.crew.kill(member)
+        self.figures.killed_s = self._read_again(member, had, member.killed_ns)
+        self._paused("kill", began)
+
+    def _read_again(self, left: Member, had: set[TopicPartition], since_ns: int) -> float:
+        assert had, "it had nothing, so that nothing can be missed"
+        others = self.crew.members
+        until(lambda: read_again_s(left, others, had, since_ns) is not None, f"what {left.name} had is read again")
+        self.crew.settle()
+        return read_again_s(left, others, had, since_ns) or 0.0
+
+    def _paused(self, what: str, began_ns: int) -> None:
+        waits = pauses_ms(self.crew.members, self.reader, began_ns, time.monotonic_ns())
+        self.figures.pauses_ms[what] = waits[0] if waits else 0.0
+
+
+def scenario(cluster: TestCluster, folder: Path, protocol: str) -> Figures:
+    """Three members; a fourth joins, one closes, one is killed. Afterwards each record was handled."""
+    topic = cluster.unique_topic("moves", 12)
+    crew = Crew(cluster, folder, f"group-of-{topic}", topic, **PROTOCOLS[protocol])
+    everything = Crew(cluster, folder, None, topic)
+    load = Load(cluster, topic)
+    with ending(load, crew, everything):
+        stage = Stage(crew, everything.start(), Figures())
+        first, second, third = (crew.start() for _ in range(3))
+        until(lambda: len(crew.living) == 3 and all(member.held for member in crew.living), "all three have a share")
+        crew.settle()
+        until(lambda: bool(stage.reader.look().runs), "the reader reads")
+        stage.joins()
+        stage.closes(third)
+        stage.dies(second)
+        load.end()
+        until(lambda: _all_read(crew, load), "all is read")
+        crew.close()
+    assert_handled(crew, load.ends)
+    assert_one_owner(crew.members)
+    assert not [member.errors for member in crew.members if member.errors]
+    assert first.closed
+    return stage.figures
+
+
+def _all_read(crew: Crew, load: Load) -> bool:
+    last = dict.fromkeys(load.ends, -1)
+    for member in crew.members:
+        for tp, runs in member.look().runs.items():
+            if runs:
+                last[tp] = max(last[tp], runs[-1].last)
+    return all(last[tp] + 1 == end for tp, end in load.ends.items())
