@@ -70,6 +70,8 @@ class Client:
     generation: int = -1
     stream: int | None = None
     joining: bool = False
+    syncing: bool = False
+    """Its sync is not answered yet; over a new stream it joins again, to be told."""
     owned: frozenset[int] = frozenset()
     told: list[int] = field(default_factory=list)
     """Generations, as its present member id was told."""
@@ -78,7 +80,7 @@ class Client:
         assert self.stream is not None
         if not self.cooperative:
             self.owned = frozenset()
-        self.joining = True
+        self.joining, self.syncing = True, False
         name = "cooperative-sticky" if self.cooperative else "range"
         held = ClassicSubscription(("t",), parts({"t": self.owned}), self.generation)
         return ClassicJoined(
@@ -87,6 +89,11 @@ class Client:
 
     def lost(self) -> None:
         self.owned, self.generation, self.member_id, self.told = frozenset(), -1, "", []
+        self.syncing = False
+        self.syncing = False
+        self.syncing = False
+        self.syncing = False
+        self.syncing = False
 
 
 def shares(answer: JoinAnswer) -> dict[str, ClassicAssignment]:
@@ -222,6 +229,7 @@ class Groups(RuleBasedStateMachine):
             self.down.pop(client.stream, None)
         client.stream = self.number()
         self.up[client.stream], self.down[client.stream] = deque(), deque()
+        client.joining = client.joining or client.syncing
         self.speak(client)
 
     def speak(self, client: Client) -> None:
@@ -280,7 +288,7 @@ class Groups(RuleBasedStateMachine):
             return
         match message:
             case JoinAnswer(error=None):
-                client.joining = False
+                client.joining, client.syncing = False, True
                 client.member_id, client.generation = message.member_id, message.generation
                 client.told.append(message.generation)
                 given = shares(message) if message.leader == message.member_id else {}
@@ -290,7 +298,7 @@ class Groups(RuleBasedStateMachine):
             case SyncAnswer(error=None) if not client.joining and message.generation == client.generation:
                 mine = numbers(message.assignment.partitions)
                 gives_up = client.owned - mine
-                client.owned = mine
+                client.owned, client.syncing = mine, False
                 if gives_up:
                     self.rejoin(client)
             case SyncAnswer() | ClassicStanding() if error is ErrorCode.REBALANCE_IN_PROGRESS and not client.joining:
