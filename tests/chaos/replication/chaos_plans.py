@@ -59,6 +59,8 @@ DAMAGES = [
 SEALED = [
     Fault("bit flip in SST", harm.damage("*.sst", harm.flip_bit, clean=True, finds=False), 2),
     Fault("bit flip in blob file", harm.damage("*.blob", harm.flip_bit, clean=True, finds=False), 2),
+    Fault("SST cut short", harm.damage("*.sst", harm.cut_short, clean=True), 2),
+    Fault("MANIFEST cut short", harm.damage("MANIFEST-*", harm.cut_short, clean=True), 2),
 ]
 DISKS = [
     Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), None),

@@ -145,7 +145,7 @@ class _Member:
         registered = await self._client.register(
             Registration(
                 node,
-                cluster_id=None if identity is None else identity.cluster_id,
+                cluster_id=None if identity is None or self._directory.emptied else identity.cluster_id,
                 previous_epoch=self._directory.token,
                 damaged=lambda: self._broker.damaged,
                 claims=lambda: self._broker.highest,
@@ -153,6 +153,7 @@ class _Member:
             want_fenced=True,
         )
         self._directory.bind(registered.cluster_id, config.node_id)
+        self._directory.told()
         self._broker.who = replace(self._broker.who, cluster_id=registered.cluster_id)
         self._broker.start()
         self._client.want_unfenced()

@@ -78,17 +78,17 @@ def test_a_flip_in_a_blob_file_is_never_served_as_sound(whole: Image, tmp_path: 
         assert found.wrong
 
 
-def test_a_flip_in_the_manifest_is_refused_by_name(whole: Image, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pattern", ["MANIFEST-*", "CURRENT"])
+def test_a_flip_that_keeps_the_store_from_opening_is_damage_of_all_logs(
+    whole: Image, tmp_path: Path, pattern: str
+) -> None:
     image = whole.copy(tmp_path / "data")
-    (path,) = (image.path / "db").glob("MANIFEST-*")
+    (path,) = (image.path / "db").glob(pattern)
     flip(path, path.stat().st_size // 2)
-    assert path.name in inspect(image.path).refused
-
-
-def test_a_flip_in_current_is_refused_by_name(whole: Image, tmp_path: Path) -> None:
-    image = whole.copy(tmp_path / "data")
-    flip(image.path / "db" / "CURRENT", 12)
-    assert "CURRENT" in inspect(image.path).refused
+    found = inspect(image.path)
+    assert (found.refused, found.wrong) == ("", [])
+    assert {one[0]: one[1:3] for one in found.damaged} == {log: (0, end) for log, end in image.synced.items()}
+    assert all(path.name in one[3] for one in found.damaged)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])

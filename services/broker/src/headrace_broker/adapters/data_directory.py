@@ -2,7 +2,8 @@
 Whose data a directory holds, and that only one process uses it.
 
 A data directory has ``lock``, ``identity``, ``clean-shutdown`` (only while the broker is down after a clean stop),
-``evidence``, ``db/`` (RocksDB) and ``cut/`` (what recovery cut off). ``main`` opens it before the store, and binds it
+``emptied`` (only from the loss of the store until the cluster knows), ``evidence``, ``db/`` (RocksDB) and ``cut/``
+(what recovery cut off). ``main`` opens it before the store, and binds it
 when the broker has learned its cluster.
 """
 
@@ -22,6 +23,7 @@ from headrace_common.core.errors import Conflict, InconsistentClusterId, Rejecte
 _LOCK: Final = "lock"
 _IDENTITY: Final = "identity"
 _TOKEN: Final = "clean-shutdown"  # a file name
+_EMPTIED: Final = "emptied"
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -53,6 +55,7 @@ class DataDirectory:
         self.identity: Identity | None = None
         """None: not bound to a broker of a cluster yet."""
         self._token: int | None = None
+        self._emptied = False
 
     @classmethod
     def open(cls, path: Path | str) -> DataDirectory:
@@ -73,6 +76,7 @@ class DataDirectory:
         try:
             directory._read_identity()
             directory._token = directory._take_token()
+            directory._emptied = (path / _EMPTIED).exists()
         except OSError as error:
             directory.close()
             raise StorageFailed(f"the data directory {path} cannot be read: {error}") from error
@@ -100,6 +104,39 @@ class DataDirectory:
     def token(self) -> int | None:
         """The broker epoch that a clean shutdown left here before this opening; None: unclean, or new."""
         return self._token
+
+    def forget_token(self) -> None:
+        """The last shutdown does not count as clean: what it left is not what is here now."""
+        self._token = None
+
+    @property
+    def emptied(self) -> bool:
+        """Whether the store was lost and a new one made, and the cluster has not been told yet."""
+        return self._emptied
+
+    def note_emptied(self) -> None:
+        """
+        Durably note that what the broker held is gone: the cluster must take it for one with an empty directory.
+
+        Raises:
+            StorageFailed: the disk refused.
+        """
+        try:
+            write_durably(self.path / _EMPTIED, b"the store was lost; the cluster is to be told\n")
+        except OSError as error:
+            raise StorageFailed(f"{self.path / _EMPTIED} cannot be written: {error}") from error
+        self._emptied = True
+        self.forget_token()
+
+    def told(self) -> None:
+        """The cluster knows what is gone here. Raises StorageFailed."""
+        if self._emptied:
+            try:
+                (self.path / _EMPTIED).unlink()
+                sync_directory(self.path)
+            except OSError as error:
+                raise StorageFailed(f"{self.path / _EMPTIED} cannot be removed: {error}") from error
+            self._emptied = False
 
     def check(self, cluster_id: str | None, broker_id: int) -> None:
         """

@@ -13,6 +13,8 @@ from typing import Final
 from headrace_broker.ports import BytesLost, WriteStalled
 from headrace_common.core.errors import StorageFailed
 
+__all__ = ["CORRUPT", "StoreBroken", "broken", "mapped", "typed_error"]
+
 _STALL = "Write stall"
 _NO_SPACE = ("No space", "NoSpace", "Disk quota", "File too large")
 CORRUPT: Final = "stored bytes are not what was written"
@@ -23,11 +25,32 @@ _MEANINGS = (
     ("IO error", "the disk failed; check it (dmesg, SMART) before the broker is started again"),
     ("Shutdown in progress", "the store is closing"),
 )
+_NOT_SEEN = ("newer version", "unknown", "Unknown", "not supported", "Not implemented")
+"""RocksDB calls a format that it does not know a corruption, too."""
+
+
+class StoreBroken(BytesLost):
+    """Files of the store are gone, or are not what was written, so that it cannot be opened."""
+
+
+def broken(error: Exception) -> bool:
+    """
+    Whether it says that stored bytes are gone or wrong.
+
+    Not where the disk, a right or a limit kept them from being read, which RocksDB may call a corruption as well, nor
+    where they are of a format that is not known.
+    """
+    text = str(error)
+    if isinstance(error, StoreBroken):
+        return True
+    if not isinstance(error, BytesLost) or "Corruption" not in text or any(sign in text for sign in _NOT_SEEN):
+        return False
+    return "IO error" not in text or "No such file" in text
 
 
 def typed_error(error: Exception, doing: str) -> StorageFailed | WriteStalled:
     """What ``error``, raised by rocksdict while ``doing`` something, is for callers."""
-    text = str(error)
+    text = " ".join(str(error).split())
     if _STALL in text:
         return WriteStalled(f"{doing}: the store is behind with flushes or compaction; write the same group again")
     if any(sign in text for sign in _NO_SPACE):

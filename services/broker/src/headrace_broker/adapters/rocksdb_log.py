@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_recovery, rocksdb_rewrite, wal_guard
+from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_opening, rocksdb_rewrite
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
 from headrace_broker.adapters.evidence_keeper import EvidenceKeeper
@@ -103,23 +103,19 @@ class RocksDbLogs:
         """
         options = options or LogsOptions()
         began = time.perf_counter()
-        clean = directory.token is not None
         notes: list[str] = []
         evidence = _load_evidence(directory, notes)
-        rocksdb_rewrite.settle(directory.database)
-        guarded = wal_guard.guard(directory.database, directory.cut)
-        store = RocksDbStore(directory.database, options.store)
+        opened = rocksdb_opening.opened(directory, options.store, evidence, notes)
+        store, found, guarded = opened.store, opened.found, opened.guarded
         try:
-            found = rocksdb_recovery.recover(store, evidence, clean, "; ".join(guarded.cuts))
-            store = rocksdb_rewrite.sound_store(directory, store, options.store, found, evidence)
-            entries = _entries_after(found, evidence)
+            entries = _entries_after(found, evidence or {})
             logs = cls(directory, store, EvidenceKeeper(directory.evidence, store, entries), options)
             logs._take_recovery(found, guarded.newest)
         except BaseException:
-            store.close()
+            rocksdb_opening.close_after_failure(store)
             raise
         logs.report = RecoveryReport(
-            clean=clean,
+            clean=directory.token is not None,
             seconds=time.perf_counter() - began,
             logs=len(found.logs),
             bytes_checked=guarded.bytes_checked + found.bytes_checked,
@@ -369,7 +365,8 @@ def _index_row(key: bytes, value: bytes) -> IndexRow:
         raise StorageFailed(f"an index row of log {split_key(key)[0]} is not readable: {error}") from error
 
 
-def _load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evidence]:
+def _load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evidence] | None:
+    """None: it is damaged, or missing beside a store."""
     had_logs = directory.database.exists()
     try:
         loaded = evidence_file.load(directory.evidence)
@@ -379,9 +376,10 @@ def _load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evi
         cuts.append(
             f"the evidence file {directory.evidence} is damaged ({error}): loss before this start would not show"
         )
-        return {}
+        return None
     if loaded is None and had_logs:
         cuts.append(f"the evidence file {directory.evidence} is missing: loss before this start would not show")
+        return None
     return loaded[0] if loaded else {}
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace_broker.adapters.evidence_file import Evidence
+from headrace_broker.adapters.rocksdb_errors import StoreBroken, broken
 from headrace_broker.adapters.rocksdb_groups import reopened
 from headrace_broker.adapters.rocksdb_keys import (
     LOG_ID_MAX,
@@ -95,12 +96,15 @@ def _difference(row: IndexRow, batch: bytes | None) -> str | None:
     return None
 
 
-def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool, cause: str) -> Recovery:
+def recover(
+    store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool, cause: str, *, emptied: bool = False
+) -> Recovery:
     """
-    Walk all logs. ``cause``: what the WAL guard found, for the reasons of damage; empty: nothing.
+    Walk all logs. ``cause``: what the WAL guard found, for the reasons of damage; empty: nothing. ``emptied``: the
+    store is new in place of one that was lost, so logs are missing also where the evidence has no end to show.
 
     Raises:
-        StorageFailed: rows cannot be read.
+        StorageFailed: rows cannot be read; StoreBroken where the bytes are wrong.
     """
     found = Recovery()
     found.highest = max(evidence, default=OWN_LOG)
@@ -111,13 +115,14 @@ def recover(store: RocksDbStore, evidence: Mapping[LogId, Evidence], clean: bool
             _recover_log(store, log, entry, clean, cause, found)
         except (RowUnreadable, StorageFailed) as error:
             if entry is None:
-                raise StorageFailed(f"the rows of log {log} in {store.path} are not readable: {error}") from error
+                kind = StoreBroken if broken(error) else StorageFailed
+                raise kind(f"the rows of log {log} in {store.path} are not readable: {error}") from error
             found.unreadable[log] = f"its rows are not readable: {error}"
             found.logs.append(_unreadable_log(log, entry, found.unreadable[log]))
             found.kept[log] = Offset(0)
     seen = {log.log for log in found.logs}
     for log, entry in evidence.items():
-        if log not in seen and entry.end > 0:
+        if log not in seen and (emptied or entry.end > 0):
             found.logs.append(_unreadable_log(log, entry, cause or "the whole log is missing"))
     return found
 

@@ -63,6 +63,16 @@ def _note(path: Path, logs: Iterable[LogId]) -> None:
     write_durably(path, "".join(f"{log}\n" for log in sorted(logs)).encode())
 
 
+def forget_suspects(directory: DataDirectory) -> None:
+    """The store that they were noted of is gone. Raises OSError."""
+    (directory.path / SUSPECT).unlink(missing_ok=True)
+
+
+def damaged_path(database: Path) -> Path:
+    """Where the last store that was replaced is kept."""
+    return database.with_name(database.name + ".damaged")
+
+
 def _named(path: Path) -> list[LogId]:
     if not path.exists():
         return []
@@ -112,7 +122,7 @@ def _rewrite(
         store.close()
     except StorageFailed as error:  # a compaction has met what is broken; all that counts is in the new one
         _log.warning("the store that is replaced closed with an error", extra={"reason": str(error)})
-    damaged = database.with_name(database.name + ".damaged")
+    damaged = damaged_path(database)
     shutil.rmtree(damaged, ignore_errors=True)
     os.rename(database, damaged)
     os.rename(_fresh(database), database)

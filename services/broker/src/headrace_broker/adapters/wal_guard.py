@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from headrace_broker.adapters.data_directory import sync_directory
+from headrace_broker.adapters.rocksdb_errors import StoreBroken
 from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
 
@@ -39,6 +40,7 @@ _META: Final = frozenset({9, 10, 11, 130, 131})
 """Compression type, timestamp sizes, predecessor: whole records that carry no writes."""
 _SAFE_TO_IGNORE: Final = 0x80
 _ONLY_ZEROS: Final = "only zeros follow"
+_NOT_KNOWN: Final = "is not known"
 
 # Tags at the start of a VersionEdit, before the lists of files: number → has a length before its bytes.
 _EDIT_TAGS: Final = {1: True, 2: False, 3: False, 4: False, 9: False, 10: False, 203: False, 8193: True}
@@ -129,7 +131,7 @@ def _physical(data: memoryview, at: int, room: int, number: int) -> tuple[int, i
     if _masked(crc32c(data[at + 6 : after])) != crc:
         return Fault(at, "a record's checksum is wrong", False)
     if not (1 <= kind <= 11 or kind >= _SAFE_TO_IGNORE):
-        return Fault(at, f"record type {kind} is not known", False)
+        return Fault(at, f"record type {kind} {_NOT_KNOWN}", False)
     return kind, payload, after
 
 
@@ -147,6 +149,7 @@ def guard(database: Path, cut: Path) -> Guarded:
 
     Raises:
         StorageFailed: the database cannot be opened without loss; the text names the file. Nothing was changed.
+            StoreBroken where that will not change.
     """
     result = Guarded()
     if not database.exists():
@@ -269,13 +272,13 @@ def _manifest(database: Path) -> tuple[int, int]:
     if not current.exists():
         left = [path.name for path in database.iterdir() if path.suffix in (".sst", ".blob", ".log")]
         if left:
-            raise StorageFailed(
+            raise StoreBroken(
                 f"{current} is missing beside {len(left)} data files; restore it, or move {database} away"
             )
         return 0, 0
     manifest = database / current.read_text(errors="replace").strip()
     if not manifest.name.startswith("MANIFEST-") or not manifest.is_file():
-        raise StorageFailed(f"{current} does not name a MANIFEST that is there; restore it, or move {database} away")
+        raise StoreBroken(f"{current} does not name a MANIFEST that is there; restore it, or move {database} away")
     needed = last_sequence = 0
     with open(manifest, "rb") as file:
         data = memoryview(file.read())
@@ -283,9 +286,8 @@ def _manifest(database: Path) -> tuple[int, int]:
         if isinstance(found, Fault):
             if found.torn:
                 break  # the last edit was being written; RocksDB takes the state before it
-            raise StorageFailed(
-                f"{manifest} is damaged at byte {found.at} ({found.reason}); the replica must be copied anew"
-            )
+            text = f"{manifest} is damaged at byte {found.at} ({found.reason}); the replica must be copied anew"
+            raise StorageFailed(text) if found.reason.endswith(_NOT_KNOWN) else StoreBroken(text)
         numbers = _edit_numbers(_payload(data, found))
         needed = max(needed, numbers.get(_TAG_LOG_NUMBER, 0), numbers.get(_TAG_MIN_LOG_NUMBER, 0))
         last_sequence = max(last_sequence, numbers.get(_TAG_LAST_SEQUENCE, 0))
