@@ -37,13 +37,16 @@ from headrace._core.group_messages import (
     Told,
     TopicsSeen,
 )
+from headrace._core.holdings import Holdings
+from headrace._core.membership import Membership
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
+from headrace._core.phases import Phase
 from headrace._transport.memory_classic import MemoryClassicGroup
 from headrace._transport.memory_target import MemoryTargetGroup
 from headrace.aio._group_wire import GroupWire
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import NetworkFailed
+from headrace.errors import HeadraceError, NetworkFailed
 from headrace.settings import read_settings
 from headrace_common.core.assignors import assign
 from headrace_proto.v1 import coordinator_pb2 as pb
@@ -226,6 +229,11 @@ class Actor:
         self.drop()
         self.world.actors.remove(self)
 
+    def talk(self) -> None:
+        """What waits to be said and heard is."""
+        for step in (self.connect, self.deliver_up, self.deliver_up, self.internal, self.deliver_down, self.internal):
+            step()
+
     def run(self) -> None:
         """Everything that can happen, once."""
         for step in (self.connect, self.deliver_up, self.deliver_down, self.internal, self.take, self.finish):
@@ -233,7 +241,8 @@ class Actor:
 
 
 STEPS = ("connect", "deliver_up", "deliver_down", "internal", "take", "finish")
-WEIGHTED = [*STEPS * 6, "break_line", "close", "die", "join", "time", "evict", "grow"]
+RARE = ["break_line", "close", "die", "join", "join", "join", "time", "time", "evict", "grow"]
+WEIGHTED = [*["talk"] * 60, *["take", "finish"] * 12, *STEPS * 2, *RARE]
 
 
 def play(protocol: str, seed: int, length: int) -> None:
@@ -261,7 +270,7 @@ def play(protocol: str, seed: int, length: int) -> None:
                 counts = {topic: count for topic, (_, count) in world.topics.items()}
                 for actor in world.actors:
                     actor.tell(TopicsSeen(counts, world.now))
-        elif world.actors:
+        elif world.actors and (what not in ("close", "die") or len(world.actors) > 2):
             getattr(chance.choice(world.actors), what)()
         world.check()
     settle(world)
@@ -288,7 +297,56 @@ def settle(world: World) -> None:
 
 
 @pytest.mark.parametrize("protocol", list(PROTOCOLS))
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 1 << 30), length=st.integers(0, 400))
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1 << 30), length=st.integers(0, 600))
 def test_no_partition_is_read_by_two_and_all_are_read_in_the_end(protocol: str, seed: int, length: int) -> None:
     play(protocol, seed, length)
+
+
+def held_only(patch: pytest.MonkeyPatch) -> None:
+    """What the application is just taking does not count as held."""
+    patch.setattr(Holdings, "taken", property(lambda holdings: holdings.held))
+
+
+def joins_while_it_reads(patch: pytest.MonkeyPatch) -> None:
+    """An eager member joins again before its application has let go."""
+
+    def changed(machine: ClassicMembership, now_ms: float) -> None:
+        if machine.phase is Phase.PREPARING:
+            machine.phase = Phase.JOINING
+            if machine.connected:
+                machine._send_join("", now_ms)
+
+    patch.setattr(ClassicMembership, "_holdings_changed", changed)
+
+
+def joins_before_it_was_told(patch: pytest.MonkeyPatch) -> None:
+    """A member that was put out is one again before its application knows."""
+
+    def out(machine: Membership, error: HeadraceError, now_ms: float) -> None:
+        machine._end_stream()
+        machine.holdings.lose()
+        machine._start_over(now_ms)
+
+    patch.setattr(Membership, "_out", out)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "protocol"),
+    [
+        (held_only, "cooperative"),
+        (joins_while_it_reads, "eager"),
+        (joins_before_it_was_told, "server-side"),
+    ],
+)
+def test_a_broken_machine_is_noticed(
+    break_it: Callable[[pytest.MonkeyPatch], None], protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_it(monkeypatch)
+
+    def play_some() -> None:
+        for seed in range(60):
+            play(protocol, seed, 400)
+
+    with pytest.raises(AssertionError, match="is read by"):
+        play_some()
