@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import controller_pb2
+from headrace_proto.v1 import cluster_pb2, controller_pb2
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -29,6 +30,7 @@ RETRIED = {
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT,
 }
+OFFLINE = {ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REPLICA_DAMAGED}
 
 
 async def read_all(cluster: Cluster, topic_id: bytes, partition: int) -> dict[int, bytes]:
@@ -138,6 +140,33 @@ async def test_a_clean_end_leaves_a_token_and_the_next_start_checks_nothing(tmp_
         logs = await cluster.broker_stub().DescribeLogs(pb.DescribeLogsRequest())
         assert logs.recovery_report.startswith("clean start: 1 logs, 0 bytes checked")
         assert len(await read_all(cluster, topic_id, 0)) == 5
+
+
+@pytest.mark.parametrize("flush", ["group", "os"])
+async def test_a_store_that_cannot_be_opened_leaves_a_lone_replica_offline(tmp_path: Path, flush: str) -> None:
+    """Nobody else has what is lost: an operator decides; a new, empty log must not take its place."""
+    async with running_cluster(tmp_path, flush=flush) as cluster:
+        topic_id = await cluster.create_topic("t", 1)
+        await produce(cluster, topic_id, batch_of(5, timestamp_ms=NOW_MS))
+        assert await cluster.broker.stop() == 0
+        [identity] = tmp_path.glob("**/identity")
+        database = identity.with_name("db")
+        for table in database.glob("*.sst"):
+            os.truncate(table, table.stat().st_size - 10)
+        await cluster.broker.start()
+        assert list((database.parent / "db.damaged").glob("*.sst"))
+        assert not (database.parent / "emptied").exists(), "the cluster was told"
+        assert (await produce(cluster, topic_id, batch_of(1, timestamp_ms=NOW_MS))).error in OFFLINE
+        await cluster.broker.kill()
+        await cluster.broker.start()
+        assert (await produce(cluster, topic_id, batch_of(1, timestamp_ms=NOW_MS))).error in OFFLINE
+        election = controller_pb2.ElectLeadersRequest(
+            type=controller_pb2.UNCLEAN, partitions=[cluster_pb2.PartitionRef(topic_id=topic_id, partition=0)]
+        )
+        [elected] = (await cluster.controller_stub().ElectLeaders(election)).partitions
+        assert elected.error == 0
+        await cluster.until_led(topic_id, 1)
+        assert (await produce(cluster, topic_id, batch_of(1, timestamp_ms=NOW_MS))).base_offset == 0
 
 
 async def produce(cluster: Cluster, topic_id: bytes, batch: bytes) -> Any:

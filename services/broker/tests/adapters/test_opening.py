@@ -252,6 +252,24 @@ def test_without_evidence_nothing_is_put_aside(whole: Image, tmp_path: Path, har
     assert not (image.path / "db.damaged").exists()
 
 
+@pytest.mark.parametrize("harm", [gone, half, None])
+async def test_a_clean_stop_counts_only_with_the_evidence_of_it(
+    whole: Image, tmp_path: Path, harm: Callable[[Path], None] | None
+) -> None:
+    image = whole.copy(tmp_path / "data")
+    directory, logs = opened(image.path)
+    await logs.close(7)
+    directory.close()
+    if harm is not None:
+        harm(image.path / "evidence")
+    directory, logs = opened(image.path)
+    expected = 7 if harm is None else None
+    assert (directory.token, logs.read_token()) == (expected, expected)
+    assert logs.report.clean is (harm is None)
+    await logs.close(None)
+    directory.close()
+
+
 def test_a_new_store_does_not_push_out_the_one_that_was_put_aside(whole: Image, tmp_path: Path) -> None:
     image = whole.copy(tmp_path / "data")
     min((image.path / "db").glob("*.sst")).unlink()

@@ -105,6 +105,8 @@ class RocksDbLogs:
         began = time.perf_counter()
         notes: list[str] = []
         evidence = _load_evidence(directory, notes)
+        if evidence is None:
+            directory.forget_token()  # it says that nothing was lost then; nobody can say that of now
         opened = rocksdb_opening.opened(directory, options.store, evidence, notes)
         store, found, guarded = opened.store, opened.found, opened.guarded
         try:
