@@ -46,6 +46,11 @@ class Placed:
     """Of the leader's log; 0 where it is not known. Among equals the smaller one moves."""
 
 
+def differ(one: tuple[NodeId, ...], other: tuple[NodeId, ...]) -> bool:
+    """Whether these are other replicas, or another preferred leader among the same."""
+    return one[0] != other[0] or set(one) != set(other)
+
+
 class Placement:
     """Who holds what, counted per topic and in all. Changed by one caller at a time."""
 
@@ -120,7 +125,7 @@ class Placement:
         """Partitions that are to have other replicas or another preferred leader, by name, with those."""
         for name, placed in self.before.items():
             replicas = tuple(self.replicas[name])
-            if replicas[0] != placed.replicas[0] or set(replicas) != set(placed.replicas):
+            if differ(placed.replicas, replicas):
                 yield placed, replicas
 
     def _count(self, name: PartitionName, broker: NodeId, by: int) -> None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from headrace_admin.core.balance import Leaders, Replicas, level
-from headrace_admin.core.placement import BrokerPlace, PartitionName, Placed, Placement
+from headrace_admin.core.placement import BrokerPlace, PartitionName, Placed, Placement, differ
 from headrace_common.core.errors import InvalidReplicationFactor
 from headrace_common.core.ids import NodeId
+
+ROUNDS_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +63,23 @@ def rebalance(brokers: Iterable[BrokerPlace], partitions: Iterable[Placed]) -> P
     """
     Replicas and preferred leaders level over the open brokers, within each topic and in all; racks come first.
 
+    Levelled again until nothing moves any more: which chains are found depends on where replicas were before, and the
+    plan after this one must be empty.
+
     Raises:
         InvalidReplicationFactor: a partition has a replica on a broker that is gone, and no other can take it.
     """
-    now, before = _placements(brokers, partitions)
-    _leave(now, {b for replicas in now.replicas.values() for b in replicas if b not in now.brokers})
-    if now.racks_shared:
-        _spread(now)
-    level(Replicas(now))
-    level(Leaders(now))
+    places, held = list(brokers), list(partitions)
+    now = before = Placement(places, held)
+    for _ in range(ROUNDS_MAX):
+        now = Placement(places, [Placed(p.name, tuple(now.replicas[p.name]), p.size_bytes) for p in held])
+        _leave(now, {b for replicas in now.replicas.values() for b in replicas if b not in now.brokers})
+        if now.racks_shared:
+            _spread(now)
+        level(Replicas(now))
+        level(Leaders(now))
+        if not any(now.changed()):
+            break
     return _plan(now, before)
 
 
@@ -134,7 +145,8 @@ def _spread(now: Placement) -> None:
 
 
 def _plan(now: Placement, before: Placement) -> Plan:
-    moves = tuple(Move(placed.name, placed.replicas, replicas, placed.size_bytes) for placed, replicas in now.changed())
+    ends = ((placed, tuple(now.replicas[name])) for name, placed in before.before.items())
+    moves = tuple(Move(p.name, p.replicas, end, p.size_bytes) for p, end in ends if differ(p.replicas, end))
     everyone = sorted({*now.brokers, *(b for b, n in before.total.items() if n)})
     loads = tuple(Load(b, before.total[b], now.total[b], before.leaders[b], now.leaders[b]) for b in everyone)
     return Plan(moves, loads)
