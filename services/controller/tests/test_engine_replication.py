@@ -238,7 +238,14 @@ class TestRecovery:
         await back(world, engine, one % 3 + 1, start=1)
         joined = await propose(engine, now, one, one % 3 + 1)
         assert isinstance(joined, Partition)
-        assert not joined.recovering
+        assert joined.recovering, "the third is still missing"
+        assert engine.gauges()["unclean_elections"] == 1
+        third = (one + 1) % 3 + 1
+        await back(world, engine, third, start=1)
+        now = world.partition(engine, "t")
+        whole = await propose(engine, now, one, *now.isr, third)
+        assert isinstance(whole, Partition)
+        assert (set(whole.isr), whole.recovering) == ({1, 2, 3}, False)
 
     async def test_giving_up_needs_names(self, world: Cell) -> None:
         engine = await ready(world)

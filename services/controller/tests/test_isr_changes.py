@@ -77,11 +77,50 @@ class TestTaken:
         old = part((1, 2, 3))
         assert changed(old, asks(1, 2, 3, e3=103, partition_epoch=known), LEADER, ALL, MIN2) is old
 
-    @pytest.mark.parametrize("members", [(1,), (1, 2)])
-    def test_the_first_proposal_taken_ends_recovering(self, members: tuple[int, ...]) -> None:
-        old = replace(part((1,)), recovering=True)
+    @pytest.mark.parametrize("members", [(1, 2, 3), (1, 2), (1,)])
+    def test_all_replicas_in_sync_end_recovering(self, members: tuple[int, ...]) -> None:
+        old = replace(part((1, 3)), recovering=True)
         new = changed(old, asks(*members, e2=102), LEADER, ALL, MIN2)
-        assert (new.isr, new.recovering, new.partition_epoch) == (ids(*members), False, 10)
+        assert (new.isr, new.recovering, new.partition_epoch) == (ids(*members), len(members) < 3, 10)
+
+    def test_who_has_nobody_to_wait_for_says_so_and_it_ends_recovering(self) -> None:
+        old = replace(part((1, 2, 3)), recovering=True)
+        new = changed(old, asks(1, 2, 3), LEADER, ALL, MIN2)
+        assert (new.isr, new.recovering, new.partition_epoch) == (ids(1, 2, 3), False, 10)
+
+    def test_a_recovering_partition_that_waits_for_one_more_stays_as_it_is(self) -> None:
+        old = replace(part((1, 2)), recovering=True)
+        assert changed(old, asks(1, 2, partition_epoch=8), LEADER, ALL, MIN2) is old
+
+
+class TestResigning:
+    def resigns(self, old: Partition, brokers: Brokers = ALL, **epochs: int) -> Partition:
+        proposal = replace(asks(*old.isr, **epochs), resign=True)
+        return changed(old, proposal, LEADER, brokers, MIN2)
+
+    def test_the_next_in_sync_leads_and_the_isr_stays(self) -> None:
+        new = self.resigns(part((1, 3)))
+        assert (new.leader, new.isr, new.elr, new.leader_epoch, new.partition_epoch) == (3, ids(1, 3), (), 6, 10)
+
+    def test_a_drained_broker_leads_only_if_nobody_else_can(self) -> None:
+        assert self.resigns(part((1, 2, 3)), replace(ALL, drained=frozenset(ids(2)))).leader == 3
+        assert self.resigns(part((1, 2)), replace(ALL, drained=frozenset(ids(2)))).leader == 2
+
+    @pytest.mark.parametrize(("isr", "brokers"), [((1,), ALL), ((1, 2), up(1, 3)), ((1, 2), up(1, 2, leaving=(2,)))])
+    def test_without_an_heir_the_leader_stays(self, isr: tuple[int, ...], brokers: Brokers) -> None:
+        with pytest.raises(IneligibleReplica, match="no other replica"):
+            self.resigns(part(isr), brokers)
+
+    def test_it_is_for_the_leader_that_is_and_for_what_it_knows(self) -> None:
+        with pytest.raises(FencedLeaderEpoch):
+            self.resigns(part((1, 2)), leader_epoch=4)
+        with pytest.raises(InvalidUpdateVersion):
+            self.resigns(part((1, 2)), partition_epoch=8)
+        with pytest.raises(NotLeader):
+            self.resigns(part((1, 2), leader=2))
+
+    def test_recovering_goes_on(self) -> None:
+        assert self.resigns(replace(part((1, 2)), recovering=True)).recovering
 
 
 class TestRefused:
@@ -183,4 +222,4 @@ def test_a_leader_that_proposes_what_is_gets_it(old: Partition, brokers: Brokers
     proposal = Proposal(ID, old.leader_epoch, old.partition_epoch, dict.fromkeys(old.isr))
     new = changed(old, proposal, old.leader, alive, rules)
     assert set(new.isr) == set(old.isr)
-    assert not new.recovering
+    assert new.recovering == (old.recovering and set(new.isr) < set(new.replicas))

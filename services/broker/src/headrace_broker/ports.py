@@ -244,7 +244,7 @@ class Cluster(Protocol):
 
     async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
         """
-        Ask for new ISRs; one answer per proposal, in order.
+        Ask for new ISRs, or for other leaders; one answer per proposal, in order.
 
         Raises:
             HeadraceError: nothing is known of any of them; ask again later.

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from headrace_broker.core.copying import CopyAsk, Position
+from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.rows import IndexRow
+from headrace_broker.engine import lost_batches
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.replicas import Standing
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.engine.throttle import Throttle
-from headrace_broker.ports import BytesLost, Damage
+from headrace_broker.ports import BytesLost, Damage, IsrDecision
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_broker.testing.trio import Trio, running_trio, until
@@ -418,7 +420,26 @@ def shown_isr(trio: Trio) -> tuple[NodeId, ...]:
     return leading.assignment.isr
 
 
-async def test_a_leader_that_lost_a_batch_goes_on_where_too_few_others_are_in_sync() -> None:
+async def test_a_leader_that_lost_a_batch_goes_on_where_no_other_is_in_sync() -> None:
+    async with running_trio(tail_bytes=0) as trio:
+        client, store = Client(trio, ONE), trio.members[ONE].store
+        await client.produce(batch_of(2))
+        trio.cut |= {TWO, THREE}
+        trio.fence(TWO, THREE)
+        trio.change(ID, isr=(ONE,))
+        await until(lambda: set(shown_isr(trio)) == {ONE})
+        store._live[core(trio, ONE).log].batches[Offset(0)] = b"not it"
+        assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
+        assert trio.members[ONE].broker.replication.lost._resigning() == []
+        assert store.distrusted == []
+        assert (await client.produce(batch_of(1), acks=1)).error is None
+
+
+async def test_a_leader_that_lost_a_batch_and_is_needed_has_another_lead_until_it_can_be_rebuilt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third copies from the new leader what the old one could not give it; then the old one stops."""
+    monkeypatch.setattr(lost_batches, "CHECK_MS", 10.0)
     async with running_trio(tail_bytes=0) as trio:
         client, store = Client(trio, ONE), trio.members[ONE].store
         await client.produce(batch_of(2))
@@ -428,8 +449,36 @@ async def test_a_leader_that_lost_a_batch_goes_on_where_too_few_others_are_in_sy
         await until(lambda: set(shown_isr(trio)) == {ONE, TWO})
         store._live[core(trio, ONE).log].batches[Offset(0)] = b"not it"
         assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
+        await until(lambda: trio.image.partitions[ID].leader == TWO)
+        assert set(trio.image.partitions[ID].isr) == {ONE, TWO}, "it still counts"
+        await until(lambda: core(trio, TWO).leading is not None)
+        assert (await fetch(trio, TWO, 0)).error is None
+        assert (await Client(trio, TWO).produce(batch_of(1))).error is None
         assert store.distrusted == []
-        assert (await client.produce(batch_of(1))).error is None
+        assert trio.members[ONE].tasks.failure is None
+        trio.fence()
+        trio.cut.clear()
+        trio.show()
+        await until(lambda: isinstance(trio.members[ONE].tasks.failure, StorageFailed))
+        assert set(trio.image.partitions[ID].isr) == {ONE, TWO, THREE}
+        assert store.distrusted == [core(trio, ONE).log]
+        trio.members[ONE].tasks.failure = None
+
+
+async def test_a_recovery_without_anybody_to_wait_for_is_ended_by_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_batches, "CHECK_MS", 10.0)
+    async with running_trio(count=1) as trio:
+        asked: list[tuple[PartitionId, Proposal]] = []
+        cluster = trio.members[ONE].cluster
+
+        async def alter(proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
+            asked.extend(proposals)
+            return [IsrDecision(trio.change(id, recovering=False)) for id, _ in proposals]
+
+        monkeypatch.setattr(cluster, "alter_partitions", alter)
+        now = trio.change(ID, recovering=True)
+        await until(lambda: not trio.image.partitions[ID].recovering)
+        assert asked == [(ID, Proposal(now.leader_epoch, now.partition_epoch, ((ONE, None),)))]
 
 
 async def test_a_follower_has_one_session_and_its_newer_process_keeps_it() -> None:

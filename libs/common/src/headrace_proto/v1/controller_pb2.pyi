@@ -1150,6 +1150,7 @@ class AlterPartition(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     PARTITION_EPOCH_FIELD_NUMBER: _builtins.int
     ISR_FIELD_NUMBER: _builtins.int
+    RESIGN_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     leader_epoch: _builtins.int
@@ -1157,6 +1158,10 @@ class AlterPartition(_message.Message):
     NOT_CONTROLLER.
     """
     partition_epoch: _builtins.int
+    resign: _builtins.bool
+    """The ISR stays, and another member of it is to lead: the leader cannot read what it stored. INELIGIBLE_REPLICA: no
+    other member may lead now.
+    """
     @_builtins.property
     def isr(self) -> _containers.RepeatedCompositeFieldContainer[Global___IsrMember]:
         """The new ISR, whole; the leader is in it."""
@@ -1169,10 +1174,11 @@ class AlterPartition(_message.Message):
         leader_epoch: _builtins.int = ...,
         partition_epoch: _builtins.int = ...,
         isr: _abc.Iterable[Global___IsrMember] | None = ...,
+        resign: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isr", b"isr", "leader_epoch", b"leader_epoch", "partition", b"partition", "partition_epoch", b"partition_epoch", "resign", b"resign", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

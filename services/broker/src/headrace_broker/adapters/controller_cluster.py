@@ -51,6 +51,7 @@ class ControllerCluster:
                 leader_epoch=proposal.leader_epoch,
                 partition_epoch=proposal.partition_epoch,
                 isr=[pb.IsrMember(broker_id=broker, broker_epoch=epoch) for broker, epoch in proposal.isr],
+                resign=proposal.resign,
             )
             for id, proposal in proposals
         ]

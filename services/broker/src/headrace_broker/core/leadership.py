@@ -41,6 +41,14 @@ class Proposal:
     partition_epoch: int
     isr: tuple[tuple[NodeId, int | None], ...]
     """Members; those that join with the broker epoch they fetched with."""
+    resign: bool = False
+    """The ISR stays; another member of it is to lead."""
+
+
+def as_it_is(assignment: Assignment, *, resign: bool = False) -> Proposal:
+    """The ISR that there is: to say that it is all, or to have another member lead."""
+    isr = tuple((broker, None) for broker in assignment.isr)
+    return Proposal(assignment.leader_epoch, assignment.partition_epoch, isr, resign)
 
 
 @dataclass(slots=True)

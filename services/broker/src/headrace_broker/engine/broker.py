@@ -152,6 +152,7 @@ class Broker:
         start(self.upkeep.late(), name="late-requests")
         start(self.replication.proposals.run(), name="isr-changes")
         start(self.replication.check_followers(), name="followers")
+        start(self.replication.lost.run(), name="lost-batches")
         start(self.replication.checkpoint(), name="high-watermarks")
 
     def drain(self) -> None:

@@ -15,13 +15,14 @@ from headrace_broker.core.partition_events import CheckpointAsked, FollowersChec
 from headrace_broker.engine.copier import Copier
 from headrace_broker.engine.copy_session import CopySession, CopySessions, Stored
 from headrace_broker.engine.isr_proposals import IsrProposals
+from headrace_broker.engine.lost_batches import LostBatches
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.throttle import Throttle
-from headrace_broker.ports import BytesLost, Cluster, Leaders, LeaderStream
+from headrace_broker.ports import Cluster, Leaders, LeaderStream
 from headrace_common.core.configs import BROKER_SETTINGS, TopicConfig, min_isr_in_force
-from headrace_common.core.errors import HeadraceError, NetworkFailed, StorageFailed
-from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.errors import HeadraceError, NetworkFailed
+from headrace_common.core.ids import NodeId
 from headrace_common.core.image import ClusterImage, NodeKey, Partition, Role
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
@@ -59,8 +60,8 @@ class Replication:
         self._throttle = Throttle(lambda: self._setting("follower.replication.throttled.rate"))
         self.proposals = IsrProposals(loop, cluster, clock, self.assignment)
         loop.on_proposal = self.proposals.ask
-        stored.cold.on_lost = self._lost
-        self._known_lost: set[PartitionId] = set()
+        self.lost = LostBatches(replicas, loop, stored.store, cluster, clock, self.assignment, lambda: self._peers)
+        stored.cold.on_lost = self.lost.found
 
     # --- as leader ----------------------------------------------------------------------------------------
 
@@ -80,30 +81,6 @@ class Replication:
                 own, len(partition.replicas), adding=len(partition.adding), removing=len(partition.removing)
             ),
         )
-
-    def _lost(self, replica: Replica, error: BytesLost) -> None:
-        """
-        A stored batch cannot be read any more. Where enough others have it the broker stops: started again, it says
-        that the log is damaged, does not lead it, and copies it anew. Else what is left of it here may be needed.
-        """
-        partition = self._replicas.image.partitions.get(replica.id)
-        if partition is None or self._loop.failure is not None:
-            return
-        others = [r for r in partition.isr if r in self._peers and r != self._replicas.broker_id]
-        enough = min(self.assignment(partition).min_isr, len(partition.replicas) - 1)
-        extra = {"topic": replica.topic, "partition": str(replica.id), "in_sync": others, "reason": str(error)}
-        if len(others) < max(enough, 1):
-            if replica.id not in self._known_lost:
-                self._known_lost.add(replica.id)
-                _log.error("a stored batch cannot be read, and too few others are in sync to copy it from", extra=extra)
-            return
-        _log.critical("a stored batch cannot be read; the log is copied anew after a restart", extra=extra)
-        try:
-            self._stored.store.distrust(replica.core.log)
-        except StorageFailed as failed:
-            _log.error("that cannot be noted: %s", failed, extra=extra)
-            return
-        self._loop.stop(error)
 
     def session(self) -> CopySession:
         """For a stream that a follower has opened."""

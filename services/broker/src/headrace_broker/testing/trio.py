@@ -20,7 +20,7 @@ from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import IsrDecision
 from headrace_broker.testing.standalone import FakeCluster, image_of
-from headrace_common.core.errors import HeadraceError, InvalidUpdateVersion, NetworkFailed
+from headrace_common.core.errors import HeadraceError, IneligibleReplica, InvalidUpdateVersion, NetworkFailed
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, Role
 from headrace_common.runtime.clock import SystemClock
@@ -86,6 +86,11 @@ class SharedCluster(FakeCluster):
                 decided.append(IsrDecision(error=InvalidUpdateVersion("the partition has changed")))
                 continue
             isr = tuple(broker for broker, _ in proposal.isr)
+            if proposal.resign:
+                heir = next((broker for broker in isr if broker != now.leader), None)
+                gone = IsrDecision(error=IneligibleReplica("nobody else is in sync"))
+                decided.append(gone if heir is None else IsrDecision(self.trio.change(id, leader=heir)))
+                continue
             decided.append(IsrDecision(self.trio.change(id, isr=isr)))
         return decided
 

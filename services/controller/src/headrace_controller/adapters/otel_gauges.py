@@ -26,7 +26,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "under_min_isr_partitions": "Partitions with fewer replicas in sync than min.insync.replicas",
     "not_preferred_partitions": "Partitions led by another replica than their first",
     "reassigning_partitions": "Partitions whose replicas are being changed",
-    "recovering_partitions": "Partitions led since an unclean election, until their ISR grows again",
+    "recovering_partitions": "Partitions led since an unclean election, until all their replicas are in sync",
     "nodes": "Registered nodes of all roles",
     "fenced_nodes": "Nodes that take no part now",
     "pending_deletions": "Deleted topics whose logs are not gone everywhere",

@@ -5,9 +5,12 @@ Called by the active controller for each partition of ``AlterPartitions``. Two a
 the ISR it had: done, and ``IneligibleReplica``. With every other refusal newer metadata is on its way to the leader,
 which keeps its maximal ISR until it has it; so a proposal is never half believed by either side.
 
-A recovering partition (led after an unclean election) recovers with the first proposal that is taken: our leader has
-nothing to do before it serves, its log is the truth from its first moment on. Refusing a second member until then
-would only leave it alone for longer.
+A recovering partition (led after an unclean election) is recovered when all its replicas are in sync. Nothing else
+depends on it: our leader has nothing to do before it serves, its log is the truth from its first moment on, and
+refusing a second member until then would only leave it alone for longer. A leader that has no replica to wait for
+proposes the ISR as it is.
+
+A leader may also resign: it lost stored bytes, and is needed in the ISR until others are rebuilt from another leader.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from headrace_common.core.errors import (
     NotLeader,
     Rejected,
 )
-from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 from headrace_common.core.image import Partition
 from headrace_controller.core.election import Brokers, Rules, stamped, with_isr
 
@@ -37,32 +40,46 @@ class Proposal:
     partition_epoch: int
     isr: Mapping[NodeId, int | None]
     """Members; the broker epoch each fetched with, None for those that are in the ISR already."""
+    resign: bool = False
+    """The ISR stays as it is, and another member of it leads."""
 
 
 def changed(partition: Partition, proposal: Proposal, sender: NodeId, brokers: Brokers, rules: Rules) -> Partition:
     """
-    The partition with the proposed ISR; the same object when it is so already.
+    The partition with the proposed ISR, or another leader; the same object when it is so already.
 
     Who leaves an ISR that falls below min ISR becomes eligible; an ISR of min ISR members needs no eligible ones.
 
     Raises:
         NotController: the leader knows more than this controller.
         NotLeader, FencedLeaderEpoch, InvalidUpdateVersion: the leader knows less.
-        IneligibleReplica: a member may not join now.
+        IneligibleReplica: a member may not join now, or nobody else may lead.
         Rejected: no leader proposes this.
     """
     _check_epochs(partition, proposal, sender)
-    if frozenset(proposal.isr) == frozenset(partition.isr) and not partition.recovering:
+    ends = partition.recovering and frozenset(proposal.isr) == frozenset(partition.replicas)
+    if frozenset(proposal.isr) == frozenset(partition.isr) and not ends and not proposal.resign:
         return partition  # an answer was lost, and the leader asks again
     if proposal.partition_epoch < partition.partition_epoch:
         raise InvalidUpdateVersion(
             f"partition {partition.id} has partition epoch {partition.partition_epoch}, the proposal was made for "
             f"{proposal.partition_epoch}; wait for newer metadata"
         )
+    if proposal.resign:
+        return _resigned(partition, brokers, rules)
     _check_members(partition, proposal, brokers)
     left = (r for r in partition.isr if r not in proposal.isr)
     new = with_isr(partition, proposal.isr, (*partition.elr, *left), rules)
-    return stamped(partition, replace(new, recovering=False), rules.epoch_floor)
+    return stamped(partition, replace(new, recovering=partition.recovering and not ends), rules.epoch_floor)
+
+
+def _resigned(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
+    heir = brokers.first_of(r for r in partition.replicas if r in partition.isr and r != partition.leader)
+    if heir == NO_NODE:
+        raise IneligibleReplica(
+            f"no other replica of partition {partition.id} is in sync and may lead; its leader stays until one is"
+        )
+    return stamped(partition, replace(partition, leader=heir), rules.epoch_floor)
 
 
 def _check_epochs(partition: Partition, proposal: Proposal, sender: NodeId) -> None:

@@ -107,8 +107,8 @@ class Elections:
             self.balanced += await self._settling.bring(list(due), step)
         left = self._waiting()
         now = self._follower.mirror.image.partitions
-        gone = (p.id for p in due if p not in left)
-        back = [i for i in gone if i in now and not (now[i].offline or now[i].recovering)]
+        gone = (p for p in due if p not in left and p.id in now)
+        back = [p.id for p in gone if not now[p.id].offline and now[p.id].recovering <= p.recovering]
         if back:
             some = {str(i): {"leader": now[i].leader, "log_ends": dict(answers.ends[i])} for i in back[:_NAMED_IN_LOG]}
             extra = {"recovered": len(back), "partitions": some}

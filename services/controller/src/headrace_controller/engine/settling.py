@@ -212,9 +212,9 @@ class Settling:
             return
         self.moves += 1
         extra = {"partition": str(new.id), "leader": new.leader, "epoch": new.leader_epoch, "was": old.leader}
-        if new.recovering and not old.recovering:
+        again = old.offline and new.leader not in {*old.isr, *old.elr}  # it had not recovered from another one
+        if new.recovering and (again or not old.recovering):
             self.unclean += 1
-        if new.recovering and not old.recovering:
             log.warning("a replica that may have lost committed records leads (unclean election)", extra=extra)
         else:
             log.debug("leader changes", extra=extra)

@@ -127,7 +127,7 @@ def proposal(message: pb.AlterPartition) -> Proposal:
     isr = {NodeId(m.broker_id): m.broker_epoch if m.HasField("broker_epoch") else None for m in message.isr}
     if len(isr) != len(message.isr):
         raise Rejected(f"the ISR proposed for {id} names a broker twice; name each once")
-    return Proposal(id, message.leader_epoch, message.partition_epoch, isr)
+    return Proposal(id, message.leader_epoch, message.partition_epoch, isr, resign=message.resign)
 
 
 def isr_result(id: PartitionId, result: Partition | HeadraceError) -> pb.AlterPartitionResult:
