@@ -76,7 +76,7 @@ class Member:
         self.errors: list[str] = []
         self.rebalances: list[tuple[str, set[TopicPartition]]] = []
         self.closing_ns = self.killed_ns = 0
-        self.closed = False
+        self.leaving = self.closed = False
         self._diary = diary
         self._at = 0
 
@@ -166,6 +166,7 @@ class Crew:
         """It closes its consumer and ends."""
         assert member.process.stdin is not None
         member.process.stdin.close()
+        member.leaving = True
 
     def close(self, *members: Member) -> None:
         """Ask these (or all that live) to close, and wait until they have ended well."""
@@ -264,10 +265,10 @@ class Watch:
 
 
 @contextmanager
-def two_coordinators(directory: Path, **options: Any) -> Iterator[TestCluster]:
-    """A broker, and coordinators that come back when they are killed."""
+def two_coordinators(directory: Path, *, brokers: int = 1, **options: Any) -> Iterator[TestCluster]:
+    """What is killed comes back."""
     with started_cluster(
-        directory, brokers=1, coordinators=2, restart=True, restart_delay_ms=200, **options
+        directory, brokers=brokers, coordinators=2, restart=True, restart_delay_ms=200, **options
     ) as started:
         yield started
 

@@ -1,7 +1,6 @@
 """
-Members of one group join, close and die, one after the other, while records flow; what a reader of them would notice.
-
-``test_moves.py`` judges the figures, ``bench/groups.py`` reports them.
+Members of one group join, close and die, one after the other, then its coordinator, while records flow: what a reader
+of them would notice. ``test_moves.py`` judges the figures, ``bench/groups.py`` reports them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headrace import TopicPartition
+from headrace import AdminClient, TopicPartition
+from headrace.errors import HeadraceError
 from headrace.testing import TestCluster
 
 from .crew import (
@@ -25,6 +25,8 @@ from .crew import (
     read_again_s,
     until,
 )
+
+GRACE_S = 3.5
 
 
 @dataclass(slots=True)
@@ -68,6 +70,19 @@ class Stage:
         self.figures.killed_s = self._read_again(member, had, member.killed_ns)
         self._paused("kill", began)
 
+    def loses_its_coordinator(self, cluster: TestCluster) -> None:
+        """Another takes over; longer is waited than members go on without knowing that they are members."""
+        with cluster.admin() as admin:
+            began, group = time.monotonic_ns(), str(self.crew.group)
+            name = f"coordinator-{admin.describe_group(group).coordinator}"
+            cluster.local.kill(name)
+            until(lambda: _has_another(admin, group, name), "another coordinator has the group")
+            time.sleep(GRACE_S)
+            self._paused("kill of the coordinator", began)
+            assert self.crew.shared(), "nobody lost anything"
+        if not cluster.local.options.restart:
+            cluster.local.restart(name)
+
     def _read_again(self, left: Member, had: set[TopicPartition], since_ns: int) -> float:
         assert had, "it had nothing, so that nothing can be missed"
         others = self.crew.members
@@ -81,7 +96,11 @@ class Stage:
 
 
 def scenario(cluster: TestCluster, folder: Path, protocol: str) -> Figures:
-    """Three members; a fourth joins, one closes, one is killed. Afterwards each record was handled."""
+    """
+    Three members; a fourth joins, one closes, one is killed, the coordinator is killed. Afterwards each record was
+    handled.
+    """
+    cluster.local.wait_ready()
     topic = cluster.unique_topic("moves", 12)
     crew = Crew(cluster, folder, f"group-of-{topic}", topic, **PROTOCOLS[protocol])
     everything = Crew(cluster, folder, None, topic)
@@ -95,6 +114,7 @@ def scenario(cluster: TestCluster, folder: Path, protocol: str) -> Figures:
         stage.joins()
         stage.closes(third)
         stage.dies(second)
+        stage.loses_its_coordinator(cluster)
         load.end()
         until(lambda: _all_read(crew, load), "all is read")
         crew.close()
@@ -103,6 +123,13 @@ def scenario(cluster: TestCluster, folder: Path, protocol: str) -> Figures:
     assert not [member.errors for member in crew.members if member.errors]
     assert first.closed
     return stage.figures
+
+
+def _has_another(admin: AdminClient, group: str, name: str) -> bool:
+    try:
+        return f"coordinator-{admin.describe_group(group).coordinator}" != name
+    except HeadraceError:
+        return False
 
 
 def _all_read(crew: Crew, load: Load) -> bool:

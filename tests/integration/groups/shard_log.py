@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 
@@ -37,13 +38,14 @@ def assert_no_late_writer(cluster: TestCluster) -> None:
     id of its own, so a batch tells who wrote it.
     """
     fences = 0
-    with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
-        stub = BrokerStub(channel)
-        topic = stub.Metadata(pb.MetadataRequest(topics=[TOPIC]), timeout=10).topics[0]
+    with ExitStack() as stack:
+        stubs = [BrokerStub(stack.enter_context(grpc.insecure_channel(at))) for at in cluster.bootstrap_servers]
+        topic = stubs[0].Metadata(pb.MetadataRequest(topics=[TOPIC]), timeout=10).topics[0]
         assert topic.partitions
         for partition in topic.partitions:
             earlier: set[int] = set()
             writer = -1
+            stub = stubs[partition.leader - 1]
             for header in headers(stub, topic.topic_id, partition.partition, partition.leader_epoch):
                 if header.control:
                     fences += 1

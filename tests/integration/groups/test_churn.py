@@ -1,7 +1,8 @@
 """
 Members join, close and are killed at random under load, and so are coordinators: nothing is left out.
 
-GROUPS_SECONDS (15) is how long, GROUPS_SEED which faults: a failure names both.
+GROUPS_SECONDS (12) is how long, GROUPS_SEED which faults: a failure names it. GROUPS_ALL=1 kills brokers (three then)
+and the controller too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ from .crew import (
 )
 from .shard_log import assert_no_late_writer
 
-SECONDS = float(os.environ.get("GROUPS_SECONDS", "15"))
+SECONDS = float(os.environ.get("GROUPS_SECONDS", "12"))
 SEED = int(os.environ.get("GROUPS_SEED", "20261121"))
+EVERYTHING = os.environ.get("GROUPS_ALL") == "1"
+VICTIMS = ["coordinator-1", "coordinator-2"]
+if EVERYTHING:
+    VICTIMS += ["broker-1", "controller-1", "broker-2", "coordinator-1", "broker-3", "coordinator-2"]
 MEMBERS_MIN, MEMBERS_MAX = 2, 5
 COORDINATOR_EVERY_S = 5.0
 SESSION_MS = 6_000
@@ -49,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     directory = tmp_path_factory.mktemp("churn") / "data"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HEADRACE_COORDINATOR_GROUP_CONSUMER_SESSION_TIMEOUT_MS", str(SESSION_MS))
-        with two_coordinators(directory) as started:
+        with two_coordinators(directory, brokers=3 if EVERYTHING else 1) as started:
             yield started
 
 
@@ -58,7 +63,7 @@ def churn(cluster: TestCluster, crew: Crew, chance: random.Random, seconds: floa
     told: list[str] = []
     began = time.monotonic()
     next_kill = began + COORDINATOR_EVERY_S / 2
-    victims = cycle(("coordinator-1", "coordinator-2"))  # so one of every two has the group
+    victims = cycle(VICTIMS)  # so one of every two coordinators has the group
     while time.monotonic() < began + seconds:
         time.sleep(chance.uniform(0.3, 1.5))
         if time.monotonic() > next_kill:
@@ -70,7 +75,7 @@ def churn(cluster: TestCluster, crew: Crew, chance: random.Random, seconds: floa
             except NotRunning:
                 continue  # it has not come back yet
             continue
-        living = crew.living
+        living = [member for member in crew.living if not member.leaving]
         what = chance.choice(("join", "join", "close", "kill"))
         if len(living) <= MEMBERS_MIN or (what == "join" and len(living) < MEMBERS_MAX):
             told.append(f"{time.monotonic() - began:.1f} join {crew.start().name}")
