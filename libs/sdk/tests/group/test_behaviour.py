@@ -79,10 +79,12 @@ def test_partitions_that_stay_are_not_taken_away(memory: MemoryBackend, protocol
 
 def test_prefetched_records_of_a_revoked_partition_are_not_handed_out(memory: MemoryBackend, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(6_000)], 6)
-    first, second = Member(memory, protocol), Member(memory, protocol)
-    read = dict.fromkeys(range(6), 0)
+    first = Member(memory, protocol, max_poll_records=1)
+    until(lambda: len(first.held) == 6, first)
+    read = {p: first.consumer.position(("t", p)) for p in range(6)}
+    second = Member(memory, protocol)
     while sum(read.values()) < 6_000:
-        for member in (first, second) if read[0] else (first,):
+        for member in (first, second):
             for record in member.consumer.poll(timeout_ms=5, max_records=50):
                 assert record.partition in member.held
                 assert record.offset == read[record.partition], "neither skipped nor handed out by both"
@@ -424,8 +426,10 @@ def test_subscribing_again_to_the_same_changes_only_the_callbacks(memory: Memory
     generation = member.consumer.health().group.generation
     again: list[list[TopicPartition]] = []
     member.consumer.subscribe(pattern="t", on_revoke=again.append)
-    other = Member(memory, protocol, pattern="t")
+    heard = member.consumer._steps.group.core.heard_ms
+    until(lambda: member.consumer._steps.group.core.heard_ms > heard, member)
     assert member.consumer.health().group.generation == generation
+    other = Member(memory, protocol, pattern="t")
     until(shared([member, other], 6), member, other)
     assert len(again) == 1
     member.close()
