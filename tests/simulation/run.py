@@ -1,8 +1,9 @@
 """
 Runs seeds on several processes and says what came of them.
 
-``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. The last line on
-stdout is one JSON object with the counts.
+``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are two
+worlds: replication, and consumer groups (``WORLD=groups``; of these a fifth as many seeds, unless they run alone). The
+last line on stdout is one JSON object with the counts; those of groups are a section of it.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from typing import Protocol
 
+from tests.simulation.groups import mutants as of_groups
+from tests.simulation.groups.world import World as GroupWorld
 from tests.simulation.mutants import MUTANTS, mutated
 from tests.simulation.world import Result, World
 
@@ -44,68 +49,112 @@ class Summary:
                 self.failed.append(result)
 
 
-def one(job: tuple[int, str, str | None]) -> Result:
-    """One seed; ``job`` is the seed, the mode and the mutant."""
+class Runs(Protocol):
+    """A world."""
+
+    def run(self) -> Result:
+        """Its whole life."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One kind of world, and the known bugs that it must find."""
+
+    world: Callable[..., Runs]
+    mutants: Collection[str]
+    mutated: Callable[[str | None], AbstractContextManager[None]]
+    share: int
+    """One of so many seeds."""
+
+
+REPLICATION, GROUPS = "replication", "groups"
+SUITES = {
+    REPLICATION: Suite(World, MUTANTS, mutated, 1),
+    GROUPS: Suite(GroupWorld, of_groups.MUTANTS, of_groups.mutated, 5),
+}
+Job = tuple[int, str, str | None]
+"""The seed, the mode and the mutant."""
+
+
+def one(job: Job, suite: str = REPLICATION) -> Result:
+    """One seed."""
     seed, mode, mutant = job
-    with mutated(mutant):
-        return World(seed, mode=mode).run()
+    with SUITES[suite].mutated(mutant):
+        return SUITES[suite].world(seed, mode=mode).run()
+
+
+def one_of_groups(job: Job) -> Result:
+    """One seed of groups."""
+    return one(job, GROUPS)
 
 
 def results(
-    seeds: Iterable[int], mode: str = "both", mutant: str | None = None, *, processes: int = PROCESSES
+    seeds: Iterable[int],
+    mode: str = "both",
+    mutant: str | None = None,
+    *,
+    processes: int = PROCESSES,
+    suite: str = REPLICATION,
 ) -> Iterator[Result]:
     """All of them, in order, from several processes."""
     jobs = [(seed, mode, mutant) for seed in seeds]
+    run = one if suite == REPLICATION else one_of_groups
     if processes <= 1:
-        yield from map(one, jobs)
+        yield from map(run, jobs)
         return
     with get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(one, jobs, chunksize=4)
+        yield from pool.imap(run, jobs, chunksize=4)
 
 
 def found_after(
-    mutant: str, mode: str = "both", seeds_max: int = MUTANT_SEEDS_MAX, *, processes: int = PROCESSES
+    mutant: str,
+    mode: str = "both",
+    seeds_max: int = MUTANT_SEEDS_MAX,
+    *,
+    processes: int = PROCESSES,
+    suite: str = REPLICATION,
 ) -> tuple[int, str] | None:
     """After how many seeds a mutant is found, and by what; None: not within ``seeds_max``."""
-    for number, result in enumerate(results(range(seeds_max), mode, mutant, processes=processes), start=1):
+    found = results(range(seeds_max), mode, mutant, processes=processes, suite=suite)
+    for number, result in enumerate(found, start=1):
         if result.anomaly is not None:
             return number, result.anomaly
     return None
 
 
-def explain(result: Result) -> str:
+def explain(result: Result, suite: str = REPLICATION) -> str:
     """A failure, for people: what broke, the last events, how to see it again."""
+    which = "" if suite == REPLICATION else f" WORLD={suite}"
     return (
         f"seed {result.seed}: {result.text}\n--- the last events\n{result.story}\n"
-        f"--- replay: make sim SEED={result.seed}\n"
+        f"--- replay: make sim{which} SEED={result.seed}\n"
     )
 
 
-def main(arguments: list[str]) -> int:
-    """See the module's text. ``SEED``, ``SEEDS``, ``FROM``, ``MODE`` (both, safety, liveness), ``MUTANTS=1``."""
-    settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    mode = settings.get("MODE") or "both"
-    if settings.get("SEED"):
-        mutant = settings.get("MUTANT") or None
-        result = one((int(settings["SEED"]), mode, mutant))
-        sys.stdout.write(explain(result) if result.anomaly else f"seed {result.seed}: nothing found\n")
-        sys.stdout.write(json.dumps({"seed": result.seed, "steps": result.steps, **result.counts}) + "\n")
-        return 1 if result.anomaly else 0
-    first = int(settings.get("FROM") or 0)
-    seeds = int(settings.get("SEEDS") or SEEDS)
+def replay(settings: dict[str, str], suite: str, mode: str) -> int:
+    """One seed again."""
+    result = one((int(settings["SEED"]), mode, settings.get("MUTANT") or None), suite)
+    sys.stdout.write(explain(result, suite) if result.anomaly else f"seed {result.seed}: nothing found\n")
+    sys.stdout.write(json.dumps({"seed": result.seed, "steps": result.steps, **result.counts}) + "\n")
+    return 1 if result.anomaly else 0
+
+
+def many(suite: str, first: int, seeds: int, mode: str, mutants: Iterable[str]) -> tuple[bool, dict[str, object]]:
+    """Many seeds, then mutants; whether all is well, and what came of it."""
     began = time.perf_counter()
     summary = Summary()
-    for result in results(range(first, first + seeds), mode):
+    for result in results(range(first, first + seeds), mode, suite=suite):
         summary.add(result)
         if result.anomaly is not None and len(summary.failed) <= 5:
-            sys.stderr.write(explain(result))
+            sys.stderr.write(explain(result, suite))
     found = {}
-    if (settings.get("MUTANTS") or "1") != "0":
-        for name in MUTANTS:
-            after = found_after(name, mode)
-            found[name] = None if after is None else {"seeds": after[0], "by": after[1]}
+    for name in mutants:
+        after = found_after(name, mode, suite=suite)
+        found[name] = None if after is None else {"seeds": after[0], "by": after[1]}
     missed = [name for name, after in found.items() if after is None]
-    line = {
+    for name in missed:
+        sys.stderr.write(f"the bug {name} was not found within {MUTANT_SEEDS_MAX} seeds\n")
+    told: dict[str, object] = {
         "seeds": summary.seeds,
         "first": first,
         "mode": mode,
@@ -116,7 +165,35 @@ def main(arguments: list[str]) -> int:
         "mutants": found,
         "counts": dict(sorted(summary.counts.items())),
     }
-    for name in missed:
-        sys.stderr.write(f"the bug {name} was not found within {MUTANT_SEEDS_MAX} seeds\n")
+    return not summary.anomalies and not missed, told
+
+
+def main(arguments: list[str]) -> int:
+    """
+    See the module's text. ``WORLD`` (both, replication, groups), ``SEED``, ``SEEDS``, ``FROM``, ``MODE`` (both, safety,
+    liveness), ``MUTANTS=0``, ``MUTANT`` (looks for this one alone).
+    """
+    settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    mode, world = settings.get("MODE") or "both", settings.get("WORLD") or "both"
+    if settings.get("SEED"):
+        return replay(settings, REPLICATION if world == "both" else world, mode)
+    mutant = settings.get("MUTANT")
+    suites = [name for name in SUITES if world in ("both", name) and (not mutant or mutant in SUITES[name].mutants)]
+    if not suites:
+        sys.stderr.write(f"WORLD is both or one of {', '.join(SUITES)}; MUTANT one that the world knows\n")
+        return 2
+    well, line = True, dict[str, object]()
+    for name in suites:
+        suite = SUITES[name]
+        wanted = settings.get("SEEDS")
+        seeds = int(wanted) if wanted and len(suites) == 1 else int(wanted or SEEDS) // suite.share
+        seeds = 0 if mutant else seeds
+        mutants = [mutant] if mutant else suite.mutants if (settings.get("MUTANTS") or "1") != "0" else ()
+        passed, told = many(name, int(settings.get("FROM") or 0), seeds, mode, mutants)
+        well = well and passed
+        if name == REPLICATION:
+            line = told
+        else:
+            line[name] = told
     sys.stdout.write(json.dumps(line) + "\n")
-    return 1 if summary.anomalies or missed else 0
+    return 0 if well else 1

@@ -135,6 +135,8 @@ class Consumer(Process):
         """Where the application has gone back since what was committed last."""
         self.steps_back = 0
         self.kept_since = {}
+        self.taken_away: dict[TopicPartition, float] = {}
+        """When an assignment took a partition away last."""
         self.lost_count = 0
         self.epochs_seen: dict[str, int] = {}
         self.pending_commits = 0
@@ -162,6 +164,9 @@ class Consumer(Process):
             self.world.say("consumer", self.id, self.core.phase.name, self.core.member_id, self.core.generation)
         if self.core.holdings.held is not before:
             self._held_changed(before, self.core.holdings.held)
+        target = self.core.holdings.target
+        if target is not None and isinstance(event, Told):
+            self.taken_away.update(dict.fromkeys(self.core.holdings.held - target, self.world.schedule.now))
         self.world.invariants.touch(self.group_id)
         if not self._carrying:
             self._carrying = True
@@ -509,7 +514,12 @@ class Consumer(Process):
 
     def _own_commits(self) -> Script:
         rng, habits = self.world.rng, self.habits
-        if self.quiet or not self.positions or rng.randrange(habits.commits_one_in) or (habits.auto_commit and rng.random() < 0.7):
+        if (
+            self.quiet
+            or not self.positions
+            or rng.randrange(habits.commits_one_in)
+            or (habits.auto_commit and rng.random() < 0.7)
+        ):
             return
         if self.pending_commits > 20:
             return
@@ -549,4 +559,3 @@ class Consumer(Process):
         self.world.say("consumer", self.id, "ends")
         super().die()
         self.world.invariants.touch(self.group_id)
-

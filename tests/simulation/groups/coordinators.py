@@ -306,6 +306,7 @@ class Host:
             if isinstance(effect, Persist):
                 valid = invariants.may_commit(self.number, event) if isinstance(event, CommitAsked) else True
                 for row in effect.rows:
+                    invariants.decided(row, number)
                     self._numbers[row[0]] = Numbered(row, number, (event, valid))
         return number
 

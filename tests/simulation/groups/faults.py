@@ -171,7 +171,9 @@ class Faults:
         if consumer is None or consumer.closing:
             return False
         consumer.closing = True
-        world.schedule.after(1_000.0 + world.rng.random() * 9_000.0, self._start_again, consumer, 1 + consumer.incarnation)
+        world.schedule.after(
+            1_000.0 + world.rng.random() * 9_000.0, self._start_again, consumer, 1 + consumer.incarnation
+        )
         return True
 
     def pause_consumer(self) -> bool:

@@ -25,6 +25,7 @@ from headrace_coordinator.core.effects import (
     JoinAnswer,
     OffsetOutcomes,
     OffsetsFound,
+    Row,
     Send,
     SyncAnswer,
 )
@@ -61,13 +62,20 @@ class Invariants:
         """Of each position: the decision that was acknowledged last."""
         self._asked: dict[int, dict[bytes, int]] = {}
         self._touched: set[str] = set()
-        self._marks: dict[tuple[bytes, str], int] = {}
+        self._decided: dict[tuple[bytes, str], int] = {}
+        """Of each position that was ever accepted, by its metadata: the decision. The log skips what is superseded."""
         self.deleted: set[str] = set()
 
     def next_number(self) -> int:
         """Of a decision."""
         self._number += 1
         return self._number
+
+    def decided(self, row: Row, number: int) -> None:
+        """A coordinator has accepted a position; nobody may see it yet."""
+        key, value = row
+        if value is not None:
+            self._decided[(key, read_offset(value).metadata)] = number
 
     def record(self, group_id: str) -> GroupRecord | None:
         """What the committed log says of a group."""
@@ -108,7 +116,6 @@ class Invariants:
             return
         event, valid = one.note  # type: ignore[misc]
         value = read_offset(one.row[1])
-        self._marks[(one.row[0], value.metadata)] = one.number
         if not valid:
             raise Violation("stale-commit", f"{key}: {value} by {event.member_id!r} of generation {event.generation}")
         old = None if before is None or before.row[1] is None else read_offset(before.row[1])
@@ -184,9 +191,9 @@ class Invariants:
             key = self._key(told.effect.group_id, found.topic, found.partition)
             latest = self._latest.get(key)
             if found.committed is not None:
-                number = self._marks.get((key, found.committed.metadata))
-                if number is None:
-                    raise Violation("read-not-durable", f"{found} is not in the log")
+                number = self._decided.get((key, found.committed.metadata))
+                if number is None or latest is None or latest.number < number:
+                    raise Violation("read-not-durable", f"{found} is not in the log, which has {latest}")
             elif found.topic not in self._world.controller.image.topics:
                 continue
             else:
@@ -305,5 +312,3 @@ def _epoch(record: GroupRecord) -> int:
 
 def _named(entries: tuple[TopicPartitions, ...]) -> set[Any]:
     return {(entry.topic, number) for entry in entries for number in entry.partitions}
-
-

@@ -146,7 +146,10 @@ def let_sessions_end_at_the_load() -> Patches:
             member.deadline_ms = at.mono_ms
         self.wake_ms = at.mono_ms
 
-    return [patch.object(ClassicGroup, "restored", staticmethod(restored)), patch.object(ConsumerGroup, "restore", restore)]
+    return [
+        patch.object(ClassicGroup, "restored", staticmethod(restored)),
+        patch.object(ConsumerGroup, "restore", restore),
+    ]
 
 
 def move_more_than_needed() -> Patches:

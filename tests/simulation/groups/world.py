@@ -28,6 +28,7 @@ from headrace._core.membership import Phase
 from headrace.consumer_settings import CLASSIC, CONSUMER, ConsumerSettings
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
+from headrace_coordinator.core.events import OffsetsAsked
 from headrace_coordinator.core.records import ClassicRecord, GroupRecord
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.values import GroupState, MemberState, Topics
@@ -142,7 +143,24 @@ class Profile:
 
 
 class Operator(Process):
-    """Asks for administration, once each; what came of it is for the invariants to judge."""
+    """
+    Asks for administration, once each, and looks at positions all the time; what comes of it is for the invariants to
+    judge. It believes for long to know who the coordinator is.
+    """
+
+    def watch(self) -> None:
+        """Look at a group's positions."""
+        world = self.world
+        topics = world.controller.image.topics
+        topic = world.rng.choice(sorted(topics))
+        asked = ((topic, tuple(range(topics[topic].partitions))),)
+        group_id = world.rng.choice(world.profile.groups).name
+        node = world.rng.choice(world.coordinators)
+        if node.up:
+            self.call(
+                node, node.commit, lambda ref, at: OffsetsAsked(group_id, ref, at, partitions=asked), timeout_ms=6e3
+            )
+        self.later(250.0, self.watch)
 
     def ask(self, group_id: str, make: object) -> None:
         """Find the coordinator and ask."""
@@ -150,9 +168,7 @@ class Operator(Process):
 
     def _ask(self, group_id: str, make: object) -> Script:
         try:
-            node = yield self.call(
-                self.world.brokers, self.world.controller.find, group_id, timeout_ms=2_000.0
-            )
+            node = yield self.call(self.world.brokers, self.world.controller.find, group_id, timeout_ms=2_000.0)
             yield self.call(node, node.commit, make, timeout_ms=6_000.0)
             self.world.counts["administration answered"] += 1
         except HeadraceError:
@@ -189,6 +205,7 @@ class World:
         self.controller = Controller(400, self)
         self.operator = Operator(600, self)
         self.operator.up = True
+        self.schedule.after(500.0, self.operator.watch)
         self.coordinators += [CoordinatorNode(1 + n, self) for n in range(self.profile.coordinators)]
         self.consumers: list[Consumer] = []
         self.schedule.after(200.0, self.controller.tick)
@@ -291,6 +308,7 @@ class World:
                 self.until(self.why, CALM_MS_MAX, "liveness")
                 self._pass(SETTLE_MS)  # broken streams that nobody has noticed yet
                 self.until(self.why, CALM_MS_MAX, "liveness")
+                self._move()
                 self._grow()
                 self.until(self._unanswered, CALM_MS_MAX, "liveness")
             self.invariants.last_look()
@@ -362,6 +380,36 @@ class World:
             return f"held are {sorted(held)} of {sorted(all_)}"
         return ""
 
+    def _move(self) -> None:
+        """All shards move, off a coordinator that leaves or is killed: for members nothing has happened."""
+        began = self.schedule.now
+        before = {c.id: (c.incarnation, c.core.generation) for c in self.consumers if c.up}
+        node = self.rng.choice(self.coordinators)
+        self.counts["calm moves"] += 1
+        if self.rng.random() < 0.5:
+            self.controller.banned.add(node.id)
+            self.controller.settle()
+        else:
+            self.say("coordinator", node.id, "dies")
+            node.die()
+            self.break_links(node)
+            self.controller.noticed(node)
+        self._pass(SETTLE_MS)
+        self.controller.banned.clear()
+        if not node.up:
+            node.start()
+        self.controller.settle()
+        self._pass(2_000.0)
+        self.until(self.why, CALM_MS_MAX, "liveness")
+        for consumer in self.consumers:
+            incarnation, generation = before.get(consumer.id, (-1, 0))
+            if not consumer.up or incarnation != consumer.incarnation:
+                continue
+            lost = [tp for tp, since in consumer.kept_since.items() if since > began]
+            if lost or consumer.core.generation != generation:
+                text = f"{consumer.id} was in {generation}, is in {consumer.core.generation}, was without {lost}"
+                raise Violation("felt-the-move", text)
+
     def _grow(self) -> None:
         """One more member in each group: nobody but it gets anything new, and what stays is never given up."""
         began = self.schedule.now
@@ -385,6 +433,8 @@ class World:
         if group.sticks and not held <= before:
             raise Violation("moved-too-much", f"{consumer.id} got {sorted(held - before)} when another one joined")
         gaps = [tp for tp in held & before if consumer.kept_since[tp] > began]
+        if group.protocol == CLASSIC:  # one assignment may take away what the next gives back
+            gaps = [tp for tp in gaps if consumer.taken_away.get(tp, 0.0) < began]
         if group.keeps and gaps:
             raise Violation("given-up-needlessly", f"{consumer.id} was without {sorted(gaps)} for a while")
 
