@@ -482,7 +482,7 @@ class Consumer(Process):
         if job.kind is Kind.ASSIGN:
             yield rng.random() * 5.0
             self.went_back.difference_update(job.offsets)
-            for tp, at in job.offsets.items():
+            for tp, at in sorted(job.offsets.items()):
                 self.positions[tp] = 0 if at is None else at.offset
                 if at is not None:
                     self.committed[tp] = at.offset

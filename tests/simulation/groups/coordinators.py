@@ -95,7 +95,7 @@ class Host:
         self.core = Shard(number, self.world.settings)
         self.outbox = self._outbox()
         self.streams: dict[int, ServerStream] = {}
-        self.asked: set[Promise] = set()
+        self.asked: dict[Promise, None] = {}
         self._numbers: dict[bytes, Numbered] = {}
         self._about: dict[int, Told] = {}
         self._proved_until = -math.inf
@@ -150,8 +150,8 @@ class Host:
     def ask(self, event: AdminEvent, answer: Promise) -> None:
         """As ``ShardHost.ask``; the event's reference is the answer."""
         self.check_serving()
-        self.asked.add(answer)
-        answer.when_done(lambda: self.asked.discard(answer))
+        self.asked[answer] = None
+        answer.when_done(lambda: self.asked.pop(answer, None))
         late = CoordinatorNotAvailable("the log did not confirm in time")
         self.owner.later(APPEND_TIMEOUT_MS, lambda: answer.settle(error=late))
         self.handle(event)
@@ -268,7 +268,7 @@ class Host:
         self.core = Shard(self.number, self.world.settings)
         self.outbox = self._outbox()
         self._writing, self._timer_at = False, math.inf
-        asked, self.asked = self.asked, set()
+        asked, self.asked = self.asked, {}
         for answer in asked:
             answer.settle(error=error)
         streams, self.streams = self.streams, {}

@@ -255,7 +255,7 @@ class Invariants:
     def check(self) -> None:
         """After each step: what the members of the touched groups hold."""
         touched, self._touched = self._touched, set()
-        for group_id in touched:
+        for group_id in sorted(touched):
             self._check_holders(group_id)
 
     def _check_holders(self, group_id: str) -> None:

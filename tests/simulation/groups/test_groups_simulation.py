@@ -41,7 +41,7 @@ def test_a_late_wake_of_a_coordinator_that_ends_a_session_and_a_round(seed: int)
 
 
 def test_every_fault_and_every_protocol_happens() -> None:
-    worlds = [World(seed, mode="safety", steps=800) for seed in range(40, 60)]
+    worlds = [World(seed, mode="safety", steps=700) for seed in range(40, 75)]
     assert {(g.protocol, g.assignors) for w in worlds for g in w.profile.groups} == set(PROTOCOLS)
     seen = {name for world in worlds for name in world.run().counts}
     assert {f"fault {name}" for name in FAULTS} <= seen
