@@ -76,11 +76,15 @@ class Setting:
         low = self.low if self.low is not None else -LONG_MAX
         high = self.high if self.high is not None else (INT_MAX if self.type is Type.INT else LONG_MAX)
         if not low <= number <= high:
-            raise InvalidConfig(f"{self.name} takes {low:g} to {high:g}, not {text[:60]}")
+            raise InvalidConfig(f"{self.name} takes {_shown(low)} to {_shown(high)}, not {text[:60]}")
 
     def _check_choice(self, text: str) -> None:
         if self.choices and text not in self.choices:
             raise InvalidConfig(f"{self.name} takes {', '.join(self.choices)}, not {text[:60]!r}")
+
+
+def _shown(bound: float) -> str:
+    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
 
 
 def _table(*settings: Setting) -> Mapping[str, Setting]:
