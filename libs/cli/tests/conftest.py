@@ -25,6 +25,7 @@ class FakeStub:
             cluster_pb2.Partition(topic_id=ID, partition=1, replicas=[1], elr=[1], leader=-1),
         ]
         self.moving: list[cluster_pb2.Partition] = []
+        self.away: set[int] = set()
         self.refused: dict[int, ErrorCode] = {}
         self.moves: list[admin_pb2.PlannedMove] = []
         self.replicas_left: list[int] = [0]
@@ -75,7 +76,10 @@ class FakeStub:
     ) -> pb.AlterReassignmentsResponse:
         moves = {r.partition: list(r.replicas) for r in request.reassignments}
         self.asked.append(("reassign", moves, request.validate_only))
-        return pb.AlterReassignmentsResponse(partitions=[self._outcome(n) for n in moves])
+        outcomes = [self._outcome(n) for n in moves]
+        for outcome in outcomes:
+            outcome.current.adding.extend(b for b in moves[outcome.partition] if b not in outcome.current.replicas)
+        return pb.AlterReassignmentsResponse(partitions=outcomes)
 
     def DescribeReassignments(self, request: Any, timeout: float) -> admin_pb2.DescribeReassignmentsResponse:
         shown = [
@@ -84,6 +88,7 @@ class FakeStub:
                 partition=p,
                 leader_bytes=2048,
                 replicas=[admin_pb2.ReplicaProgress(broker_id=b, bytes=1024, percent=50) for b in p.adding],
+                waits_for=self.away.intersection(p.replicas),
             )
             for p in self.moving
         ]

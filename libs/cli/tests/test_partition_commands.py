@@ -86,7 +86,7 @@ def test_a_wait_has_an_end_and_says_that_it_goes_on(stub: Any) -> None:
 
 def test_a_refused_partition_ends_the_command_with_its_code_and_a_next_step(stub: Any) -> None:
     stub.refused[1] = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-    result = run("partition", "move", "flights-0=1,2", "flights-1=9", code=2)
+    result = run("partition", "move", "flights-0=1,3", "flights-1=9", code=2)
     assert "1 partition of 2 refused; flights-1: it is not so" in result.stderr
     assert "headrace broker list" in result.stderr
     assert "on the move" in result.stdout
@@ -103,6 +103,24 @@ def test_reassignments_are_shown_with_their_progress(stub: Any) -> None:
     stub.moving = under_way(0)
     assert "50 %" in run("partition", "move", "--status").stdout
     assert "nothing is under way" in run("partition", "reassignments").stderr
+
+
+def test_a_move_to_where_it_is_is_not_on_the_move(stub: Any) -> None:
+    here = ",".join(map(str, stub.partitions[0].replicas))
+    said = run("partition", "move", f"flights-0={here}").stdout
+    assert "in place" in said
+    assert "on the move" not in said
+
+
+def test_a_move_that_waits_for_a_broker_that_is_away_says_so(stub: Any) -> None:
+    stub.away = {3}
+    stub.moving = under_way(0)
+    assert json.loads(run("partition", "reassignments", "-o", "json").stdout)["reassignments"][0]["waits_for"] == [3]
+    stub.moving = under_way(0)
+    assert "3 (away)" in run("partition", "reassignments").stdout
+    stub.moving = under_way(0, 0)
+    said = run("partition", "move", "flights-0=3,2", "--wait").stderr
+    assert "50 %; 2 wait for broker 3, which is away" in said
 
 
 def test_cancelling_names_partitions_or_takes_all(stub: Any) -> None:
@@ -172,7 +190,9 @@ def test_a_decommission_is_waited_for_until_nothing_is_left(stub: Any) -> None:
 
 def test_draining_says_whether_the_broker_may_be_stopped(stub: Any) -> None:
     assert "may be stopped" in run("broker", "drain", "1").stderr
-    assert "leads 1 partition that nobody else" in run("broker", "drain", "2").stderr
+    said = run("broker", "drain", "2").stderr
+    assert "leads 1 partition that nobody else can lead now: no other replica is in sync, or there is none" in said
+    assert "cluster health" not in said, "that a lone replica leads is not unhealthy"
     assert "partition elect" in run("broker", "undrain", "1").stderr
     run("broker", "unregister", "1", code=2)
     run("broker", "unregister", "1", "--yes")

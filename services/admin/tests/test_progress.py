@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from headrace_admin.core.progress import Extent, progress_of
-from headrace_common.core.ids import NodeId, PartitionId, TopicId
+from headrace_admin.core.progress import Extent, progress_of, waits_for
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
 
 P = PartitionId(TopicId(b"t" * 16), 0)
@@ -22,6 +24,15 @@ def test_bytes_against_the_leaders() -> None:
         (B, None, 0, False),
     ]
     assert [r.bytes_per_s for r in found.replicas] == [None, None]
+
+
+def test_whom_a_move_waits_for() -> None:
+    assert waits_for(MOVING, {L, A, B}) == ()
+    assert waits_for(MOVING, {L, A}) == (B,)
+    assert waits_for(replace(MOVING, isr=(L, A, B)), ()) == (), "all there is to wait for has come"
+    assert waits_for(replace(MOVING, leader=NO_NODE), {A, B}) == (L,), "nobody to copy from"
+    assert waits_for(replace(MOVING, adding=(), removing=()), ()) == ()
+    assert progress_of(MOVING, {}, present={L, A}).waits_for == (B,)
 
 
 def test_rates_need_two_looks() -> None:

@@ -111,6 +111,35 @@ def test_a_broker_away_that_holds_nothing() -> None:
     assert said.startswith("degraded: broker 4 is away; nothing depends on it; start it, or remove it with")
 
 
+def test_a_broker_away_that_a_move_waits_for() -> None:
+    moving = partition(4, (4, 1, 2), (1, 2), 1, adding=(NodeId(4),), removing=(NodeId(2),))
+    state, said = verdict(seen(image([*THREE, broker(4, fenced=True)], [*WELL, moving]), b4=NOON_MS))
+    assert state is State.DEGRADED
+    assert said == (
+        "degraded: broker 4 is away since 12:01:00 UTC; 1 partition on the move (flights-4) waits for broker 4; start "
+        "it, or `headrace partition cancel flights-4` goes back to the replicas before"
+    )
+    assert "nothing depends" not in said
+
+
+def test_a_broker_away_that_a_move_only_takes_replicas_from_is_not_waited_for() -> None:
+    moving = partition(4, (1, 2, 4), (1, 2), 1, removing=(NodeId(4),))
+    assert "on the move" not in verdict(seen(image([*THREE, broker(4, fenced=True)], [*WELL, moving])))[1]
+
+
+def test_a_move_that_waits_is_told_beside_what_is_behind() -> None:
+    moving = partition(4, (2, 1), (1,), 1, adding=(NodeId(2),))
+    said = verdict(seen(image(TWO_AND_ONE_AWAY, [*WITHOUT_2, moving])))[1]
+    assert said.count("is away") == 1
+    assert "1 partition on the move (flights-4) waits for broker 2; start it" in said
+
+
+def test_a_move_to_a_broker_that_is_gone_for_good() -> None:
+    moving = partition(4, (9, 1), (1,), 1, adding=(NodeId(9),))
+    said = verdict(seen(image(THREE, [*WELL, moving])))[1]
+    assert "1 partition on the move (flights-4) waits for broker 9, which is not registered" in said
+
+
 def test_too_few_in_sync_refuses_writes_but_loses_nothing() -> None:
     nodes = [broker(1), broker(2, fenced=True), broker(3, fenced=True)]
     state, said = verdict(seen(image(nodes, ONLY_1), b2=NOON_MS, b3=NOON_MS + 5_000))

@@ -76,8 +76,20 @@ def summary(found: list[dict[str, Any]]) -> str:
     percent = f", {100 * done // whole} %" if whole else ""
     return (
         f"{counted(len(found), 'partition')} on the move: {bytes_for_people(done)} of {bytes_for_people(whole)} "
-        f"copied{percent}"
+        f"copied{percent}{waiting(found)}"
     )
+
+
+def waiting(found: list[dict[str, Any]]) -> str:
+    """Whom it waits for, to be put behind a sentence; empty: nobody. Pure."""
+    away = sorted({b for p in found for b in p["waits_for"]})
+    if not away:
+        return ""
+    number = sum(bool(p["waits_for"]) for p in found)
+    who = (
+        f"broker {away[0]}, which is away" if len(away) == 1 else f"brokers {', '.join(map(str, away))}, which are away"
+    )
+    return f"; {number:,} {'waits' if number == 1 else 'wait'} for {who}"
 
 
 def clear_throttle(session: Session, calls: AdminCalls) -> None:

@@ -202,6 +202,7 @@ def outcomes(results: Iterable[controller_pb2.PartitionOutcome], names: Mapping[
                 "leader": now.leader if now is not None and now.leader >= 0 else None,
                 "replicas": list(now.replicas) if now is not None else None,
                 "isr": list(now.isr) if now is not None else None,
+                "moving": now is not None and bool(now.adding or now.removing),
                 "error": ErrorCode(r.error).name if r.error else None,
                 "message": r.message.replace(r.topic_id.hex(), topic) if r.error else None,
             }
@@ -265,7 +266,7 @@ def reassignments(calls: AdminCalls, measure_ms: int = 0) -> Row:
             }
             for r in p.replicas
         ]
-        rows.append(now | moves | sizes | {"new_replicas": news})
+        rows.append(now | moves | sizes | {"new_replicas": news, "waits_for": list(p.waits_for)})
     throttle = answer.throttle_bytes_per_s if answer.HasField("throttle_bytes_per_s") else None
     return {"reassignments": rows, "throttle_bytes_per_s": throttle}
 
@@ -284,6 +285,7 @@ def progress_rows(found: Sequence[Row]) -> list[Row]:
                 "copied": bytes_for_people(r["bytes"]) if r and r["bytes"] is not None else None,
                 "of": bytes_for_people(p["leader_bytes"]) if p["leader_bytes"] is not None else None,
                 "rate": f"{bytes_for_people(r['bytes_per_s'])}/s" if r and r["bytes_per_s"] is not None else None,
+                "waits for": [f"{b} (away)" for b in p["waits_for"]] or None,
             }
             rows.append(row)
     return rows

@@ -94,8 +94,9 @@ def _drain(session: Session, broker: int, *, drained: bool) -> None:
         session.say(f"broker {broker} may lead again; `headrace partition elect` brings its leaders back at once")
     elif leading:
         session.say(
-            f"broker {broker} is drained and leads {counted(leading, 'partition')} that nobody else can lead now; "
-            "`headrace cluster health` says why"
+            f"broker {broker} is drained and leads {counted(leading, 'partition')} that nobody else can lead now: no "
+            "other replica is in sync, or there is none; `headrace topic describe` shows them, and `headrace partition "
+            "move` gives them others"
         )
     else:
         session.say(f"broker {broker} is drained; it leads nothing and may be stopped")

@@ -81,7 +81,7 @@ def _move(
         view.set_throttle(calls, throttle)
     rows = view.reassign(calls, wanted, topics, dry_run=dry_run)
     told = "could be moved" if dry_run else "on the move"
-    _show_outcomes(session, rows, told)
+    _show_outcomes(session, rows, told, still="in place")
 
 
 def wait_until_moved(
@@ -227,12 +227,20 @@ def confirm(question: str, yes: bool) -> None:
         raise CommandFailed("nothing was done", ExitCode.FAILED, "Answer y, or give --yes.")
 
 
-def _show_outcomes(session: Session, rows: list[Row], told: str, ignored: str | None = None) -> None:
-    """What became of each. Raises: CommandFailed when one was refused."""
+def _show_outcomes(
+    session: Session, rows: list[Row], told: str, ignored: str | None = None, *, still: str | None = None
+) -> None:
+    """
+    What became of each; ``still``: of those that do not move, if that is something else.
+
+    Raises:
+        CommandFailed: one was refused.
+    """
     failed = [row for row in rows if row["error"] is not None and row["error"] != ignored]
     if session.output is Output.TABLE:
         for row in rows:
-            row["result"] = told if row["error"] is None else f"{row['error']}: {row['message']}"
+            done = told if still is None or row["moving"] else still
+            row["result"] = done if row["error"] is None else f"{row['error']}: {row['message']}"
         session.show(rows, "topic", "partition", "leader", "replicas", "isr", "result")
     else:
         session.show(rows)

@@ -388,6 +388,7 @@ class ReassignmentProgress(_message.Message):
     PARTITION_FIELD_NUMBER: _builtins.int
     LEADER_BYTES_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     leader_bytes: _builtins.int
     """Bytes of the leader's log. Absent: it could not be asked."""
@@ -397,6 +398,10 @@ class ReassignmentProgress(_message.Message):
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaProgress]:
         """One per replica that is being added."""
 
+    @_builtins.property
+    def waits_for(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers that are away and without which it cannot end."""
+
     def __init__(
         self,
         *,
@@ -404,10 +409,11 @@ class ReassignmentProgress(_message.Message):
         partition: _cluster_pb2.Partition | None = ...,
         leader_bytes: _builtins.int | None = ...,
         replicas: _abc.Iterable[Global___ReplicaProgress] | None = ...,
+        waits_for: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes", "leader_bytes", b"leader_bytes", "partition", b"partition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes", "leader_bytes", b"leader_bytes", "partition", b"partition", "replicas", b"replicas", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes", "leader_bytes", b"leader_bytes", "partition", b"partition", "replicas", b"replicas", "topic", b"topic", "waits_for", b"waits_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__leader_bytes: _TypeAlias = _typing.Literal["leader_bytes"]  # noqa: Y015
     _WhichOneofArgType__leader_bytes: _TypeAlias = _typing.Literal["_leader_bytes", b"_leader_bytes"]  # noqa: Y015

@@ -5,7 +5,7 @@ once, or twice for rates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -45,10 +45,34 @@ class Progress:
     partition: Partition
     leader_bytes: int | None
     replicas: tuple[ReplicaProgress, ...]
+    waits_for: tuple[NodeId, ...] = ()
+    """Brokers that are away and without which it cannot end."""
 
 
-def progress_of(partition: Partition, held: Held, before: Held | None = None, elapsed_ms: float = 0) -> Progress:
-    """``before`` is what was held ``elapsed_ms`` earlier."""
+def waits_for(partition: Partition, present: Container[NodeId]) -> tuple[NodeId, ...]:
+    """
+    Whom a move waits for: those of its target that are away; where nobody leads, those that may.
+
+    ``present``: brokers that serve.
+    """
+    p = partition
+    if not (p.adding or p.removing):
+        return ()
+    needed: Iterable[NodeId] = (b for b in p.replicas if b not in p.removing and b not in p.isr)
+    if p.leader == NO_NODE:
+        needed = p.isr or p.elr or p.last_known_elr or p.replicas
+    return tuple(b for b in needed if b not in present)
+
+
+def progress_of(
+    partition: Partition,
+    held: Held,
+    before: Held | None = None,
+    elapsed_ms: float = 0,
+    *,
+    present: Container[NodeId] | None = None,
+) -> Progress:
+    """``before`` is what was held ``elapsed_ms`` earlier; ``present``: brokers that serve, where that is known."""
     leader = None if partition.leader == NO_NODE else held.get((partition.leader, partition.id))
 
     def replica(broker: NodeId) -> ReplicaProgress:
@@ -64,7 +88,8 @@ def progress_of(partition: Partition, held: Held, before: Held | None = None, el
         )
 
     leader_bytes = leader.size_bytes if leader else None
-    return Progress(partition, leader_bytes, tuple(replica(b) for b in partition.adding))
+    waited = () if present is None else waits_for(partition, present)
+    return Progress(partition, leader_bytes, tuple(replica(b) for b in partition.adding), waited)
 
 
 def _percent(now: Extent | None, leader: Extent | None) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from headrace_admin.core.progress import waits_for
 from headrace_common.core.configs import TopicConfig, min_isr_in_force
 from headrace_common.core.ids import NodeId, TopicId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, NodeKey, Partition, Role, ShardKey
@@ -84,6 +85,8 @@ class Status:
     not_preferred: int
     troubles: tuple[Trouble, ...]
     """All, worst first: offline, under min ISR, recovering, under-replicated."""
+    stalled: tuple[Trouble, ...] = ()
+    """Moves that cannot end before a broker that is away returns."""
     coordinators: tuple[Node, ...] = ()
     """Registered, by id."""
     shards: int = 0
@@ -134,6 +137,7 @@ def observe(
         reassigning=sum(bool(p.adding or p.removing) for p in image.partitions.values()),
         not_preferred=sum(not p.offline and p.leader != p.replicas[0] for p in image.partitions.values()),
         troubles=_troubles(image),
+        stalled=_stalled(image),
         coordinators=tuple(sorted(_coordinators(image), key=lambda n: n.key.id)),
         shards=len(_shards(image)),
         unowned_shards=sum(not _owned(image, key) for key in _shards(image)),
@@ -170,6 +174,15 @@ def _troubles(image: ClusterImage) -> tuple[Trouble, ...]:
         if p.offline or p.recovering or trouble.under_min_isr or trouble.missing:
             found.append(trouble)
     return tuple(sorted(found, key=_badness))
+
+
+def _stalled(image: ClusterImage) -> tuple[Trouble, ...]:
+    present = {n.key.id for n in image.brokers() if not n.fenced}
+    return tuple(
+        Trouble(image.topics[i.topic_id].name, p, 0)
+        for i, p in sorted(image.partitions.items(), key=lambda one: one[0])
+        if i.topic_id in image.topics and waits_for(p, present)
+    )
 
 
 def _badness(t: Trouble) -> tuple[bool, bool, bool, str, int]:

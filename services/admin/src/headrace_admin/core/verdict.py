@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble
 from headrace_common.core.ids import NodeId
 
@@ -134,7 +135,9 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
             "that may have lost committed records, since an operator or setting allowed it; check what was read last"
         )
     away = [b for b in status.brokers if b.away]
-    if away and not behind and not told:
+    if status.stalled:
+        parts.append(_stalled(status, named=bool(behind) or told))
+    elif away and not behind and not told:
         parts.append(
             f"{_who_is_away(away)}; nothing depends on {_it(away)}; start {_it(away)}, or remove {_it(away)} "
             f"with `headrace broker decommission {away[0].node.key.id}`"
@@ -144,6 +147,24 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
     elif not status.store_reachable:
         parts.append(f"etcd cannot be reached: {_FROZEN}; start etcd")
     return parts
+
+
+def _stalled(status: Status, *, named: bool) -> str:
+    """``named``: who is away was said before."""
+    present = {b.node.key.id for b in status.brokers if not b.away}
+    awaited = {i for t in status.stalled for i in waits_for(t.partition, present)}
+    away = [b for b in status.brokers if b.node.key.id in awaited]
+    gone = sorted(awaited - {b.node.key.id for b in away})
+    who = _brokers(sorted(awaited))
+    number = len(status.stalled)
+    what = (
+        f"{_counted(number, 'partition')} on the move ({_named(status.stalled)}) {'waits' if number == 1 else 'wait'}"
+    )
+    hint = f"`headrace partition cancel {_one(status.stalled)}` goes back to the replicas before"
+    if gone:
+        return f"{what} for {who}, {'which is' if len(awaited) == 1 else 'of which some are'} not registered; {hint}"
+    since = "" if named else f"{_who_is_away(away)}; "
+    return f"{since}{what} for {who}; start {_it(away)}, or {hint}"
 
 
 def _behind(status: Status, behind: Sequence[Trouble], *, told: bool) -> str:

@@ -84,9 +84,9 @@ class Reassignments:
                 raise UnknownTopicOrPartition(f"topic {name!r} does not exist; name those that do, or none for all")
         moving = sum(bool(p.adding or p.removing) for p in image.partitions.values())
         if moving:
+            what = f"{moving:,} partition{' is' if moving == 1 else 's are'}"
             raise Conflict(
-                f"{moving} partitions are being moved already; wait until `headrace partition reassignments` shows "
-                "none, or cancel them"
+                f"{what} being moved already; wait until `headrace partition reassignments` shows none, or cancel them"
             )
         away = [n.key.id for n in image.brokers() if n.fenced]
         if away:
@@ -231,7 +231,8 @@ class Reassignments:
             await self._clock.sleep_ms(measure_ms)
         held = await self._held(under_way) if under_way else {}
         elapsed_ms = self._clock.monotonic_ms() - begun if before is not None else 0.0
-        return [progress_of(p, held, before, elapsed_ms) for p in under_way]
+        present = {n.key.id for n in self._admin.cluster.image.brokers() if not n.fenced}
+        return [progress_of(p, held, before, elapsed_ms, present=present) for p in under_way]
 
     async def under_way(self) -> list[Partition]:
         """Partitions whose replicas are being changed."""

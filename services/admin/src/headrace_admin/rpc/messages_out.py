@@ -76,6 +76,7 @@ def progress_message(
                 partition=partition_to_proto(p.partition),
                 leader_bytes=p.leader_bytes,
                 replicas=[_replica(r) for r in p.replicas],
+                waits_for=p.waits_for,
             )
             for p in found
         ],

@@ -189,6 +189,7 @@ class Reassignment(BaseModel):
     partition: Partition
     leader_bytes: int | None
     new_replicas: list[ReplicaProgress]
+    waits_for: list[int] = Field(description="Brokers that are away and without which it cannot end.")
 
 
 class Reassignments(BaseModel):

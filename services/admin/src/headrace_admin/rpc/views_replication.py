@@ -108,6 +108,7 @@ def progress_out(found: Iterable[Progress], image: ClusterImage, throttle: int |
                     )
                     for r in p.replicas
                 ],
+                waits_for=list(p.waits_for),
             )
             for p in found
         ],
