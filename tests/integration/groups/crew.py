@@ -283,6 +283,16 @@ def ending(*these: Any) -> Iterator[None]:
             one.end()
 
 
+def lag_of(admin: headrace.AdminClient, group: str) -> int | None:
+    """Of all partitions; None: not known now."""
+    try:
+        lags = [one.lag for one in admin.group_lag(group, ages=False).values()]
+    except headrace.HeadraceError:
+        return None
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if lags and len(known) == len(lags) else None
+
+
 # --- judgements ---------------------------------------------------------------------------------------------------
 
 

@@ -35,12 +35,14 @@ class Diary:
         return lambda partitions: self.tell(sign, ",".join(f"{tp.topic}:{tp.partition}" for tp in partitions))
 
     def handled(self, records: list[headrace.Record]) -> None:
-        """Runs of offsets without a gap."""
+        """Runs of offsets without a gap; those of one poll at one time."""
+        now_ns, lines = time.monotonic_ns(), []
         for (topic, partition, _), run in groupby(
             enumerate(records), lambda at: (at[1].topic, at[1].partition, at[1].offset - at[0])
         ):
             offsets = [record.offset for _, record in run]
-            self.tell("r", topic, partition, offsets[0], offsets[-1])
+            lines.append(f"{now_ns} r {topic} {partition} {offsets[0]} {offsets[-1]}\n")
+        os.write(self._file, "".join(lines).encode())
 
 
 def read(consumer: headrace.Consumer, diary: Diary, end: threading.Event, work_s: float) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace.errors import HeadraceError
 from headrace.testing import TestCluster
 from headrace_cli.local.failures import NotRunning
 
@@ -30,6 +31,7 @@ from .crew import (
     assert_handled,
     assert_one_owner,
     ending,
+    lag_of,
     two_coordinators,
     until,
 )
@@ -58,6 +60,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
             yield started
 
 
+def short(protocol: str) -> dict[str, Any]:
+    """Settings of members whose session is short; in the server-side protocol the coordinator has it."""
+    classic = {} if protocol == "server-side" else {"session_timeout_ms": SESSION_MS}
+    return {**PROTOCOLS[protocol], **classic, "auto_commit_interval_ms": 300}
+
+
 def churn(cluster: TestCluster, crew: Crew, chance: random.Random, seconds: float) -> list[str]:
     """Something happens every second or so, and every few seconds to a coordinator; what it was."""
     told: list[str] = []
@@ -70,8 +78,9 @@ def churn(cluster: TestCluster, crew: Crew, chance: random.Random, seconds: floa
             next_kill += COORDINATOR_EVERY_S
             victim = next(victims)
             try:
-                cluster.local.kill(victim)
-                told.append(f"{time.monotonic() - began:.1f} kill -9 {victim}")
+                hard = chance.random() < 0.7
+                cluster.local.kill(victim, hard=hard)
+                told.append(f"{time.monotonic() - began:.1f} {'kill -9' if hard else 'stop'} {victim}")
             except NotRunning:
                 continue  # it has not come back yet
             continue
@@ -95,8 +104,7 @@ def test_each_record_is_handled_and_what_is_committed_has_no_gap(
 ) -> None:
     topic = cluster.unique_topic("churn", PARTITIONS)
     group = f"churn-{protocol}"
-    settings = PROTOCOLS[protocol] | ({"session_timeout_ms": SESSION_MS} if protocol != "server-side" else {})
-    crew = Crew(cluster, tmp_path, group, topic, auto_commit_interval_ms=300, **settings)
+    crew = Crew(cluster, tmp_path, group, topic, **short(protocol))
     load, watch = Load(cluster, topic), Watch(cluster, group, topic)
     with ending(load, watch, crew):
         for _ in range(3):
@@ -107,15 +115,7 @@ def test_each_record_is_handled_and_what_is_committed_has_no_gap(
         load.end()
         crew.settle()
         with cluster.admin() as admin:
-
-            def without_lag() -> bool:
-                try:
-                    found = admin.group_lag(group, ages=False)
-                except HeadraceError:
-                    return False
-                return len(found) == PARTITIONS and all(at.lag == 0 for at in found.values())
-
-            until(without_lag, f"lag reaches 0: seed {SEED}, {told}")
+            until(lambda: lag_of(admin, group) == 0, f"lag reaches 0: seed {SEED}, {told}")
         assert watch.now() == load.ends
         watch.end()
         crew.close()
@@ -125,3 +125,41 @@ def test_each_record_is_handled_and_what_is_committed_has_no_gap(
     assert_one_owner(crew.members)
     assert_no_late_writer(cluster)
     assert not [(m.name, m.errors) for m in crew.members if m.errors], told
+
+
+def test_a_member_that_stood_still_past_its_session_hands_nothing_out(cluster: TestCluster, tmp_path: Path) -> None:
+    """Others have its partitions by then. It hears so first, loses them, and joins again."""
+    topic = cluster.unique_topic("still", PARTITIONS)
+    crews = {name: Crew(cluster, tmp_path, f"still-{name}", topic, **short(name)) for name in PROTOCOLS}
+    watches = {name: Watch(cluster, f"still-{name}", topic) for name in PROTOCOLS}
+    load = Load(cluster, topic)
+    with ending(load, *watches.values(), *crews.values()), cluster.admin() as admin:
+        for crew in crews.values():
+            crew.start()
+            crew.start()
+        for crew in crews.values():
+            until(lambda: all(member.held for member in crew.living), "both have a share")  # noqa: B023
+            crew.settle()
+        for crew in crews.values():
+            crew.members[1].process.send_signal(signal.SIGSTOP)
+        for crew in crews.values():
+            until(lambda: len(crew.members[0].look().held) == PARTITIONS, "the other has all")  # noqa: B023
+        woken_ns = time.monotonic_ns()
+        for crew in crews.values():
+            crew.members[1].process.send_signal(signal.SIGCONT)
+        for crew in crews.values():
+            until(lambda: any(sign == "!" for sign, _ in crew.members[1].look().rebalances), "it knows")  # noqa: B023
+            crew.settle()
+        load.end()
+        for name, crew in crews.items():
+            until(lambda: lag_of(admin, f"still-{name}") == 0, "lag reaches 0")  # noqa: B023
+            watches[name].end()
+            crew.close()
+    for name, crew in crews.items():
+        lost = [span for spans in crew.members[1].spans.values() for span in spans if span.lost]
+        assert lost
+        late = {run.at_ns for span in lost for run in span.runs if run.at_ns > woken_ns}
+        assert len(late) <= 1, f"{name}: more was handed out than the poll in whose midst it was stopped"
+        assert_handled(crew, load.ends)
+        assert_committed(crew, watches[name])
+        assert_one_owner(crew.members)

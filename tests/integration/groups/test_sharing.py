@@ -11,7 +11,7 @@ import pytest
 from headrace import AdminClient, TopicPartition
 from headrace.testing import TestCluster
 
-from .crew import PROTOCOLS, Crew, Load, assert_handled, ending, until
+from .crew import PROTOCOLS, Crew, Load, assert_handled, ending, lag_of, until
 
 pytestmark = pytest.mark.integration
 
@@ -49,13 +49,6 @@ def test_one_group_shares_the_records_and_many_get_all_of_them(cluster: TestClus
         assert assert_handled(crew, load.ends) == 0, "nobody was lost, so nothing is handled twice"
         assert all(member.runs for member in crew.members), "both had a share"
         assert states[f"shared-{name}"] == "empty"
-
-
-def lag_of(admin: AdminClient, group: str) -> int | None:
-    """Of all partitions; None: not known."""
-    lags = [one.lag for one in admin.group_lag(group, ages=False).values()]
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if lags and len(known) == len(lags) else None
 
 
 def test_topics_that_match_and_partitions_that_are_added_are_read(cluster: TestCluster, tmp_path: Path) -> None:
