@@ -303,7 +303,9 @@ class Host:
         invariants = self.world.invariants
         number = invariants.next_number()
         for effect in effects:
-            if isinstance(effect, Persist):
+            if isinstance(effect, PersistGroup) and self.core.group_record(effect.group_id)[1] is None:
+                invariants.buried(effect.group_id)
+            elif isinstance(effect, Persist):
                 valid = invariants.may_commit(self.number, event) if isinstance(event, CommitAsked) else True
                 for row in effect.rows:
                     invariants.decided(row, number)

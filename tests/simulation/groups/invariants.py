@@ -62,9 +62,15 @@ class Invariants:
         """Of each position: the decision that was acknowledged last."""
         self._asked: dict[int, dict[bytes, int]] = {}
         self._touched: set[str] = set()
-        self._decided: dict[tuple[bytes, str], int] = {}
-        """Of each position that was ever accepted, by its metadata: the decision. The log skips what is superseded."""
+        self._decided: dict[tuple[bytes, str], tuple[int, int]] = {}
+        """Of each position that was ever accepted, by its metadata: the first and the last decision (a commit may be
+        repeated). The log skips what is superseded."""
+        self._forgotten: dict[bytes, int] = {}
+        """Of each position: the last decision to forget it."""
         self.deleted: set[str] = set()
+        """Groups that were deleted, or expired, at any time."""
+        self._buried: set[str] = set()
+        """Those of which the log does not say so yet; a new one of the name may take its place there."""
 
     def next_number(self) -> int:
         """Of a decision."""
@@ -74,8 +80,16 @@ class Invariants:
     def decided(self, row: Row, number: int) -> None:
         """A coordinator has accepted a position; nobody may see it yet."""
         key, value = row
-        if value is not None:
-            self._decided[(key, read_offset(value).metadata)] = number
+        if value is None:
+            self._forgotten[key] = number
+        else:
+            mark = (key, read_offset(value).metadata)
+            self._decided[mark] = self._decided.get(mark, (number, number))[0], number
+
+    def buried(self, group_id: str) -> None:
+        """A coordinator has deleted a group, or let it expire."""
+        self.deleted.add(group_id)
+        self._buried.add(group_id)
 
     def record(self, group_id: str) -> GroupRecord | None:
         """What the committed log says of a group."""
@@ -106,8 +120,9 @@ class Invariants:
             self._records[parsed] = new
             if new is None:
                 self.deleted.add(parsed)
-            elif old is not None and _epoch(new) < _epoch(old):
+            elif old is not None and _epoch(new) < _epoch(old) and parsed not in self._buried:
                 raise Violation("generation-fell", f"{parsed}: {_epoch(new)} after {_epoch(old)}")
+            self._buried.discard(parsed)
             self._check_record(parsed, new)
             self.touch(parsed)
 
@@ -191,13 +206,13 @@ class Invariants:
             key = self._key(told.effect.group_id, found.topic, found.partition)
             latest = self._latest.get(key)
             if found.committed is not None:
-                number = self._decided.get((key, found.committed.metadata))
-                if number is None or latest is None or latest.number < number:
+                first, number = self._decided[(key, found.committed.metadata)]
+                if latest is None or latest.number < first:
                     raise Violation("read-not-durable", f"{found} is not in the log, which has {latest}")
             elif found.topic not in self._world.controller.image.topics:
                 continue
             else:
-                number = 0 if latest is None or latest.row[1] is not None else latest.number
+                number = self._forgotten.get(key, 0)
             if number < floors.get(key, 0):
                 raise Violation("stale-read", f"{found} in {told.effect.group_id}, decision {number} of {floors[key]}")
 
