@@ -69,8 +69,8 @@ class Invariants:
         """Of each position: the last decision to forget it."""
         self.deleted: set[str] = set()
         """Groups that were deleted, or expired, at any time."""
-        self._buried: set[str] = set()
-        """Those of which the log does not say so yet; a new one of the name may take its place there."""
+        self._buried: dict[str, int] = {}
+        """The decision of the last time. The log may skip it, where a new group of the name took its place."""
 
     def next_number(self) -> int:
         """Of a decision."""
@@ -89,7 +89,7 @@ class Invariants:
     def buried(self, group_id: str) -> None:
         """A coordinator has deleted a group, or let it expire."""
         self.deleted.add(group_id)
-        self._buried.add(group_id)
+        self._buried[group_id] = self.next_number()
 
     def record(self, group_id: str) -> GroupRecord | None:
         """What the committed log says of a group."""
@@ -120,9 +120,9 @@ class Invariants:
             self._records[parsed] = new
             if new is None:
                 self.deleted.add(parsed)
-            elif old is not None and _epoch(new) < _epoch(old) and parsed not in self._buried:
-                raise Violation("generation-fell", f"{parsed}: {_epoch(new)} after {_epoch(old)}")
-            self._buried.discard(parsed)
+            elif old is not None and before is not None and _epoch(new) < _epoch(old):
+                if not before.number < self._buried.get(parsed, 0) < one.number:
+                    raise Violation("generation-fell", f"{parsed}: {_epoch(new)} after {_epoch(old)}")
             self._check_record(parsed, new)
             self.touch(parsed)
 
