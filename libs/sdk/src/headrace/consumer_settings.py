@@ -129,6 +129,8 @@ class ConsumerSettings(ClientSettings):
         for name, value in (("group_id", self.group_id), ("group_instance_id", self.group_instance_id)):
             if value is not None and not (isinstance(value, str) and 0 < len(value) <= GROUP_ID_LENGTH_MAX):
                 wrong.append(f"{name} takes a text of 1 to {GROUP_ID_LENGTH_MAX} characters, not {value!r}")
+            elif value is not None and not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
+                wrong.append(f"{name} takes a text that UTF-8 can write, not {value!r}")
         if self.group_instance_id is not None and self.group_id is None:
             wrong.append("group_instance_id needs a group_id")
         if self.heartbeat_interval_ms >= self.session_timeout_ms:

@@ -94,6 +94,29 @@ def test_prefetched_records_of_a_revoked_partition_are_not_handed_out(memory: Me
     second.close()
 
 
+def test_who_closes_leaves_also_when_a_function_of_the_application_raises(memory: MemoryBackend, protocol: str) -> None:
+    memory.cluster.groups.rejoin_grace_ms = 60_000
+    fill(memory, [b"%d" % n for n in range(12)], 6)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("the database is away")
+
+    first = Member(memory, protocol)
+    until(lambda: len(first.values) == 12, first)
+    first.consumer.subscribe(["t"], on_revoke=fails)
+    with pytest.raises(RuntimeError, match="the database is away"):
+        first.close()
+    second = Member(memory, protocol)
+    until(lambda: len(second.held) == 6, second)
+    second.consumer.commit_async(fails)
+    with pytest.raises(RuntimeError, match="the database is away"):
+        second.close()
+    third = Member(memory, protocol)
+    until(lambda: len(third.held) == 6, third)
+    assert third.poll() == third.values == second.values == [], "what was handled is committed"
+    third.close()
+
+
 def test_more_members_than_partitions_idle_until_they_are_needed(memory: MemoryBackend, protocol: str) -> None:
     memory.create_topic("one", 1)
     members = [Member(memory, protocol, "one") for _ in range(3)]

@@ -254,6 +254,8 @@ def test_committed_offsets_that_cannot_be_had_are_raised_not_waited_for(memory: 
         ),
         ({"group_id": "g", "group_remote_assignor": "sticky"}, ["group_remote_assignor takes 'uniform' or 'range'"]),
         ({"partition_assignment_strategy": []}, ["takes 1 to 16 assignors"]),
+        ({"group_id": "g", "group_instance_id": "\ud800"}, ["group_instance_id takes a text that UTF-8 can write"]),
+        ({"group_id": "a\udfffb"}, ["group_id takes a text that UTF-8 can write"]),
     ],
 )
 def test_settings_that_cannot_be_are_all_named(settings: dict[str, Any], texts: list[str]) -> None:

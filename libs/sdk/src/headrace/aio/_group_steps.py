@@ -413,8 +413,17 @@ class GroupSteps:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def close(self, timeout_ms: float, *, handled_only: bool) -> Steps[None]:
-        """Commit, let go, leave. With ``handled_only`` what was handed out last is not taken for handled."""
+        """
+        Commit, let go, leave. With ``handled_only`` what was handed out last is not taken for handled. It leaves also
+        when a function of the application raises: others would wait for what nobody reads.
+        """
         self._stepping = True
+        try:
+            yield from self._let_go(timeout_ms, handled_only=handled_only)
+        finally:
+            yield OnGroup(lambda: self.group.leave(timeout_ms))
+
+    def _let_go(self, timeout_ms: float, *, handled_only: bool) -> Steps[None]:
         held = set(self._out.assignment())
         listeners, core = self.listeners, self.group.core
         lost = core.holdings.lost or core.phase in (Phase.OUT, Phase.AWAY, Phase.FAILED)
@@ -432,4 +441,3 @@ class GroupSteps:
                 yield Call(callback, (offsets, error))
         finally:
             self._out.release(held)
-        yield OnGroup(lambda: self.group.leave(timeout_ms))
