@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.simulation.groups.processes import Link, Process, Promise, Script
+from tests.simulation.invariants import Violation
 
 from headrace._core.commits import CommitEffect, CommitQueue, SendCommit
 from headrace._core.group_errors import FORGET_COORDINATOR
@@ -135,6 +136,8 @@ class Consumer(Process):
         """Where the application has gone back since what was committed last."""
         self.steps_back = 0
         self.kept_since = {}
+        self.asked_since: dict[str, float | None] = {}
+        """Of each commit: since when its partition was held."""
         self.taken_away: dict[TopicPartition, float] = {}
         """When an assignment took a partition away last."""
         self.lost_count = 0
@@ -379,6 +382,9 @@ class Consumer(Process):
 
     def _send_commit(self, offsets: Mapping[TopicPartition, Committed]) -> Script:
         rows = tuple(OffsetToCommit(tp.topic, tp.partition, *at) for tp, at in offsets.items())
+        for tp, at in offsets.items():
+            if self.asked_since[at.metadata] != self.kept_since.get(tp):
+                raise Violation("commit-of-the-past", f"{self.id} commits {tp} {at}, which it gave up meanwhile")
         try:
             identity = self.identity()
             instance = self.settings.group_instance_id if identity.member_id else None
@@ -404,7 +410,9 @@ class Consumer(Process):
         self._carry_commits(self.queue.answered(results, self.mono, moved_on=moved_on))
 
     def _marked(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Committed]:
-        return {tp: Committed(at, -1, self.world.mark(back=tp in self.went_back)) for tp, at in positions.items()}
+        marked = {tp: Committed(at, -1, self.world.mark(back=tp in self.went_back)) for tp, at in positions.items()}
+        self.asked_since.update({at.metadata: self.kept_since.get(tp) for tp, at in marked.items()})
+        return marked
 
     def _was_committed(self, positions: Mapping[TopicPartition, int]) -> None:
         self.committed.update(positions)

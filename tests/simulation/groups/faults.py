@@ -187,6 +187,18 @@ class Faults:
         self._world.schedule.after(ms, self._go_on, consumer, consumer.incarnation)
         return True
 
+    def stuck_calls(self) -> bool:
+        """Its calls hang until they time out, and it stands still meanwhile, now and then."""
+        consumer, rng = self._consumer(), self._world.rng
+        if consumer is None:
+            return False
+        consumer.stuck_until = self._world.schedule.now + rng.choice((1_000.0, 4_000.0))
+        if rng.random() < 0.5:
+            consumer.paused = True
+            ms = rng.choice((4_000.0, 9_000.0, 13_000.0))
+            self._world.schedule.after(ms, self._go_on, consumer, consumer.incarnation)
+        return True
+
     def slow_handler(self) -> bool:
         """It does not poll for a while, which is too long now and then."""
         consumer = self._consumer()
@@ -295,7 +307,7 @@ class Faults:
         for node in world.coordinators:
             self._restart(node, node.incarnation)
         for consumer in world.consumers:
-            consumer.silent_until = 0.0
+            consumer.silent_until = consumer.stuck_until = 0.0
             if not consumer.up and not consumer.gone:
                 consumer.start()
         world.controller.settle()

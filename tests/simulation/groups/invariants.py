@@ -121,7 +121,8 @@ class Invariants:
             if new is None:
                 self.deleted.add(parsed)
             elif old is not None and before is not None and _epoch(new) < _epoch(old):
-                if not before.number < self._buried.get(parsed, 0) < one.number:
+                same = not before.number < self._buried.get(parsed, 0) < one.number
+                if same:
                     raise Violation("generation-fell", f"{parsed}: {_epoch(new)} after {_epoch(old)}")
             self._check_record(parsed, new)
             self.touch(parsed)
@@ -134,7 +135,8 @@ class Invariants:
         if not valid:
             raise Violation("stale-commit", f"{key}: {value} by {event.member_id!r} of generation {event.generation}")
         old = None if before is None or before.row[1] is None else read_offset(before.row[1])
-        free = not event.member_id or value.metadata.endswith("back")
+        forgotten = before is not None and before.number < self._forgotten.get(one.row[0], 0) < one.number
+        free = not event.member_id or value.metadata.endswith("back") or forgotten
         if old is not None and value.offset < old.offset and not free:
             text = f"{key}: {value.offset} ({value.metadata}) after {old.offset} ({old.metadata}) by {event.member_id}"
             raise Violation("position-went-back", text)

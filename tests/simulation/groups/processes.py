@@ -55,6 +55,8 @@ class Process:
         self.paused = False
         self.incarnation = 0
         self.inbox: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self.stuck_until = 0.0
+        """Its calls get nowhere until then, while its streams do."""
         self.zero = world.rng.random() * 1e6
         self.speed = 1.0 + (world.rng.random() - 0.5) * world.profile.clock_error
         self.wall_offset = world.rng.choice((0, 0, -3_600_000, 3_600_000))
@@ -156,7 +158,7 @@ class Process:
             self.later(5.0, self._refused, answer)
         elif world.lossy():
             self._broken(answer)
-        else:
+        elif self.stuck_until <= world.schedule.now:
             world.send(self, to, arrived, channel=1)
         return answer
 

@@ -48,6 +48,7 @@ FAULTS = (
     "close_consumer",
     "pause_consumer",
     "slow_handler",
+    "stuck_calls",
     "join",
     "leave",
     "twin",
