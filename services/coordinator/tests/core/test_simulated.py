@@ -49,3 +49,13 @@ def test_an_assignment_that_is_not_confirmed_yet_keeps_its_names_over_a_move() -
     assert plain(w.told(3).assignment or ()) == {"t": [0, 1]}
     w.pulse(3, "m", 1, owned={"t": [0, 1]})
     assert w.told(3).member_epoch == 2
+
+
+def test_a_commit_that_comes_before_the_stream_after_a_move_takes_nothing_of_the_session_away() -> None:
+    """Without a stream it was a sign of life for the grace alone: the member was out before it knew of the move."""
+    w = World()
+    _, b = w.stable(1, 2)
+    w.move()
+    assert w.commit(7, b, 1) is ErrorCode.NONE
+    w.sleep(9_999)
+    assert w.beat(4, b, 1) in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)

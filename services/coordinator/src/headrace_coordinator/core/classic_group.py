@@ -93,7 +93,10 @@ class ClassicGroup(ClassicRounds):
         """A commit was accepted: a sign of life."""
         member = self.members.get(member_id)
         if member is not None:
+            until_ms = member.deadline_ms
             self._heard(member, at)
+            # After a move its stream may come back later than its commit, which takes nothing of its session away.
+            member.deadline_ms = max(member.deadline_ms, until_ms)
 
     def fetch_fault(self, member_id: str, member_epoch: int | None) -> HeadraceError | None:
         """Why this member may not read offsets, if so. Generations are not compared, as in Kafka."""
