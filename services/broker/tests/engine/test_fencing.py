@@ -163,7 +163,7 @@ class TestThreeBrokers:
             assert code(await first.append(at(trio, TWO))) is ErrorCode.NONE, "what was not committed binds nobody"
             trio.cut.clear()
             trio.show()
-            await until(lambda: core(trio, ONE).log_end == 2 and core(trio, ONE).following is not None)
+            await until(lambda: core(trio, ONE).log_end == 2 and core(trio, ONE).epochs.latest == 1)
             assert core(trio, ONE).fences.token == 1
             await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
             trio.change(ID, leader=ONE)
