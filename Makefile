@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup lock proto proto-check fmt lint types arch unit sim integration chaos chaos-short test run up down status bench bench-peer ci clean
+.PHONY: help setup lock proto proto-check fmt lint types arch unit sim integration chaos chaos-groups chaos-short test run up down status bench bench-peer ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,6 +57,9 @@ chaos-short: setup ## The same under faults, as CI runs it
 
 chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+chaos-groups: setup ## Members and coordinators killed at random for 60 s, each protocol, brokers and controller too
+	GROUPS_SECONDS=60 GROUPS_ALL=1 $(PYTEST) -m integration --timeout 600 -s tests/integration/groups/test_churn.py
 
 test: lint types arch proto-check unit sim integration chaos-short ## Everything
 
