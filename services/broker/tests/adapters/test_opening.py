@@ -21,7 +21,7 @@ from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
 from headrace_common.core.errors import StorageFailed
 
 CORRUPTION = "Corruption: Sst file size mismatch: db/000009.sst. Expected 17047, actual size 17037"
-SEEDS = 40
+SEEDS = 12
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def assert_all_damaged(image: Image, found: Found) -> None:
 @pytest.mark.parametrize(
     ("pattern", "harm"),
     [
-        *[("*.sst", harm) for harm in (shorter, half, empty, longer, gone, zeros)],
-        *[("MANIFEST-*", harm) for harm in (empty, gone, zeros)],
-        *[("CURRENT", harm) for harm in (shorter, longer, gone)],
+        *[("*.sst", harm) for harm in (shorter, longer, gone)],
+        *[("MANIFEST-*", harm) for harm in (empty, gone)],
+        *[("CURRENT", harm) for harm in (shorter, gone)],
     ],
 )
 def test_a_store_that_cannot_be_opened_is_put_aside_and_every_log_is_damaged(
@@ -272,7 +272,7 @@ async def test_a_clean_stop_counts_only_with_the_evidence_of_it(
 
 def test_a_new_store_does_not_push_out_the_one_that_was_put_aside(whole: Image, tmp_path: Path) -> None:
     image = whole.copy(tmp_path / "data")
-    min((image.path / "db").glob("*.sst")).unlink()
+    shorter(min((image.path / "db").glob("*.sst")))
     inspect(image.path)
     tables = {one.name for one in (image.path / "db.damaged").glob("*.sst")}
     assert tables
