@@ -45,7 +45,7 @@ def test_every_fault_and_every_protocol_happens() -> None:
     assert {(g.protocol, g.assignors) for w in worlds for g in w.profile.groups} == set(PROTOCOLS)
     seen = {name for world in worlds for name in world.run().counts}
     assert {f"fault {name}" for name in FAULTS} <= seen
-    assert {"shards lost", "appends cut", "late copies refused", "partitions lost"} <= seen
+    assert {"shards lost", "appends tried again", "late copies refused", "partitions lost"} <= seen
 
 
 @pytest.mark.parametrize("mutant", SOON_FOUND)
