@@ -15,7 +15,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.store import Snapshot
 from tests.simulation.writers import Fencing
 
-from headrace_broker.core.leadership import Assignment, Proposal
+from headrace_broker.core.leadership import Assignment, Proposal, as_it_is
 from headrace_broker.core.partition import Parted, Partition
 from headrace_broker.core.partition_events import (
     Answer,
@@ -701,6 +701,20 @@ class Broker:
 
         name = f"alter {me} {id.partition} {proposal.partition_epoch} {tries}"
         world.network.send(me, active, active.call, name, lambda c, r: c.alter(me, epoch, wanted, r), reply)
+
+    def resign(self, id: PartitionId) -> bool:
+        """Ask once that another member of the ISR leads; what comes of it is seen in the image."""
+        active, replica = self._world.active_for(self), self.replicas.get(id)
+        leading = None if replica is None else replica.core.leading
+        if active is None or leading is None or not self.up or self.paused:
+            return False
+        asked = as_it_is(leading.assignment, resign=True)
+        wanted = isr_changes.Proposal(id, asked.leader_epoch, asked.partition_epoch, dict(asked.isr), resign=True)
+        me, epoch = self.id, self.broker_epoch
+        self._world.schedule.say("broker", me, "resigns", id.partition)
+        name = f"resign {me} {id.partition} {asked.leader_epoch} {asked.partition_epoch}"
+        self._world.network.send(me, active, active.call, name, lambda c, r: c.alter(me, epoch, wanted, r), _forget)
+        return True
 
     def _proposal_answered(self, id: PartitionId, proposal: Proposal, tries: int, result: object) -> None:
         replica = self.replicas.get(id)

@@ -268,11 +268,14 @@ class Faults:
         return True
 
     def prefer(self) -> bool:
-        """The preferred leader, please."""
+        """The preferred leader, please; if that leads, it resigns, as one does that cannot read what it stored."""
         controller = self._active()
         if controller is None:
             return False
         id = self._world.rng.choice(list(self._world.store.snapshot.partitions))
+        partition = self._world.store.snapshot.partitions[id]
+        if partition.leader == partition.replicas[0]:
+            return self._world.brokers[partition.leader].resign(id)
         controller.command(f"prefer {id.partition}", controller.prefer(id))
         return True
 
