@@ -35,6 +35,7 @@ from headrace_coordinator.core.records import (
     ConsumerRecord,
     GroupRecord,
     OffsetKey,
+    group_key,
     offset_key,
     read_group,
     read_key,
@@ -189,7 +190,10 @@ class Invariants:
             elif isinstance(effect.result, OffsetsFound):
                 self._read_shown(told, effect.result)
         elif isinstance(effect, Send) and effect.message.error is None:
-            self._standing_shown(host, effect)
+            latest = self._latest.get(group_key(effect.group_id))
+            gone = latest is not None and latest.row[1] is None and latest.number > told.number
+            if not gone:  # else it was deleted since, and the log has that in the place of what is shown
+                self._standing_shown(host, effect)
 
     def _committed_shown(self, told: Told, result: OffsetOutcomes) -> None:
         group_id = told.effect.group_id

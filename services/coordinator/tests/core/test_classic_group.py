@@ -383,6 +383,22 @@ def test_a_static_leader_that_is_started_again_skips_the_assignment(w: World) ->
     assert w.synced(11) == {"t": [0]}
 
 
+def test_a_static_member_that_was_giving_up_partitions_is_replaced_by_a_rebalance(w: World) -> None:
+    """Cooperative, first step: what it was to give up is nobody's, and only it would have asked for the second."""
+    w.join(1, instance="i1", subscription=sub("t", owned={"t": [0, 1]}))
+    w.join(2, instance="i2")
+    w.sleep(3_000)
+    a, b = w.joined(1).member_id, w.joined(2).member_id
+    w.sync(2, b, 1, instance="i2")
+    w.sync(1, a, 1, {a: {"t": [0]}, b: {}}, instance="i1")
+    assert (w.synced(1), w.synced(2)) == ({"t": [0]}, {})
+    w.join(11, instance="i1")
+    w.heard(11)
+    assert w.standing(2) is E.REBALANCE_IN_PROGRESS
+    w.join(2, b, instance="i2")
+    assert w.joined(2).generation == w.joined(11).generation == 2
+
+
 def test_the_replaced_static_member_is_fenced(w: World) -> None:
     _, b = w.stable(1, 2, instances=True)
     w.join(12, instance="i2")

@@ -214,7 +214,7 @@ class ClassicGroup(ClassicRounds):
         member = self._newcomer(event)
         member.assignment, member.announced = old.assignment, old.announced
         was_leader, unsynced, sync_until_ms = old.member_id == self._leader, set(self._unsynced), self._sync_until_ms
-        unchanged = self.state is _STABLE and old.topics() == member.topics()
+        unchanged = self.state is _STABLE and old.topics() == member.topics() and not self._owes(old)
         if old.announced:
             self._dirty = True
         self._fence(old, FencedInstanceId(f"another member has taken group_instance_id {old.instance_id!r}"))
@@ -229,6 +229,15 @@ class ClassicGroup(ClassicRounds):
             self._send(event.stream, self._join_answer(member, skip_assignment=was_leader))
         else:
             self._await_join(member, event.at)
+
+    def _owes(self, member: ClassicMember) -> bool:
+        """
+        Whether it was to give partitions up that nobody has got yet: the first of two steps of a cooperative assignor.
+        It would have joined again for the second one, which its successor does not know of.
+        """
+        assigned = {(t.topic, n) for m in self.members for t in m.assignment.partitions for n in t.partitions}
+        owned = member.subscription(self._protocol).owned
+        return any((t.topic, n) not in assigned for t in owned for n in t.partitions)
 
     # --- sync -----------------------------------------------------------------------------------------------
 
