@@ -414,6 +414,26 @@ def test_an_assignor_that_raises_is_told(memory: MemoryBackend) -> None:
     member.close()
 
 
+def test_an_assignor_that_gives_a_partition_twice_or_ends_the_program_is_told(memory: MemoryBackend) -> None:
+    class Everything(Backwards):
+        name = "everything"
+
+        def assign(self, members, partitions):  # type: ignore[no-untyped-def]
+            if len(members) > 1:
+                return {member: {topic: range(count) for topic, count in partitions.items()} for member in members}
+            raise SystemExit(3)
+
+    members = [Member(memory, "eager", partition_assignment_strategy=[Everything()]) for _ in range(2)]
+    with pytest.raises(errors.Rejected, match=r"'everything' (gave t-\d to .* and to|raised SystemExit: 3)"):
+        until(lambda: False, *members)
+    for member in members:
+        member.close()
+    alone = Member(memory, "eager", partition_assignment_strategy=[Everything()])
+    with pytest.raises(errors.Rejected, match="'everything' raised SystemExit: 3"):
+        until(lambda: False, alone)
+    alone.close()
+
+
 def test_a_callback_that_raises_is_told_and_the_group_goes_on(memory: MemoryBackend, protocol: str) -> None:
     member = Member(memory, protocol)
 

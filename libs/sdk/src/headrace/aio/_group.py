@@ -43,6 +43,7 @@ from headrace._core.group_messages import (
 )
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
+from headrace._core.own_assignors import checked_shares
 from headrace._core.phases import Identity, Phase
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import Coordinator, MembershipStream, Transport
@@ -343,15 +344,14 @@ class Group:
     def _assign(self, wanted: Compute, counts: Mapping[str, int]) -> dict[str, Partitions]:
         """On a thread of its own: a large group takes a while."""
         own = self.settings.assignors.get(wanted.protocol)
-        shares: Mapping[str, Mapping[str, Collection[int]]]
-        if own is None:
-            shares = assign(wanted.protocol, wanted.members, counts)
-        else:
+        if own is not None:
             try:
-                shares = own.assign(wanted.members, counts)
-            except Exception as error:
+                given = own.assign(wanted.members, counts)
+            except (Exception, SystemExit) as error:  # the latter would end the loop of all clients
                 text = f"the assignor {wanted.protocol!r} raised {type(error).__name__}: {error}"
                 raise Rejected(text) from error
+            return dict(checked_shares(wanted.protocol, given, wanted.members, counts))
+        shares = assign(wanted.protocol, wanted.members, counts)
         return {
             member: frozenset(TopicPartition(topic, n) for topic, numbers in share.items() for n in numbers)
             for member, share in shares.items()
