@@ -275,6 +275,8 @@ def test_a_group_needs_topics_that_exist_and_one_way_to_name_them(memory: Memory
             consumer.subscribe([])
         with pytest.raises(errors.InvalidRegularExpression):
             consumer.subscribe(pattern="(")
+        with pytest.raises(errors.Rejected, match="which is internal; read it without a group_id"):
+            consumer.subscribe(["t", "__consumer_offsets"])
 
         async def on_assign(partitions: list[TopicPartition]) -> None: ...
 

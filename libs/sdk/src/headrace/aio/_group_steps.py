@@ -38,6 +38,9 @@ SLICE_MS_MAX: Final = 80
 ASYNC_MAX: Final = 10_000
 """Calls of ``commit_async`` that are not answered yet, or whose callback waits for the application's next poll."""
 
+INTERNAL_TOPIC: Final = "__consumer_offsets"
+"""Coordinators and leaders of groups leave it out of all shares: who subscribed to it would wait for ever."""
+
 _log = logging.getLogger("headrace.consumer")
 
 
@@ -254,6 +257,8 @@ class GroupSteps:
             raise Rejected("this consumer reads partitions that were assigned to it; make another one to subscribe")
         if bool(names) == (pattern is not None):
             raise Rejected("subscribe takes topics or a pattern")
+        if INTERNAL_TOPIC in names:
+            raise Rejected(f"no group shares {INTERNAL_TOPIC}, which is internal; read it without a group_id")
         if pattern is not None:
             try:
                 re.compile(pattern)
