@@ -24,6 +24,7 @@ def test_retriable_is_what_the_proto_says() -> None:
 def test_every_code_travels(code: ErrorCode) -> None:
     error = error_for(code, "what to do", endpoint_hint="h:1")
     assert error.code is code
+    assert isinstance(error, Internal) is (code is ErrorCode.UNKNOWN_SERVER_ERROR), "only that one is our bug"
     back = error_of(errors_pb2.ErrorDetail.FromString(detail_of(error).SerializeToString()))
     assert (type(back), back.code, str(back), back.endpoint_hint) == (type(error), code, "what to do", "h:1")
     assert status_code_of(error).name not in {"OK", "UNKNOWN"}

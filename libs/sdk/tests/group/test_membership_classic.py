@@ -298,7 +298,7 @@ def test_a_coordinator_that_cannot_answer_is_looked_for_again(error: Exception) 
     assert d.tell(Broke(NetworkFailed("down"), d.now)) == [Connect(200)]
     d.now += 60_000
     told = d.machine.take_failure(d.now)
-    assert "no coordinator of group 'g' answered for 60 s: down" in str(told)
+    assert "group 'g' has not taken this member for 60 s: down" in str(told)
     assert d.machine.take_failure(d.now) is None, "once in a while"
 
 

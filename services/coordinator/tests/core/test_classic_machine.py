@@ -90,10 +90,6 @@ class Client:
     def lost(self) -> None:
         self.owned, self.generation, self.member_id, self.told = frozenset(), -1, "", []
         self.syncing = False
-        self.syncing = False
-        self.syncing = False
-        self.syncing = False
-        self.syncing = False
 
 
 def shares(answer: JoinAnswer) -> dict[str, ClassicAssignment]:

@@ -641,6 +641,12 @@ _KIND_OF[ErrorCode.KAFKA_STORAGE_ERROR] = StorageFailed
 _KIND_OF[ErrorCode.UNKNOWN_SERVER_ERROR] = Internal
 _KIND_OF[ErrorCode.OVERLOADED] = Overloaded
 _KIND_OF[ErrorCode.INVALID_REQUEST] = Rejected
+for _code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.RECORD_LIST_TOO_LARGE):
+    _KIND_OF[_code] = Rejected
+for _code in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE):
+    _KIND_OF[_code] = Busy
+_KIND_OF[ErrorCode.INCONSISTENT_TOPIC_ID] = Moved
+_KIND_OF[ErrorCode.UNKNOWN_PRODUCER_ID] = Fenced
 _KIND_OF[ErrorCode.STALE_BROKER_EPOCH] = StaleBrokerEpoch
 
 

@@ -128,7 +128,7 @@ class Membership:
         limit_ms = self.settings.api_timeout_ms
         if trouble is not None and now_ms - trouble.since_ms >= limit_ms:
             self.trouble = Trouble(now_ms, trouble.error)
-            text = f"no coordinator of group {self.settings.group_id!r} answered for {limit_ms / 1000:g} s"
+            text = f"group {self.settings.group_id!r} has not taken this member for {limit_ms / 1000:g} s"
             return type(trouble.error)(f"{text}: {trouble.error}", code=trouble.error.code)
         return None
 

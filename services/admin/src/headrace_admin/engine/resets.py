@@ -146,7 +146,7 @@ def _busy(group_id: str, members: Sequence[pb.MemberDescription]) -> NonEmptyGro
     there = f"{len(members)} members ({', '.join(who)}{more})" if members else "members"
     return NonEmptyGroup(
         f"group {group_id!r} has {there}; stop those applications and wait until `headrace group describe` shows none "
-        "(a killed one stays until its session ends), then reset again"
+        "(a killed one is gone after some seconds, a static one when its session ends), then reset again"
     )
 
 
