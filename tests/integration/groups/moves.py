@@ -74,14 +74,15 @@ class Stage:
         """Another takes over; longer is waited than members go on without knowing that they are members."""
         with cluster.admin() as admin:
             began, group = time.monotonic_ns(), str(self.crew.group)
-            name = f"coordinator-{admin.describe_group(group).coordinator}"
-            cluster.local.kill(name)
-            until(lambda: _has_another(admin, group, name), "another coordinator has the group")
+            was = _serving(cluster, admin, group)
+            assert was is not None, "it was settled"
+            cluster.local.kill(was[0])
+            until(lambda: _serving(cluster, admin, group) not in (None, was), "another process has the group")
             time.sleep(GRACE_S)
             self._paused("kill of the coordinator", began)
             assert self.crew.shared(), "nobody lost anything"
         if not cluster.local.options.restart:
-            cluster.local.restart(name)
+            cluster.local.restart(was[0])
 
     def _read_again(self, left: Member, had: set[TopicPartition], since_ns: int) -> float:
         assert had, "it had nothing, so that nothing can be missed"
@@ -125,11 +126,13 @@ def scenario(cluster: TestCluster, folder: Path, protocol: str) -> Figures:
     return stage.figures
 
 
-def _has_another(admin: AdminClient, group: str, name: str) -> bool:
+def _serving(cluster: TestCluster, admin: AdminClient, group: str) -> tuple[str, int | None] | None:
+    """Name and pid of the coordinator that describes the group; one that was killed may be back before others act."""
     try:
-        return f"coordinator-{admin.describe_group(group).coordinator}" != name
+        name = f"coordinator-{admin.describe_group(group).coordinator}"
     except HeadraceError:
-        return False
+        return None
+    return name, next(p.pid for p in cluster.local.processes if p.name == name)
 
 
 def _all_read(crew: Crew, load: Load) -> bool:

@@ -10,10 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import pytest
 
 from headrace import Consumer, TopicPartition
 from headrace.testing import TestCluster, started_cluster
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
 pytestmark = pytest.mark.integration
 
@@ -117,7 +120,22 @@ def test_a_killed_coordinator_changes_nothing(cluster: TestCluster, protocol: st
         member.close()
 
 
+def shards_rest(cluster: TestCluster) -> None:
+    """Both coordinators have their shards: where one moves, its members have a whole session, dead ones too."""
+    ask = pb.FindCoordinatorRequest(keys=[f"g{n}" for n in range(200)])
+    deadline = time.monotonic() + 40
+    with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
+        while True:
+            answer = BrokerStub(channel).FindCoordinator(ask, timeout=10)  # type: ignore[no-untyped-call]
+            owners = [None if one.error else one.coordinator for one in answer.coordinators]
+            if None not in owners and len(set(owners)) == 2:
+                return
+            assert time.monotonic() < deadline, owners
+            time.sleep(0.05)
+
+
 def test_a_killed_member_is_missed_and_its_records_are_read_again(cluster: TestCluster) -> None:
+    shards_rest(cluster)
     topic = cluster.unique_topic(partitions=PARTITIONS)
     fill(cluster, topic, 0, 60)
     code = (
