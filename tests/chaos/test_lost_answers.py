@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from headrace import TopicPartition, aio
-from headrace._transport import grpc as transport
+from headrace._transport.grpc import GrpcTransport
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import HeadraceError
 from headrace_common.testing.checker import Assign, Operation, Outcome, Poll, Send, check
@@ -178,9 +178,9 @@ async def test_an_answer_that_got_lost_doubles_nothing(tmp_path: Path, monkeypat
             await admin.create_topic(TOPIC, PARTITIONS, 1)
         async with Proxy(brokers[0]).serve() as first, Proxy(brokers[1]).serve() as second:
             through = {brokers[0]: first.address, brokers[1]: second.address}
-            direct = transport.open_channel
+            direct = GrpcTransport._channel
             monkeypatch.setattr(
-                transport, "open_channel", lambda target, **more: direct(through.get(str(target), str(target)), **more)
+                GrpcTransport, "_channel", lambda own, address: direct(own, through.get(address, address))
             )
             stop = asyncio.Event()
             producing = asyncio.ensure_future(produce(bootstrap, history, chance, stop))
