@@ -9,7 +9,7 @@ import pytest
 
 from headrace_cli.session import Session
 from headrace_common.core.errors import ErrorCode
-from headrace_proto.v1 import admin_pb2, cluster_pb2
+from headrace_proto.v1 import admin_pb2, cluster_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 ID = bytes(range(16))
@@ -50,8 +50,9 @@ class FakeStub:
     def DescribeTopics(self, request: pb.DescribeTopicsRequest, timeout: float) -> pb.DescribeTopicsResponse:
         (name,) = request.names
         if name != "flights":
-            code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return pb.DescribeTopicsResponse(topics=[pb.TopicResult(name=name, error=code)])  # type: ignore[arg-type]  # a number
+            return pb.DescribeTopicsResponse(
+                topics=[pb.TopicResult(name=name, error=errors_pb2.UNKNOWN_TOPIC_OR_PARTITION)]
+            )
         topic = pb.TopicDescription(topic=cluster_pb2.Topic(name=name, topic_id=ID), partitions=self.partitions)
         return pb.DescribeTopicsResponse(topics=[pb.TopicResult(name=name, topic=topic)])
 
@@ -62,7 +63,7 @@ class FakeStub:
         code = self.refused.get(number)
         outcome = pb.PartitionOutcome(topic_id=ID, partition=number, current=self.partitions[number])
         if code is not None:
-            outcome.error = int(code)  # type: ignore[assignment]  # a number on the wire
+            outcome.error = errors_pb2.ErrorCode.ValueType(code)
             outcome.message = "it is not so"
         return outcome
 

@@ -17,6 +17,7 @@ from headrace_cli.commands.partition import parse_moves, read_moves
 from headrace_cli.exits import CommandFailed
 from headrace_common.core.errors import ErrorCode
 from headrace_proto.v1 import admin_pb2, cluster_pb2
+from headrace_proto.v1.errors_pb2 import INVALID_REPLICA_ASSIGNMENT
 
 runner = CliRunner()
 ID = bytes(range(16))
@@ -183,7 +184,7 @@ def test_a_decommission_is_waited_for_until_nothing_is_left(stub: Any) -> None:
     stub.replicas_left = [2, 2, 1, 0]
     assert "stop it" in run("broker", "decommission", "1", "--wait").stderr
     assert stub.asked == [("decommission", 1, False)] + [("decommission", 1, True)] * 3
-    stub.moves = [admin_pb2.PlannedMove(topic="flights", error=39, message="no")]  # type: ignore[arg-type]  # a number
+    stub.moves = [admin_pb2.PlannedMove(topic="flights", error=INVALID_REPLICA_ASSIGNMENT, message="no")]
     assert "could not be moved" in run("broker", "decommission", "1", "--wait", code=1).stderr
     assert json.loads(run("broker", "decommission", "1", "--dry-run", "-o", "json", code=1).stdout)["moves"]
 

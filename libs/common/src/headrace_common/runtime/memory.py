@@ -26,8 +26,13 @@ MAPPED_BYTES_MIN: Final = 32 << 20
 """Blocks from this size on are still mapped apart; glibc allows no more."""
 TOP_PAD_BYTES: Final = 4 << 20
 SWITCH_S: Final = 0.001
-_making = 0
-"""Blocks of ``long_lived`` that are open."""
+
+
+class _Making:
+    """There is one collector per process, and so one count."""
+
+    blocks = 0
+    """Of ``long_lived`` that are open."""
 
 
 @contextmanager
@@ -38,14 +43,13 @@ def long_lived() -> Iterator[None]:
     100,000 objects cost a full collection a tenth of a second or more, in which nothing else runs. What is freed by
     its references is freed as ever; a cycle made inside is not. One event loop; blocks may overlap.
     """
-    global _making  # noqa: PLW0603 - there is one collector per process, too
-    _making += 1
+    _Making.blocks += 1
     gc.disable()
     try:
         yield
     finally:
-        _making -= 1
-        if not _making:
+        _Making.blocks -= 1
+        if not _Making.blocks:
             gc.freeze()
             gc.enable()
 

@@ -213,7 +213,8 @@ def _int64(what: str, number: int) -> int:
 
 
 def _state(state: str) -> coordinator.GroupState.ValueType:
-    if state.upper() not in coordinator.GroupState.keys():  # noqa: SIM118 - an enum of protobuf, not a mapping
-        known = ", ".join(name.lower() for name in coordinator.GroupState.keys()[1:])
+    _, *names = coordinator.GroupState.keys()  # the first stands for none
+    if state.upper() not in names:
+        known = ", ".join(map(str.lower, names))
         raise Rejected(f"there is no state {state!r}; there are {known}")
     return coordinator.GroupState.Value(state.upper())

@@ -15,6 +15,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from headrace._core.group_messages import Did, Job, Kind, Polled
@@ -82,7 +83,8 @@ def run_blocking(steps: Steps[T], loop: LoopThread) -> T:
             else:
                 action = steps.send(result)
     except StopIteration as over:
-        return over.value  # type: ignore[no-any-return]  # what the generator returned
+        returned: T = over.value
+        return returned
 
 
 async def run_awaiting(steps: Steps[T], loop: LoopThread) -> T:
@@ -97,7 +99,8 @@ async def run_awaiting(steps: Steps[T], loop: LoopThread) -> T:
             else:
                 action = steps.send(result)
     except StopIteration as over:
-        return over.value  # type: ignore[no-any-return]  # what the generator returned
+        returned: T = over.value
+        return returned
 
 
 async def _awaited(action: Action, loop: LoopThread) -> Any:
@@ -265,7 +268,7 @@ class GroupSteps:
             except re.error as error:
                 raise InvalidRegularExpression(f"pattern={pattern!r}: {error}") from None
         for name in names:
-            found = yield OnReading(lambda name=name: self._reading.partitions_of(name))  # type: ignore[misc]  # bound now
+            found = yield OnReading(partial(self._reading.partitions_of, name))
             self._sizes.setdefault(name, len(found))
         self.topics, self.pattern, self.listeners = names, pattern, listeners
         self.group.core.last_poll_ms = self._clock.monotonic_ms()
