@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.brokers import Broker
 from tests.simulation.disk import Disk
+from tests.simulation.misfortune import Misfortune
 
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 
@@ -13,24 +14,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 
-class Faults:
+class Faults(Misfortune):
     """The faults of one world."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world)
         self._world = world
-        self._on = True
         self.broken: NodeId | None = None
         """Who stays broken when the others are healed."""
-
-    def tick(self) -> None:
-        """One more."""
-        if not self._on:
-            return
-        world = self._world
-        name = world.rng.choice(world.profile.faults)
-        if getattr(self, name)():
-            world.counts[f"fault {name}"] += 1
-        world.schedule.after(world.profile.fault_every_ms * (0.3 + 1.4 * world.rng.random()), self.tick)
 
     # --- brokers ------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.groups.consumers import Consumer
 from tests.simulation.groups.coordinators import CoordinatorNode
+from tests.simulation.misfortune import Misfortune
 
 from headrace_coordinator.core.events import CommitAsked, GroupDeletionAsked, OffsetsDeletionAsked, OffsetToCommit
 from headrace_coordinator.core.values import Moment
@@ -16,22 +17,12 @@ if TYPE_CHECKING:
 CONTROLLER_NOTICES_MS = 300.0
 
 
-class Faults:
+class Faults(Misfortune):
     """The faults of one world; each says whether it happened."""
 
     def __init__(self, world: World) -> None:
+        super().__init__(world)
         self._world = world
-        self._on = True
-
-    def tick(self) -> None:
-        """One more."""
-        if not self._on:
-            return
-        world = self._world
-        name = world.rng.choice(world.profile.faults)
-        if getattr(self, name)():
-            world.counts[f"fault {name}"] += 1
-        world.schedule.after(world.profile.fault_every_ms * (0.3 + 1.4 * world.rng.random()), self.tick)
 
     # --- coordinators -----------------------------------------------------------------------------------------
 

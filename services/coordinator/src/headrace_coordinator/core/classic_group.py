@@ -36,7 +36,6 @@ from headrace_coordinator.core.effects import (
 from headrace_coordinator.core.events import ClassicHeartbeat, ClassicJoined, ClassicSynced, Left, StreamBroke
 from headrace_coordinator.core.records import ClassicRecord
 from headrace_coordinator.core.settings import GroupSettings
-from headrace_coordinator.core.streams import Bound
 from headrace_coordinator.core.values import ClassicAssignment, GroupProtocol, GroupState, Moment
 
 ClassicEvent = ClassicJoined | ClassicSynced | ClassicHeartbeat | Left | StreamBroke
@@ -340,20 +339,15 @@ class ClassicGroup(ClassicRounds):
 
     def _bind(self, member: ClassicMember, stream: int, at: Moment) -> bool:
         """Whether the member may speak over this stream; it is its only one from now on."""
-        before, other = self._streams.of(member.member_id), self._streams.member(stream)
-        bound = self._streams.bind(member.member_id, stream)
-        if bound is Bound.SAME:
-            return True
-        if bound is Bound.STALE:
-            self._out.append(CloseStream(self.group_id, stream))
-            return False
-        if before is not None:
-            self._out.append(CloseStream(self.group_id, before))
-        orphan = self.members.get(other or "")
+        taken = self._streams.take(member.member_id, stream)
+        if taken.closes is not None:
+            self._out.append(CloseStream(self.group_id, taken.closes))
+        orphan = self.members.get(taken.orphan or "")
         if orphan is not None:
             self._lost_stream(orphan, at)
-        self._heard(member, at)
-        return True
+        if taken.fresh:
+            self._heard(member, at)
+        return taken.speaks
 
     def _fence(self, old: ClassicMember, error: HeadraceError) -> None:
         stream = self._streams.of(old.member_id)

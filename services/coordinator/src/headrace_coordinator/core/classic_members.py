@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from headrace_common.core.errors import FencedInstanceId, HeadraceError, UnknownMemberId
+from headrace_common.core.errors import HeadraceError
+from headrace_coordinator.core.identity import identified
 from headrace_coordinator.core.records import ClassicMemberRecord
 from headrace_coordinator.core.values import ClassicAssignment, ClassicSubscription
 
@@ -106,13 +107,7 @@ class ClassicMembers:
 
     def identified(self, member_id: str, instance_id: str | None) -> ClassicMember | HeadraceError:
         """The member that speaks, or why it may not: it is not known, or another one has its instance id."""
-        holder = self.holder(instance_id)
-        if holder is not None and holder.member_id != member_id:
-            return FencedInstanceId(f"another member has taken group_instance_id {instance_id!r}; stop this one")
-        member = self._by_id.get(member_id)
-        if member is None or (instance_id is not None and holder is None):
-            return UnknownMemberId(f"the group has no member {member_id!r}; join again")
-        return member
+        return identified(self._by_id.get(member_id), self.holder(instance_id), member_id, instance_id)
 
     def add(self, member: ClassicMember) -> None:
         """A newcomer."""

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Final
 
 from headrace_common.core.errors import (
-    FencedInstanceId,
     FencedMemberEpoch,
     GroupMaxSizeReached,
     HeadraceError,
@@ -37,8 +36,8 @@ from headrace_coordinator.core.effects import (
     MemberDescription,
 )
 from headrace_coordinator.core.events import ConsumerHeartbeat, Left, StreamBroke
+from headrace_coordinator.core.identity import identified
 from headrace_coordinator.core.reconcile import AWAY, ConsumerMember
-from headrace_coordinator.core.streams import Bound
 from headrace_coordinator.core.targets import chosen_assignor
 from headrace_coordinator.core.values import (
     GroupProtocol,
@@ -320,30 +319,19 @@ class ConsumerGroup(ConsumerMoves):
     # --- who speaks -----------------------------------------------------------------------------------------
 
     def _identified(self, member_id: str, instance_id: str | None) -> ConsumerMember | HeadraceError:
-        holder = self._holder(instance_id)
-        if holder is not None and holder.member_id != member_id:
-            return FencedInstanceId(f"another member has taken group_instance_id {instance_id!r}; stop this one")
-        member = self.members.get(member_id)
-        if member is None or (instance_id is not None and holder is None):
-            return UnknownMemberId(f"the group has no member {member_id!r}; join again")
-        return member
+        return identified(self.members.get(member_id), self._holder(instance_id), member_id, instance_id)
 
     def _bind(self, member: ConsumerMember, stream: int, at: Moment) -> bool:
         """Whether the member may speak over this stream; it is its only one from now on."""
-        before, other = self.streams.of(member.member_id), self.streams.member(stream)
-        bound = self.streams.bind(member.member_id, stream)
-        if bound is Bound.SAME:
-            return True
-        if bound is Bound.STALE:
-            self._closing.append(CloseStream(self.group_id, stream))
-            return False
-        if before is not None:
-            self._closing.append(CloseStream(self.group_id, before))
-        orphan = self.members.get(other or "")
+        taken = self.streams.take(member.member_id, stream)
+        if taken.closes is not None:
+            self._closing.append(CloseStream(self.group_id, taken.closes))
+        orphan = self.members.get(taken.orphan or "")
         if orphan is not None:
             self._heard(orphan, at)
-        member.told = None
-        return True
+        if taken.fresh:
+            member.told = None
+        return taken.speaks
 
 
 def _ids(owned: tuple[TopicPartitions, ...]) -> frozenset[PartitionId]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from typing import NamedTuple
 
 
-class Bound(Enum):
-    """What came of binding a member to a stream."""
+class Taken(NamedTuple):
+    """What came of a member's speaking over a stream."""
 
-    SAME = auto()
-    NEW = auto()
-    STALE = auto()
-    """The member has a newer one."""
+    speaks: bool
+    """It may; else it has a newer stream."""
+    fresh: bool = False
+    """It had not spoken over this one before."""
+    closes: int | None = None
+    """The stream to close: the one it had before, or this one when it may not speak."""
+    orphan: str | None = None
+    """The member that had this stream, and has none now."""
 
 
 @dataclass(slots=True)
@@ -30,18 +34,17 @@ class Streams:
         """Whose stream that is."""
         return self._of_stream.get(stream)
 
-    def bind(self, member_id: str, stream: int) -> Bound:
+    def take(self, member_id: str, stream: int) -> Taken:
         """From now on this is the member's stream; whoever had it and what the member had before are separated."""
         present = self._of_member.get(member_id)
         if present == stream:
-            return Bound.SAME
+            return Taken(speaks=True)
         if present is not None and present > stream:
-            return Bound.STALE
-        self.drop(member_id)
-        self.end(stream)
+            return Taken(speaks=False, closes=stream)
+        taken = Taken(speaks=True, fresh=True, closes=self.drop(member_id), orphan=self.end(stream))
         self._of_member[member_id] = stream
         self._of_stream[stream] = member_id
-        return Bound.NEW
+        return taken
 
     def drop(self, member_id: str) -> int | None:
         """The member has none any more; returns the one it had."""
