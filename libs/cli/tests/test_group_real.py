@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,3 +141,17 @@ def test_consume_as_a_member_goes_on_where_the_group_was(cluster: LocalCluster) 
     assert consume("--exit-at-end").stdout == "", "all of it is committed"
     assert "headrace group reset" in consume("--from", "7", code=2).stderr
     assert "leave out" in consume("-p", "0", code=2).stderr
+
+
+def test_a_member_that_is_terminated_leaves_at_once(cluster: LocalCluster) -> None:
+    argv = ["consume", "flights", "-g", "ending", "--from", "beginning", "--bootstrap", cluster.bootstrap_servers[0]]
+    with subprocess.Popen([sys.executable, "-m", "headrace_cli", *argv], stdout=subprocess.PIPE) as member:
+        try:
+            assert member.stdout is not None
+            assert member.stdout.readline() == b"0\n", "it reads, so it is a member"
+            member.terminate()
+            assert member.wait(30) == 128 + signal.SIGTERM
+        finally:
+            member.kill()
+    with headrace.AdminClient(cluster.bootstrap_servers) as admin:
+        assert admin.describe_group("ending").members == (), "nobody waits for the grace of a broken stream"

@@ -28,7 +28,7 @@ def on_disk(path: Path, *suffixes: str) -> int:
 
 
 async def used(disk: RocksDisk) -> int:
-    """Bytes on the disk once RocksDB has deleted the blob files that it does not need any more: it says nothing then."""
+    """Bytes on the disk, once RocksDB has deleted the blob files that it does not need: it does that silently."""
     async with asyncio.timeout(20):
         while on_disk(disk.path, ".blob") > disk.logs._store.blob_bytes()[0]:
             await asyncio.sleep(0.01)
@@ -80,9 +80,7 @@ async def test_deleted_logs_give_space_back(rocks: RocksDisk) -> None:
     write(rocks, [DropLog(log) for log in gone])
     await rocks.logs.reclaim()
     await rocks.logs.reclaimed()
-    assert await used(rocks) < before * 0.9, (
-        "live blobs lie between dead ones: the oldest file goes, the rest as files age"
-    )
+    assert await used(rocks) < before * 0.9, "live blobs lie between dead ones: the rest goes as files age"
     assert await rocks.logs.read(writers[2].log, writers[2].rows) == list(writers[2].batches.values())
     await rocks.logs.lower_evidence([(writers[2].log, Offset(0), -1)])
     write(rocks, [DropLog(writers[2].log)])

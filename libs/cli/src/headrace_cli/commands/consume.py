@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -104,6 +105,7 @@ def _as_member(
 ) -> None:
     """Each record is printed before it is committed, so a kill repeats some and loses none."""
     out = sys.stdout.buffer
+    signal.signal(signal.SIGTERM, _terminated)
     left = count
     ends: dict[TopicPartition, int] = {}
     with session.consumer(topic, group_id=group, auto_offset_reset=reset, enable_auto_commit=False) as consumer:
@@ -120,6 +122,11 @@ def _as_member(
                 ends.update(consumer.end_offsets(held - ends.keys()))
                 if held and all(consumer.position(p) >= ends[p] for p in held):
                     break
+
+
+def _terminated(*_: object) -> None:
+    """Ends the command in order, so that the member leaves its group and others take over at once."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _assign(consumer: Consumer, topic: str, wanted: list[int] | None) -> list[TopicPartition]:
