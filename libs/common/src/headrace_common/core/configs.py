@@ -217,6 +217,30 @@ BROKER_SETTINGS: Final = _table(
         "How long a follower may be behind before it leaves the ISR, in ms.",
         low=100,
     ),
+    Setting(
+        "transaction.state.log.min.isr",
+        Type.INT,
+        "2",
+        "min.insync.replicas of __transaction_state when it is made; in force at most its replicas.",
+        low=1,
+        high=32,
+    ),
+    Setting(
+        "transaction.state.log.num.partitions",
+        Type.INT,
+        "50",
+        "Partitions of __transaction_state when it is made; they never change afterwards.",
+        low=1,
+        high=1_000,
+    ),
+    Setting(
+        "transaction.state.log.replication.factor",
+        Type.INT,
+        "3",
+        "Replicas of __transaction_state, at most the brokers there are; it gets more when brokers join.",
+        low=1,
+        high=32,
+    ),
 )
 
 # A topic setting that is not set on the topic takes this broker setting when that is set.

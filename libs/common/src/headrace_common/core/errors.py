@@ -65,6 +65,10 @@ class ErrorCode(IntEnum):
     POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
     NON_EMPTY_GROUP = 68
@@ -83,6 +87,7 @@ class ErrorCode(IntEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
@@ -90,17 +95,21 @@ class ErrorCode(IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_TOPIC_ID = 103
     INCONSISTENT_CLUSTER_ID = 104
+    TRANSACTIONAL_ID_NOT_FOUND = 105
     INELIGIBLE_REPLICA = 107
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
     UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
+    TRANSACTION_ABORTABLE = 120
     INVALID_REGULAR_EXPRESSION = 128
     DISK_FULL = 1000
     REPLICA_DAMAGED = 1001
     METADATA_UNAVAILABLE = 1002
     OVERLOADED = 1003
     FENCED_WRITER = 1004
+    TXN_VERDICT_UNKNOWN = 1005
+    FENCED_OWNER = 1006
 
     @property
     def retriable(self) -> bool:
@@ -122,6 +131,7 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.UNRELEASED_INSTANCE_ID,
         ErrorCode.NOT_ENOUGH_REPLICAS,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -621,6 +631,60 @@ class StaleMemberEpoch(Fenced):
     """The member has a newer epoch by now; commit with that."""
 
     code = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class InvalidTxnState(Rejected):
+    """The transaction is not in a state in which this is possible."""
+
+    code = ErrorCode.INVALID_TXN_STATE
+
+
+class InvalidTransactionTimeout(Rejected):
+    """The transaction timeout is longer than transaction.max.timeout.ms, or not positive."""
+
+    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+
+
+class TransactionalIdNotFound(NotFound):
+    """The coordinator does not know this transactional id."""
+
+    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+class ConcurrentTransactions(Busy):
+    """The end of the transaction before is still being written; try again in a moment."""
+
+    code = ErrorCode.CONCURRENT_TRANSACTIONS
+
+
+class TransactionAbortable(Conflict):
+    """The transaction cannot be committed any more; abort it, then begin the next."""
+
+    code = ErrorCode.TRANSACTION_ABORTABLE
+
+
+class TxnVerdictUnknown(Conflict):
+    """The prepared transaction was decided too long ago, or never existed; what became of it is not known here."""
+
+    code = ErrorCode.TXN_VERDICT_UNKNOWN
+
+
+class ProducerFenced(Fenced):
+    """A newer producer has this transactional id; this one has to end."""
+
+    code = ErrorCode.PRODUCER_FENCED
+
+
+class InvalidProducerIdMapping(Fenced):
+    """The transactional id does not have this producer id, or expired; a new producer has to begin."""
+
+    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+class FencedOwner(Fenced):
+    """The owner of these transactional ids has a newer epoch, or has decided a later unit."""
+
+    code = ErrorCode.FENCED_OWNER
 
 
 class FencedWriter(Fenced):

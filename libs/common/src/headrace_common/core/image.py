@@ -120,9 +120,12 @@ class ShardKind(Enum):
     """Which internal topic a shard is a partition of; the value is its name in keys."""
 
     GROUPS = "groups"
+    TRANSACTIONS = "transactions"
 
 
-INTERNAL_TOPICS: Final[Mapping[ShardKind, str]] = MappingProxyType({ShardKind.GROUPS: "__consumer_offsets"})
+INTERNAL_TOPICS: Final[Mapping[ShardKind, str]] = MappingProxyType(
+    {ShardKind.GROUPS: "__consumer_offsets", ShardKind.TRANSACTIONS: "__transaction_state"}
+)
 
 
 class ShardKey(NamedTuple):

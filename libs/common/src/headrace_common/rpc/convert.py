@@ -36,7 +36,10 @@ _TO_PROTO_ROLE: Final[Mapping[Role, pb.NodeRole.ValueType]] = {
 }
 _FROM_PROTO_ROLE: Final[Mapping[int, Role]] = {number: role for role, number in _TO_PROTO_ROLE.items()}
 
-_TO_PROTO_SHARD_KIND: Final[Mapping[ShardKind, pb.ShardKind.ValueType]] = {ShardKind.GROUPS: pb.GROUPS}
+_TO_PROTO_SHARD_KIND: Final[Mapping[ShardKind, pb.ShardKind.ValueType]] = {
+    ShardKind.GROUPS: pb.GROUPS,
+    ShardKind.TRANSACTIONS: pb.TRANSACTIONS,
+}
 _FROM_PROTO_SHARD_KIND: Final[Mapping[int, ShardKind]] = {n: kind for kind, n in _TO_PROTO_SHARD_KIND.items()}
 
 _ID_BYTES: Final = 16

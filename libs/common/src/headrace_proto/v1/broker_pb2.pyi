@@ -21,6 +21,25 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _IsolationLevel:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IsolationLevelEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IsolationLevel.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    READ_UNCOMMITTED: _IsolationLevel.ValueType  # 0
+    """All that is committed to the log, whatever its transaction comes to."""
+    READ_COMMITTED: _IsolationLevel.ValueType  # 1
+    """Only below the last stable offset; what aborted transactions wrote comes too, and is named beside it."""
+
+class IsolationLevel(_IsolationLevel, metaclass=_IsolationLevelEnumTypeWrapper): ...
+
+READ_UNCOMMITTED: IsolationLevel.ValueType  # 0
+"""All that is committed to the log, whatever its transaction comes to."""
+READ_COMMITTED: IsolationLevel.ValueType  # 1
+"""Only below the last stable offset; what aborted transactions wrote comes too, and is named beside it."""
+Global___IsolationLevel: _TypeAlias = IsolationLevel  # noqa: Y015
+
 class _LogState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -55,10 +74,12 @@ class _CoordinatorType:
 class _CoordinatorTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CoordinatorType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     GROUP: _CoordinatorType.ValueType  # 0
+    TRANSACTION: _CoordinatorType.ValueType  # 1
 
 class CoordinatorType(_CoordinatorType, metaclass=_CoordinatorTypeEnumTypeWrapper): ...
 
 GROUP: CoordinatorType.ValueType  # 0
+TRANSACTION: CoordinatorType.ValueType  # 1
 Global___CoordinatorType: _TypeAlias = CoordinatorType  # noqa: Y015
 
 @_typing.final
@@ -69,12 +90,17 @@ class ProduceRequest(_message.Message):
     ACKS_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.int
     """Chosen by the client, unique on its stream."""
     acks: _builtins.int
     """-1: all in-sync replicas, 1: the leader alone, 0: no answer. Others: INVALID_REQUIRED_ACKS."""
     timeout_ms: _builtins.int
     """How long the broker may wait for replicas, in ms; 1 to 2147483647."""
+    transactional_id: _builtins.str
+    """Present: all batches are of this id's transaction, and have the transactional bit. The leader enrols its partition
+    with the transaction's coordinator before it appends the first batch of a transaction.
+    """
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducePartition]:
         """At most one entry per partition. 1 to 10000 entries."""
@@ -86,12 +112,15 @@ class ProduceRequest(_message.Message):
         acks: _builtins.int = ...,
         timeout_ms: _builtins.int = ...,
         partitions: _abc.Iterable[Global___ProducePartition] | None = ...,
+        transactional_id: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "transactional_id", b"transactional_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acks", b"acks", "correlation_id", b"correlation_id", "partitions", b"partitions", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "acks", b"acks", "correlation_id", b"correlation_id", "partitions", b"partitions", "timeout_ms", b"timeout_ms", "transactional_id", b"transactional_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__transactional_id: _TypeAlias = _typing.Literal["transactional_id"]  # noqa: Y015
+    _WhichOneofArgType__transactional_id: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__transactional_id) -> _WhichOneofReturnType__transactional_id | None: ...
 
 Global___ProduceRequest: _TypeAlias = ProduceRequest  # noqa: Y015
 
@@ -263,6 +292,7 @@ class FetchRequest(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     RACK_FIELD_NUMBER: _builtins.int
+    ISOLATION_LEVEL_FIELD_NUMBER: _builtins.int
     correlation_id: _builtins.int
     min_bytes: _builtins.int
     """Answer when this many bytes are there, or max_wait_ms has passed. 0: at once."""
@@ -274,6 +304,7 @@ class FetchRequest(_message.Message):
     """The client's rack. Absent: only leaders answer. Present: a follower answers too, up to the high watermark that it
     knows, and a leader names an in-sync replica of that rack, if there is one, instead of sending records.
     """
+    isolation_level: Global___IsolationLevel.ValueType
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FetchPartition]:
         """Read in this order until max_bytes is reached. 1 to 10000 entries, each partition once."""
@@ -287,16 +318,46 @@ class FetchRequest(_message.Message):
         max_bytes: _builtins.int = ...,
         partitions: _abc.Iterable[Global___FetchPartition] | None = ...,
         rack: _builtins.str | None = ...,
+        isolation_level: Global___IsolationLevel.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "correlation_id", b"correlation_id", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "rack", b"rack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "correlation_id", b"correlation_id", "isolation_level", b"isolation_level", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "rack", b"rack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
 
 Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class AbortedTransaction(_message.Message):
+    """What an aborted transaction wrote into one partition: the batches of this producer from `first_offset` up to
+    `last_offset`, where its abort marker is. Another transaction of the same producer never lies within.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    LAST_OFFSET_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    first_offset: _builtins.int
+    last_offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        last_offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "last_offset", b"last_offset", "producer_id", b"producer_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortedTransaction: _TypeAlias = AbortedTransaction  # noqa: Y015
 
 @_typing.final
 class FetchPartition(_message.Message):
@@ -427,6 +488,7 @@ class FetchPartitionResult(_message.Message):
     LEADER_FIELD_NUMBER: _builtins.int
     DIVERGING_FIELD_NUMBER: _builtins.int
     PREFERRED_REPLICA_FIELD_NUMBER: _builtins.int
+    ABORTED_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     error: _errors_pb2.ErrorCode.ValueType
@@ -448,6 +510,10 @@ class FetchPartitionResult(_message.Message):
     def diverging(self) -> Global___EpochEnd:
         """What the client read last is not in this log: an unclean election lost it. No batches come."""
 
+    @_builtins.property
+    def aborted(self) -> _containers.RepeatedCompositeFieldContainer[Global___AbortedTransaction]:
+        """READ_COMMITTED: aborted transactions that overlap `batches`, ascending by last_offset. Readers drop those batches."""
+
     def __init__(
         self,
         *,
@@ -462,10 +528,11 @@ class FetchPartitionResult(_message.Message):
         leader: Global___LeaderHint | None = ...,
         diverging: Global___EpochEnd | None = ...,
         preferred_replica: _builtins.int | None = ...,
+        aborted: _abc.Iterable[Global___AbortedTransaction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_leader", b"_leader", "_message", b"_message", "_preferred_replica", b"_preferred_replica", "diverging", b"diverging", "leader", b"leader", "message", b"message", "preferred_replica", b"preferred_replica"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_leader", b"_leader", "_message", b"_message", "_preferred_replica", b"_preferred_replica", "batches", b"batches", "diverging", b"diverging", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader", b"leader", "log_start_offset", b"log_start_offset", "message", b"message", "partition", b"partition", "preferred_replica", b"preferred_replica", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_leader", b"_leader", "_message", b"_message", "_preferred_replica", b"_preferred_replica", "aborted", b"aborted", "batches", b"batches", "diverging", b"diverging", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader", b"leader", "log_start_offset", b"log_start_offset", "message", b"message", "partition", b"partition", "preferred_replica", b"preferred_replica", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__diverging: _TypeAlias = _typing.Literal["diverging"]  # noqa: Y015
     _WhichOneofArgType__diverging: _TypeAlias = _typing.Literal["_diverging", b"_diverging"]  # noqa: Y015
@@ -774,8 +841,11 @@ class ListOffsetsRequest(_message.Message):
 
     PARTITIONS_FIELD_NUMBER: _builtins.int
     MAX_WAIT_MS_FIELD_NUMBER: _builtins.int
+    ISOLATION_LEVEL_FIELD_NUMBER: _builtins.int
     max_wait_ms: _builtins.int
     """With wait_above: answer as soon as one partition qualifies, or after this time. 0 to 300000, in ms."""
+    isolation_level: Global___IsolationLevel.ValueType
+    """READ_COMMITTED: the end (-1) is the last stable offset, and times and the newest record are looked for below it."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListOffsetsPartition]:
         """1 to 10000 entries."""
@@ -785,10 +855,11 @@ class ListOffsetsRequest(_message.Message):
         *,
         partitions: _abc.Iterable[Global___ListOffsetsPartition] | None = ...,
         max_wait_ms: _builtins.int = ...,
+        isolation_level: Global___IsolationLevel.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_wait_ms", b"max_wait_ms", "partitions", b"partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["isolation_level", b"isolation_level", "max_wait_ms", b"max_wait_ms", "partitions", b"partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1357,6 +1428,135 @@ class SegmentDescription(_message.Message):
 Global___SegmentDescription: _TypeAlias = SegmentDescription  # noqa: Y015
 
 @_typing.final
+class DescribeProducersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    OPEN_ONLY_FIELD_NUMBER: _builtins.int
+    open_only: _builtins.bool
+    """True: only producers with an open transaction."""
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowedPartition]:
+        """1 to 10000."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___FollowedPartition] | None = ...,
+        open_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["open_only", b"open_only", "partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeProducersRequest: _TypeAlias = DescribeProducersRequest  # noqa: Y015
+
+@_typing.final
+class DescribeProducersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartitionProducers]:
+        """One per entry of the request, in its order."""
+
+    def __init__(
+        self,
+        *,
+        partitions: _abc.Iterable[Global___PartitionProducers] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeProducersResponse: _TypeAlias = DescribeProducersResponse  # noqa: Y015
+
+@_typing.final
+class PartitionProducers(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
+    LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
+    PRODUCERS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    error: _errors_pb2.ErrorCode.ValueType
+    message: _builtins.str
+    high_watermark: _builtins.int
+    last_stable_offset: _builtins.int
+    more: _builtins.bool
+    @_builtins.property
+    def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerState]:
+        """Ascending by the start of their open transaction, then by producer id; at most 1000, `more` says that there are."""
+
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        error: _errors_pb2.ErrorCode.ValueType = ...,
+        message: _builtins.str | None = ...,
+        high_watermark: _builtins.int = ...,
+        last_stable_offset: _builtins.int = ...,
+        producers: _abc.Iterable[Global___ProducerState] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_message", b"_message", "error", b"error", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "message", b"message", "more", b"more", "partition", b"partition", "producers", b"producers", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__message: _TypeAlias = _typing.Literal["message"]  # noqa: Y015
+    _WhichOneofArgType__message: _TypeAlias = _typing.Literal["_message", b"_message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message) -> _WhichOneofReturnType__message | None: ...
+
+Global___PartitionProducers: _TypeAlias = PartitionProducers  # noqa: Y015
+
+@_typing.final
+class ProducerState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
+    LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_START_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    last_sequence: _builtins.int
+    """Of the last record in this epoch; -1: none yet."""
+    last_timestamp_ms: _builtins.int
+    """The broker's clock when it last wrote, in ms."""
+    transaction_start: _builtins.int
+    """First offset of its open transaction. Absent: none is open."""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        last_sequence: _builtins.int = ...,
+        last_timestamp_ms: _builtins.int = ...,
+        transaction_start: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_transaction_start", b"_transaction_start", "transaction_start", b"transaction_start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transaction_start", b"_transaction_start", "last_sequence", b"last_sequence", "last_timestamp_ms", b"last_timestamp_ms", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transaction_start", b"transaction_start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__transaction_start: _TypeAlias = _typing.Literal["transaction_start"]  # noqa: Y015
+    _WhichOneofArgType__transaction_start: _TypeAlias = _typing.Literal["_transaction_start", b"_transaction_start"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__transaction_start) -> _WhichOneofReturnType__transaction_start | None: ...
+
+Global___ProducerState: _TypeAlias = ProducerState  # noqa: Y015
+
+@_typing.final
 class FindCoordinatorRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1365,7 +1565,7 @@ class FindCoordinatorRequest(_message.Message):
     type: Global___CoordinatorType.ValueType
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Group ids; 1 to 1000."""
+        """Group ids, or transactional ids or owners of units; 1 to 1000."""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from headrace_proto.v1 import broker_pb2 as headrace__proto_dot_v1_dot_broker__pb2
+from headrace_proto.v1 import transaction_pb2 as headrace__proto_dot_v1_dot_transaction__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -85,6 +86,16 @@ class BrokerStub:
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorResponse.FromString,
                 _registered_method=True)
+        self.WriteTxnMarkers = channel.unary_unary(
+                '/headrace.v1.Broker/WriteTxnMarkers',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
+                _registered_method=True)
+        self.DescribeProducers = channel.unary_unary(
+                '/headrace.v1.Broker/DescribeProducers',
+                request_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersResponse.FromString,
+                _registered_method=True)
         self.Identify = channel.unary_unary(
                 '/headrace.v1.Broker/Identify',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.SerializeToString,
@@ -164,8 +175,23 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FindCoordinator(self, request, context):
-        """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+        """Which coordinator serves a consumer group or a transactional id. Makes the internal topic when it is first needed; until a coordinator
         has the shard the answer is COORDINATOR_NOT_AVAILABLE.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteTxnMarkers(self, request, context):
+        """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
+        operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeProducers(self, request, context):
+        """Producers that partitions of this broker know, with their open transactions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -230,6 +256,16 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.FindCoordinator,
                     request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorResponse.SerializeToString,
+            ),
+            'WriteTxnMarkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteTxnMarkers,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.SerializeToString,
+            ),
+            'DescribeProducers': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeProducers,
+                    request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersResponse.SerializeToString,
             ),
             'Identify': grpc.unary_unary_rpc_method_handler(
                     servicer.Identify,
@@ -508,6 +544,60 @@ class Broker:
             '/headrace.v1.Broker/FindCoordinator',
             headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorRequest.SerializeToString,
             headrace__proto_dot_v1_dot_broker__pb2.FindCoordinatorResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteTxnMarkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Broker/WriteTxnMarkers',
+            headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeProducers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Broker/DescribeProducers',
+            headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersResponse.FromString,
             options,
             channel_credentials,
             insecure,

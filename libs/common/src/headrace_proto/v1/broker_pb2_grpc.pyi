@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
+from headrace_proto.v1 import transaction_pb2 as _transaction_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -58,9 +59,15 @@ class BrokerStub:
     LogEnds: _grpc.UnaryUnaryMultiCallable[_broker_pb2.LogEndsRequest, _broker_pb2.LogEndsResponse]
     """Where logs end, for the election after all replicas died."""
     FindCoordinator: _grpc.UnaryUnaryMultiCallable[_broker_pb2.FindCoordinatorRequest, _broker_pb2.FindCoordinatorResponse]
-    """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+    """Which coordinator serves a consumer group or a transactional id. Makes the internal topic when it is first needed; until a coordinator
     has the shard the answer is COORDINATOR_NOT_AVAILABLE.
     """
+    WriteTxnMarkers: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.WriteTxnMarkersRequest, _transaction_pb2.WriteTxnMarkersResponse]
+    """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
+    operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
+    """
+    DescribeProducers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]
+    """Producers that partitions of this broker know, with their open transactions."""
     Identify: _grpc.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -94,9 +101,15 @@ class BrokerAsyncStub(BrokerStub):
     LogEnds: _aio.UnaryUnaryMultiCallable[_broker_pb2.LogEndsRequest, _broker_pb2.LogEndsResponse]  # type: ignore[assignment]
     """Where logs end, for the election after all replicas died."""
     FindCoordinator: _aio.UnaryUnaryMultiCallable[_broker_pb2.FindCoordinatorRequest, _broker_pb2.FindCoordinatorResponse]  # type: ignore[assignment]
-    """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+    """Which coordinator serves a consumer group or a transactional id. Makes the internal topic when it is first needed; until a coordinator
     has the shard the answer is COORDINATOR_NOT_AVAILABLE.
     """
+    WriteTxnMarkers: _aio.UnaryUnaryMultiCallable[_transaction_pb2.WriteTxnMarkersRequest, _transaction_pb2.WriteTxnMarkersResponse]  # type: ignore[assignment]
+    """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
+    operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
+    """
+    DescribeProducers: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]  # type: ignore[assignment]
+    """Producers that partitions of this broker know, with their open transactions."""
     Identify: _aio.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]  # type: ignore[assignment]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -187,9 +200,27 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         request: _broker_pb2.FindCoordinatorRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.FindCoordinatorResponse, _abc.Awaitable[_broker_pb2.FindCoordinatorResponse]]:
-        """Which coordinator serves a consumer group. Makes the internal topic when it is first needed; until a coordinator
+        """Which coordinator serves a consumer group or a transactional id. Makes the internal topic when it is first needed; until a coordinator
         has the shard the answer is COORDINATOR_NOT_AVAILABLE.
         """
+
+    @_abc_1.abstractmethod
+    def WriteTxnMarkers(
+        self,
+        request: _transaction_pb2.WriteTxnMarkersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_transaction_pb2.WriteTxnMarkersResponse, _abc.Awaitable[_transaction_pb2.WriteTxnMarkersResponse]]:
+        """Write the ends of transactions into partitions that this broker leads. Sent by transaction coordinators, and by
+        operators to end a transaction that no coordinator knows. Answered when each marker is committed or refused.
+        """
+
+    @_abc_1.abstractmethod
+    def DescribeProducers(
+        self,
+        request: _broker_pb2.DescribeProducersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_broker_pb2.DescribeProducersResponse, _abc.Awaitable[_broker_pb2.DescribeProducersResponse]]:
+        """Producers that partitions of this broker know, with their open transactions."""
 
     @_abc_1.abstractmethod
     def Identify(

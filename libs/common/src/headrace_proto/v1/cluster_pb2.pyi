@@ -53,12 +53,16 @@ class _ShardKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardKind.V
     SHARD_KIND_UNSPECIFIED: _ShardKind.ValueType  # 0
     GROUPS: _ShardKind.ValueType  # 1
     """Of __consumer_offsets."""
+    TRANSACTIONS: _ShardKind.ValueType  # 2
+    """Of __transaction_state."""
 
 class ShardKind(_ShardKind, metaclass=_ShardKindEnumTypeWrapper): ...
 
 SHARD_KIND_UNSPECIFIED: ShardKind.ValueType  # 0
 GROUPS: ShardKind.ValueType  # 1
 """Of __consumer_offsets."""
+TRANSACTIONS: ShardKind.ValueType  # 2
+"""Of __transaction_state."""
 Global___ShardKind: _TypeAlias = ShardKind  # noqa: Y015
 
 @_typing.final

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from headrace_proto.v1 import coordinator_pb2 as headrace__proto_dot_v1_dot_coordinator__pb2
+from headrace_proto.v1 import transaction_pb2 as headrace__proto_dot_v1_dot_transaction__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -46,6 +47,16 @@ class CoordinatorStub:
                 '/headrace.v1.Coordinator/CommitOffsets',
                 request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
+        self.TxnOffsetCommit = channel.unary_unary(
+                '/headrace.v1.Coordinator/TxnOffsetCommit',
+                request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.TxnOffsetCommitRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsResponse.FromString,
+                _registered_method=True)
+        self.WriteTxnMarkers = channel.unary_unary(
+                '/headrace.v1.Coordinator/WriteTxnMarkers',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
                 _registered_method=True)
         self.FetchOffsets = channel.unary_unary(
                 '/headrace.v1.Coordinator/FetchOffsets',
@@ -97,6 +108,22 @@ class CoordinatorServicer:
 
     def CommitOffsets(self, request, context):
         """Commit positions of a group; each partition succeeds or fails by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TxnOffsetCommit(self, request, context):
+        """Positions that are committed if and when a transaction is (KIP-447). The group's shard is enrolled with the
+        transaction's coordinator before the first of them is taken.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WriteTxnMarkers(self, request, context):
+        """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
+        The partitions named are those of __consumer_offsets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -155,6 +182,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.CommitOffsets,
                     request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsResponse.SerializeToString,
+            ),
+            'TxnOffsetCommit': grpc.unary_unary_rpc_method_handler(
+                    servicer.TxnOffsetCommit,
+                    request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.TxnOffsetCommitRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsResponse.SerializeToString,
+            ),
+            'WriteTxnMarkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.WriteTxnMarkers,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.SerializeToString,
             ),
             'FetchOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchOffsets,
@@ -244,6 +281,60 @@ class Coordinator:
             '/headrace.v1.Coordinator/CommitOffsets',
             headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsRequest.SerializeToString,
             headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TxnOffsetCommit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Coordinator/TxnOffsetCommit',
+            headrace__proto_dot_v1_dot_coordinator__pb2.TxnOffsetCommitRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_coordinator__pb2.CommitOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WriteTxnMarkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Coordinator/WriteTxnMarkers',
+            headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.WriteTxnMarkersResponse.FromString,
             options,
             channel_credentials,
             insecure,

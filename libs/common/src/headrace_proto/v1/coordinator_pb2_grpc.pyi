@@ -6,6 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
+from headrace_proto.v1 import transaction_pb2 as _transaction_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -44,6 +45,14 @@ class CoordinatorStub:
     """
     CommitOffsets: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.CommitOffsetsRequest, _coordinator_pb2.CommitOffsetsResponse]
     """Commit positions of a group; each partition succeeds or fails by itself."""
+    TxnOffsetCommit: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.TxnOffsetCommitRequest, _coordinator_pb2.CommitOffsetsResponse]
+    """Positions that are committed if and when a transaction is (KIP-447). The group's shard is enrolled with the
+    transaction's coordinator before the first of them is taken.
+    """
+    WriteTxnMarkers: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.WriteTxnMarkersRequest, _transaction_pb2.WriteTxnMarkersResponse]
+    """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
+    The partitions named are those of __consumer_offsets.
+    """
     FetchOffsets: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.FetchOffsetsRequest, _coordinator_pb2.FetchOffsetsResponse]
     """Committed positions."""
     ListGroups: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.ListGroupsRequest, _coordinator_pb2.ListGroupsResponse]
@@ -72,6 +81,14 @@ class CoordinatorAsyncStub(CoordinatorStub):
     """
     CommitOffsets: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.CommitOffsetsRequest, _coordinator_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
     """Commit positions of a group; each partition succeeds or fails by itself."""
+    TxnOffsetCommit: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.TxnOffsetCommitRequest, _coordinator_pb2.CommitOffsetsResponse]  # type: ignore[assignment]
+    """Positions that are committed if and when a transaction is (KIP-447). The group's shard is enrolled with the
+    transaction's coordinator before the first of them is taken.
+    """
+    WriteTxnMarkers: _aio.UnaryUnaryMultiCallable[_transaction_pb2.WriteTxnMarkersRequest, _transaction_pb2.WriteTxnMarkersResponse]  # type: ignore[assignment]
+    """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
+    The partitions named are those of __consumer_offsets.
+    """
     FetchOffsets: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.FetchOffsetsRequest, _coordinator_pb2.FetchOffsetsResponse]  # type: ignore[assignment]
     """Committed positions."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.ListGroupsRequest, _coordinator_pb2.ListGroupsResponse]  # type: ignore[assignment]
@@ -109,6 +126,26 @@ class CoordinatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.CommitOffsetsResponse, _abc.Awaitable[_coordinator_pb2.CommitOffsetsResponse]]:
         """Commit positions of a group; each partition succeeds or fails by itself."""
+
+    @_abc_1.abstractmethod
+    def TxnOffsetCommit(
+        self,
+        request: _coordinator_pb2.TxnOffsetCommitRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_coordinator_pb2.CommitOffsetsResponse, _abc.Awaitable[_coordinator_pb2.CommitOffsetsResponse]]:
+        """Positions that are committed if and when a transaction is (KIP-447). The group's shard is enrolled with the
+        transaction's coordinator before the first of them is taken.
+        """
+
+    @_abc_1.abstractmethod
+    def WriteTxnMarkers(
+        self,
+        request: _transaction_pb2.WriteTxnMarkersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_transaction_pb2.WriteTxnMarkersResponse, _abc.Awaitable[_transaction_pb2.WriteTxnMarkersResponse]]:
+        """Ends of transactions for shards of groups: pending positions are applied or dropped. Answered when that is durable.
+        The partitions named are those of __consumer_offsets.
+        """
 
     @_abc_1.abstractmethod
     def FetchOffsets(

@@ -65,6 +65,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     POLICY_VIOLATION: _ErrorCode.ValueType  # 44
     OUT_OF_ORDER_SEQUENCE_NUMBER: _ErrorCode.ValueType  # 45
     INVALID_PRODUCER_EPOCH: _ErrorCode.ValueType  # 47
+    INVALID_TXN_STATE: _ErrorCode.ValueType  # 48
+    INVALID_PRODUCER_ID_MAPPING: _ErrorCode.ValueType  # 49
+    INVALID_TRANSACTION_TIMEOUT: _ErrorCode.ValueType  # 50
+    CONCURRENT_TRANSACTIONS: _ErrorCode.ValueType  # 51
     KAFKA_STORAGE_ERROR: _ErrorCode.ValueType  # 56
     UNKNOWN_PRODUCER_ID: _ErrorCode.ValueType  # 59
     NON_EMPTY_GROUP: _ErrorCode.ValueType  # 68
@@ -83,6 +87,7 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     GROUP_SUBSCRIBED_TO_TOPIC: _ErrorCode.ValueType  # 86
     INVALID_RECORD: _ErrorCode.ValueType  # 87
     UNSTABLE_OFFSET_COMMIT: _ErrorCode.ValueType  # 88
+    PRODUCER_FENCED: _ErrorCode.ValueType  # 90
     RESOURCE_NOT_FOUND: _ErrorCode.ValueType  # 91
     INVALID_UPDATE_VERSION: _ErrorCode.ValueType  # 95
     UNKNOWN_TOPIC_ID: _ErrorCode.ValueType  # 100
@@ -90,11 +95,13 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     BROKER_ID_NOT_REGISTERED: _ErrorCode.ValueType  # 102
     INCONSISTENT_TOPIC_ID: _ErrorCode.ValueType  # 103
     INCONSISTENT_CLUSTER_ID: _ErrorCode.ValueType  # 104
+    TRANSACTIONAL_ID_NOT_FOUND: _ErrorCode.ValueType  # 105
     INELIGIBLE_REPLICA: _ErrorCode.ValueType  # 107
     FENCED_MEMBER_EPOCH: _ErrorCode.ValueType  # 110
     UNRELEASED_INSTANCE_ID: _ErrorCode.ValueType  # 111
     UNSUPPORTED_ASSIGNOR: _ErrorCode.ValueType  # 112
     STALE_MEMBER_EPOCH: _ErrorCode.ValueType  # 113
+    TRANSACTION_ABORTABLE: _ErrorCode.ValueType  # 120
     INVALID_REGULAR_EXPRESSION: _ErrorCode.ValueType  # 128
     DISK_FULL: _ErrorCode.ValueType  # 1000
     """The broker's disk is below its reserve; appends resume when there is space."""
@@ -106,6 +113,10 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     """The server's queue is full; wait for the time the text names and try again."""
     FENCED_WRITER: _ErrorCode.ValueType  # 1004
     """The partition has another fencing token than the append: a newer writer has taken over, or none was set."""
+    TXN_VERDICT_UNKNOWN: _ErrorCode.ValueType  # 1005
+    """A prepared transaction was decided too long ago, or never prepared: what became of it is not known any more."""
+    FENCED_OWNER: _ErrorCode.ValueType  # 1006
+    """The owner of a unit of transactions has a newer epoch, or has decided a later unit."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """What went wrong, under Kafka's names and Kafka's numbers. Numbers from 1000 on are Headrace's own.
@@ -154,6 +165,10 @@ INVALID_REQUEST: ErrorCode.ValueType  # 42
 POLICY_VIOLATION: ErrorCode.ValueType  # 44
 OUT_OF_ORDER_SEQUENCE_NUMBER: ErrorCode.ValueType  # 45
 INVALID_PRODUCER_EPOCH: ErrorCode.ValueType  # 47
+INVALID_TXN_STATE: ErrorCode.ValueType  # 48
+INVALID_PRODUCER_ID_MAPPING: ErrorCode.ValueType  # 49
+INVALID_TRANSACTION_TIMEOUT: ErrorCode.ValueType  # 50
+CONCURRENT_TRANSACTIONS: ErrorCode.ValueType  # 51
 KAFKA_STORAGE_ERROR: ErrorCode.ValueType  # 56
 UNKNOWN_PRODUCER_ID: ErrorCode.ValueType  # 59
 NON_EMPTY_GROUP: ErrorCode.ValueType  # 68
@@ -172,6 +187,7 @@ NO_REASSIGNMENT_IN_PROGRESS: ErrorCode.ValueType  # 85
 GROUP_SUBSCRIBED_TO_TOPIC: ErrorCode.ValueType  # 86
 INVALID_RECORD: ErrorCode.ValueType  # 87
 UNSTABLE_OFFSET_COMMIT: ErrorCode.ValueType  # 88
+PRODUCER_FENCED: ErrorCode.ValueType  # 90
 RESOURCE_NOT_FOUND: ErrorCode.ValueType  # 91
 INVALID_UPDATE_VERSION: ErrorCode.ValueType  # 95
 UNKNOWN_TOPIC_ID: ErrorCode.ValueType  # 100
@@ -179,11 +195,13 @@ DUPLICATE_BROKER_REGISTRATION: ErrorCode.ValueType  # 101
 BROKER_ID_NOT_REGISTERED: ErrorCode.ValueType  # 102
 INCONSISTENT_TOPIC_ID: ErrorCode.ValueType  # 103
 INCONSISTENT_CLUSTER_ID: ErrorCode.ValueType  # 104
+TRANSACTIONAL_ID_NOT_FOUND: ErrorCode.ValueType  # 105
 INELIGIBLE_REPLICA: ErrorCode.ValueType  # 107
 FENCED_MEMBER_EPOCH: ErrorCode.ValueType  # 110
 UNRELEASED_INSTANCE_ID: ErrorCode.ValueType  # 111
 UNSUPPORTED_ASSIGNOR: ErrorCode.ValueType  # 112
 STALE_MEMBER_EPOCH: ErrorCode.ValueType  # 113
+TRANSACTION_ABORTABLE: ErrorCode.ValueType  # 120
 INVALID_REGULAR_EXPRESSION: ErrorCode.ValueType  # 128
 DISK_FULL: ErrorCode.ValueType  # 1000
 """The broker's disk is below its reserve; appends resume when there is space."""
@@ -195,6 +213,10 @@ OVERLOADED: ErrorCode.ValueType  # 1003
 """The server's queue is full; wait for the time the text names and try again."""
 FENCED_WRITER: ErrorCode.ValueType  # 1004
 """The partition has another fencing token than the append: a newer writer has taken over, or none was set."""
+TXN_VERDICT_UNKNOWN: ErrorCode.ValueType  # 1005
+"""A prepared transaction was decided too long ago, or never prepared: what became of it is not known any more."""
+FENCED_OWNER: ErrorCode.ValueType  # 1006
+"""The owner of a unit of transactions has a newer epoch, or has decided a later unit."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
 
 @_typing.final

@@ -32,6 +32,7 @@ FETCHES_READ_AHEAD: Final = 2
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 TOPIC_ID_KEPT: Final = 17
 """Bytes kept of a topic id: one more than an id has."""
+_SHARD_KINDS: Final = {pb.GROUP: ShardKind.GROUPS, pb.TRANSACTION: ShardKind.TRANSACTIONS}
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
 
@@ -251,9 +252,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def FindCoordinator(self, request: pb.FindCoordinatorRequest, context: Context) -> pb.FindCoordinatorResponse:
         """See the proto."""
         del context
-        if request.type != pb.GROUP:
-            raise Rejected(f"coordinators of type {request.type} are not known here; ask for GROUP")
-        found = await self._broker.coordinators.find(ShardKind.GROUPS, request.keys)
+        kind = _SHARD_KINDS.get(request.type)
+        if kind is None:
+            raise Rejected(f"coordinators of type {request.type} are not known here; ask for GROUP or TRANSACTION")
+        found = await self._broker.coordinators.find(kind, request.keys)
         return pb.FindCoordinatorResponse(coordinators=map(encode.coordinator, found))
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:

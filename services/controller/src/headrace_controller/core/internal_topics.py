@@ -17,13 +17,17 @@ from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, Part
 from headrace_controller.core.reassign import is_under_way
 from headrace_controller.core.topics import Chance, Plan, placed
 
-_PREFIXES: Mapping[ShardKind, str] = {ShardKind.GROUPS: "offsets.topic"}
+_PREFIXES: Mapping[ShardKind, str] = {
+    ShardKind.GROUPS: "offsets.topic",
+    ShardKind.TRANSACTIONS: "transaction.state.log",
+}
 _SEGMENT_BYTES = 100 << 20
 """Small segments: what is read when a shard moves is what compaction has not reached yet."""
 
 
 _MESSAGE_BYTES_MAX = 16 << 20
-"""A group is one record, whatever its size: ten thousand members with long subscriptions have a few MiB."""
+"""A group is one record, whatever its size: ten thousand members with long subscriptions have a few MiB. So is the
+decision of a unit of transactions."""
 
 
 def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:

@@ -1,0 +1,36 @@
+"""
+Named points at which a test may kill or stop this process; without ``HEADRACE_FAILPOINTS_DIR`` they do nothing.
+
+A point is armed by a file of its name in that directory, with ``kill`` or ``stop`` in it, at any time. The first process
+that comes to the point takes the file away (it becomes ``NAME.hit``, with the process id in it), so one file is one
+fault: a process that is started again passes. ``kill`` is SIGKILL, at once, with nothing flushed; ``stop`` is SIGSTOP,
+until somebody sends SIGCONT or kills it, so that others can be killed at exactly this moment.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+DIRECTORY_VARIABLE: Final = "HEADRACE_FAILPOINTS_DIR"
+_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_directory: Final = Path(os.environ[DIRECTORY_VARIABLE]) if os.environ.get(DIRECTORY_VARIABLE) else None
+
+
+def failpoint(name: str) -> None:
+    """The process has come to ``name``."""
+    if _directory is not None:
+        _reached(_directory, name)
+
+
+def _reached(directory: Path, name: str) -> None:
+    armed, hit = directory / name, directory / f"{name}.hit"
+    try:
+        action = _SIGNALS[armed.read_text().strip()]
+        armed.rename(hit)
+    except FileNotFoundError:
+        return  # not armed, or another process was first
+    hit.write_text(str(os.getpid()))
+    os.kill(os.getpid(), action)
