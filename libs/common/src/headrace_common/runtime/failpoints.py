@@ -1,10 +1,10 @@
 """
 Named points at which a test may kill or stop this process; without ``HEADRACE_FAILPOINTS_DIR`` they do nothing.
 
-A point is armed by a file of its name in that directory, with ``kill`` or ``stop`` in it, at any time. The first process
-that comes to the point takes the file away (it becomes ``NAME.hit``, with the process id in it), so one file is one
-fault: a process that is started again passes. ``kill`` is SIGKILL, at once, with nothing flushed; ``stop`` is SIGSTOP,
-until somebody sends SIGCONT or kills it, so that others can be killed at exactly this moment.
+A point is armed by a file of its name in that directory, with ``kill`` or ``stop`` in it, at any time. The first
+process that comes to the point takes the file away (it becomes ``NAME.hit``, with the process id in it), so one file is
+one fault: a process that is started again passes. ``kill`` is SIGKILL, at once, with nothing flushed; ``stop`` is
+SIGSTOP, until somebody sends SIGCONT or kills it, so that others can be killed at exactly this moment.
 """
 
 from __future__ import annotations
