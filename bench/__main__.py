@@ -24,6 +24,7 @@ from bench import (
     sdk_micro,
     sizes,
     throughput,
+    transactions,
 )
 from bench.rows import Row, table
 
@@ -49,6 +50,9 @@ OWN: dict[str, Suite] = {
     "groups-large": groups.large,
     "groups-failover": groups.failover,
     "groups-moves": groups.moves,
+    "transactions": transactions.throughput,
+    "transactions-reading": transactions.reading,
+    "transactions-units": transactions.units,
 }
 FULL: dict[str, Suite] = {
     "partitions-5000": lambda runs: scale.partitions(runs, 5000),
@@ -62,6 +66,8 @@ PEER: dict[str, Suite] = {
     "peer-replicated-produce": peer_replication.produce,
     "peer-replicated-latency": peer_replication.latency,
     "peer-replicated-gap": peer_replication.gap,
+    "peer-transactions": transactions.peer_single,
+    "peer-transactions-transform": transactions.peer_transform,
 }
 
 
