@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import headrace
@@ -141,18 +142,22 @@ def peer_single(runs: int) -> list[Row]:
     for brokers, transactions in ((1, sized(1_000, 20)), (3, sized(300, 10))):
         with HeadraceSide.running(brokers=brokers) as ours, KafkaSide.running(brokers=brokers) as kafka:
             both = {"per": 1, "transactions": transactions}
-            _ours(ours, "write", topic=ours.topic(PARTITIONS, brokers), **both)
-            mine, theirs = interleaved(
-                runs,
-                lambda: _ours(ours, "write", topic=ours.topic(PARTITIONS, brokers), **both),
-                lambda: _theirs(kafka, "write", topic=kafka.topic(PARTITIONS, brokers), **both),
-            )
+            _one_each(ours, brokers, both)
+            sides = partial(_one_each, ours, brokers, both), partial(_one_each, kafka, brokers, both)
+            mine, theirs = interleaved(runs, *sides)
         name = f"RF {brokers}: one record a transaction / confluent"
         figures = _column(mine, "rounds_s"), _column(theirs, "rounds_s")
         rows.append(compare(name, "transactions/s", *figures, target="≥ 1.5"))
         rows.append(compare(f"{name}: p50", "ms", _column(mine, "p50_ms"), _column(theirs, "p50_ms")))
         rows.append(compare(f"{name}: p99", "ms", _column(mine, "p99_ms"), _column(theirs, "p99_ms"), target="≤ 0.5"))
     return rows
+
+
+def _one_each(side: HeadraceSide | KafkaSide, replicas: int, options: dict[str, Any]) -> Run:
+    topic = side.topic(PARTITIONS, replicas)
+    if isinstance(side, HeadraceSide):
+        return _ours(side, "write", topic=topic, **options)
+    return _theirs(side, "write", topic=topic, **options)
 
 
 def peer_transform(runs: int) -> list[Row]:
