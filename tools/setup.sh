@@ -21,10 +21,17 @@ export VIRTUAL_ENV=$PWD/.venv
 editable=()
 for member in "$@"; do editable+=(-e "$member"); done
 .venv/bin/uv pip install --quiet --no-deps --no-build-isolation "${editable[@]}"
-if ! command -v cc >/dev/null; then
+# What the machine must have besides: a package by its command, and who needs it.
+machine() {
+  local found=$1 packages=$2 what=$3
+  [ -n "$found" ] && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    apt-get update -qq && apt-get install -y -qq gcc libc6-dev >/dev/null
+    # shellcheck disable=SC2086  # several packages
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
   else
-    echo "A C compiler is needed by the disk-fault tests (make chaos): install gcc." >&2
+    echo "$what: install $packages." >&2
   fi
-fi
+}
+machine "$(command -v cc || true)" "gcc libc6-dev" "A C compiler is needed by the disk-fault tests (make chaos)"
+machine "$(command -v initdb || ls /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true)" postgresql \
+  "PostgreSQL is needed by the tests of the recipes for databases"
