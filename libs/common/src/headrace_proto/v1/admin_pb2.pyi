@@ -12,6 +12,7 @@ from headrace_proto.v1 import broker_pb2 as _broker_pb2
 from headrace_proto.v1 import cluster_pb2 as _cluster_pb2
 from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
 from headrace_proto.v1 import errors_pb2 as _errors_pb2
+from headrace_proto.v1 import transaction_pb2 as _transaction_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -72,6 +73,35 @@ LATEST: ResetPosition.ValueType  # 2
 CURRENT: ResetPosition.ValueType  # 3
 """What is committed; where nothing is, the end."""
 Global___ResetPosition: _TypeAlias = ResetPosition  # noqa: Y015
+
+class _TxnStanding:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _TxnStandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TxnStanding.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    TXN_STANDING_UNSPECIFIED: _TxnStanding.ValueType  # 0
+    TXN_COORDINATED: _TxnStanding.ValueType  # 1
+    """A coordinator knows it and will end it, or it is prepared and will be decided."""
+    TXN_HANGING: _TxnStanding.ValueType  # 2
+    """No coordinator knows it, and it is older than any transaction may be: nobody will end it."""
+    TXN_YOUNG: _TxnStanding.ValueType  # 3
+    """No coordinator knows it, and it is young: it may be beginning or ending just now."""
+    TXN_UNKNOWN: _TxnStanding.ValueType  # 4
+    """A coordinator that might know it could not be asked."""
+
+class TxnStanding(_TxnStanding, metaclass=_TxnStandingEnumTypeWrapper): ...
+
+TXN_STANDING_UNSPECIFIED: TxnStanding.ValueType  # 0
+TXN_COORDINATED: TxnStanding.ValueType  # 1
+"""A coordinator knows it and will end it, or it is prepared and will be decided."""
+TXN_HANGING: TxnStanding.ValueType  # 2
+"""No coordinator knows it, and it is older than any transaction may be: nobody will end it."""
+TXN_YOUNG: TxnStanding.ValueType  # 3
+"""No coordinator knows it, and it is young: it may be beginning or ending just now."""
+TXN_UNKNOWN: TxnStanding.ValueType  # 4
+"""A coordinator that might know it could not be asked."""
+Global___TxnStanding: _TypeAlias = TxnStanding  # noqa: Y015
 
 @_typing.final
 class DescribeClusterLogsRequest(_message.Message):
@@ -185,6 +215,12 @@ class DescribeStatusResponse(_message.Message):
     COORDINATORS_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
     UNOWNED_SHARDS_FIELD_NUMBER: _builtins.int
+    TRANSACTION_SHARDS_FIELD_NUMBER: _builtins.int
+    UNOWNED_TRANSACTION_SHARDS_FIELD_NUMBER: _builtins.int
+    HOLDING_BACK_FIELD_NUMBER: _builtins.int
+    HOLDING_BACK_MORE_FIELD_NUMBER: _builtins.int
+    PREPARED_OVERDUE_FIELD_NUMBER: _builtins.int
+    PREPARED_OVERDUE_MORE_FIELD_NUMBER: _builtins.int
     state: Global___ClusterState.ValueType
     verdict: _builtins.str
     """One line: how it is, why, whether something is lost, and what to do."""
@@ -207,14 +243,30 @@ class DescribeStatusResponse(_message.Message):
     coordinators: _builtins.int
     """Registered ones."""
     shards: _builtins.int
-    """Partitions of internal topics, each of which a coordinator keeps."""
+    """Partitions of __consumer_offsets, each of which a coordinator keeps."""
     unowned_shards: _builtins.int
     """Those that no living coordinator has: their groups cannot commit or share work."""
+    transaction_shards: _builtins.int
+    """Partitions of __transaction_state."""
+    unowned_transaction_shards: _builtins.int
+    """Those that no living coordinator has: their transactions can neither begin nor end."""
+    holding_back_more: _builtins.int
+    """How many more there are."""
+    prepared_overdue_more: _builtins.int
+    """How many more there are."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]: ...
     @_builtins.property
     def troubled(self) -> _containers.RepeatedCompositeFieldContainer[Global___TroubledPartition]:
         """Up to 100, worst first."""
+
+    @_builtins.property
+    def holding_back(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenTransaction]:
+        """Open for so long that readers of read_committed notice, or not going to end by themselves; up to 100, worst first."""
+
+    @_builtins.property
+    def prepared_overdue(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.TransactionListing]:
+        """Prepared for longer than transaction.prepared.max.ms and decided by nobody; up to 100, oldest first."""
 
     def __init__(
         self,
@@ -237,10 +289,16 @@ class DescribeStatusResponse(_message.Message):
         coordinators: _builtins.int = ...,
         shards: _builtins.int = ...,
         unowned_shards: _builtins.int = ...,
+        transaction_shards: _builtins.int = ...,
+        unowned_transaction_shards: _builtins.int = ...,
+        holding_back: _abc.Iterable[Global___OpenTransaction] | None = ...,
+        holding_back_more: _builtins.int = ...,
+        prepared_overdue: _abc.Iterable[_transaction_pb2.TransactionListing] | None = ...,
+        prepared_overdue_more: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "controller_id", b"controller_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "coordinators", b"coordinators", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "reassigning", b"reassigning", "recovering", b"recovering", "shards", b"shards", "state", b"state", "topics", b"topics", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "unowned_shards", b"unowned_shards", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "coordinators", b"coordinators", "holding_back", b"holding_back", "holding_back_more", b"holding_back_more", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "prepared_overdue", b"prepared_overdue", "prepared_overdue_more", b"prepared_overdue_more", "reassigning", b"reassigning", "recovering", b"recovering", "shards", b"shards", "state", b"state", "topics", b"topics", "transaction_shards", b"transaction_shards", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "unowned_shards", b"unowned_shards", "unowned_transaction_shards", b"unowned_transaction_shards", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__controller_id: _TypeAlias = _typing.Literal["controller_id"]  # noqa: Y015
     _WhichOneofArgType__controller_id: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id"]  # noqa: Y015
@@ -1130,3 +1188,457 @@ class PlannedReset(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__old_offset) -> _WhichOneofReturnType__old_offset | None: ...
 
 Global___PlannedReset: _TypeAlias = PlannedReset  # noqa: Y015
+
+@_typing.final
+class ListClusterTransactionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ListedTransaction]:
+        """By id."""
+
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredShard]:
+        """Shards whose transactions are not in the list, by number."""
+
+    def __init__(
+        self,
+        *,
+        transactions: _abc.Iterable[Global___ListedTransaction] | None = ...,
+        unanswered: _abc.Iterable[Global___UnansweredShard] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transactions", b"transactions", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClusterTransactionsResponse: _TypeAlias = ListClusterTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class ListedTransaction(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    COORDINATOR_FIELD_NUMBER: _builtins.int
+    coordinator: _builtins.int
+    @_builtins.property
+    def transaction(self) -> _transaction_pb2.TransactionListing: ...
+    def __init__(
+        self,
+        *,
+        transaction: _transaction_pb2.TransactionListing | None = ...,
+        coordinator: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["coordinator", b"coordinator", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListedTransaction: _TypeAlias = ListedTransaction  # noqa: Y015
+
+@_typing.final
+class DescribeClusterTransactionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribedTransaction]:
+        """One per id, in the request's order."""
+
+    def __init__(
+        self,
+        *,
+        transactions: _abc.Iterable[Global___DescribedTransaction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["transactions", b"transactions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeClusterTransactionsResponse: _TypeAlias = DescribeClusterTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class DescribedTransaction(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def transaction(self) -> _transaction_pb2.TransactionDescription: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___TransactionPartition]:
+        """Its partitions by name, ascending."""
+
+    def __init__(
+        self,
+        *,
+        transaction: _transaction_pb2.TransactionDescription | None = ...,
+        partitions: _abc.Iterable[Global___TransactionPartition] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partitions", b"partitions", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribedTransaction: _TypeAlias = DescribedTransaction  # noqa: Y015
+
+@_typing.final
+class TransactionPartition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    WITHOUT_MARKER_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    """The topic's id in hexadecimal where no topic has it any more."""
+    partition: _builtins.int
+    without_marker: _builtins.bool
+    """The transaction is ending, and its end is not written here yet."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        without_marker: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition", b"partition", "topic", b"topic", "without_marker", b"without_marker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TransactionPartition: _TypeAlias = TransactionPartition  # noqa: Y015
+
+@_typing.final
+class ListPreparedTransactionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OLDER_THAN_MS_FIELD_NUMBER: _builtins.int
+    older_than_ms: _builtins.int
+    """Only those prepared for at least this long, in ms; 0: all."""
+    def __init__(
+        self,
+        *,
+        older_than_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["older_than_ms", b"older_than_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPreparedTransactionsRequest: _TypeAlias = ListPreparedTransactionsRequest  # noqa: Y015
+
+@_typing.final
+class ListPreparedTransactionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    PREPARED_MAX_MS_FIELD_NUMBER: _builtins.int
+    prepared_max_ms: _builtins.int
+    """transaction.prepared.max.ms: what is older is alarmed."""
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___DescribedTransaction]:
+        """Oldest first."""
+
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredShard]: ...
+    def __init__(
+        self,
+        *,
+        transactions: _abc.Iterable[Global___DescribedTransaction] | None = ...,
+        unanswered: _abc.Iterable[Global___UnansweredShard] | None = ...,
+        prepared_max_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prepared_max_ms", b"prepared_max_ms", "transactions", b"transactions", "unanswered", b"unanswered"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPreparedTransactionsResponse: _TypeAlias = ListPreparedTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class ListOpenTransactionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    OLDER_THAN_MS_FIELD_NUMBER: _builtins.int
+    HANGING_ONLY_FIELD_NUMBER: _builtins.int
+    older_than_ms: _builtins.int
+    """Only those open for at least this long, in ms; 0: all. Absent, with hanging_only: transaction.max.timeout.ms and a
+    margin.
+    """
+    hanging_only: _builtins.bool
+    """Only those that no coordinator is going to end."""
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all topics."""
+
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[_builtins.str] | None = ...,
+        older_than_ms: _builtins.int | None = ...,
+        hanging_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_older_than_ms", b"_older_than_ms", "older_than_ms", b"older_than_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_older_than_ms", b"_older_than_ms", "hanging_only", b"hanging_only", "older_than_ms", b"older_than_ms", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__older_than_ms: _TypeAlias = _typing.Literal["older_than_ms"]  # noqa: Y015
+    _WhichOneofArgType__older_than_ms: _TypeAlias = _typing.Literal["_older_than_ms", b"_older_than_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__older_than_ms) -> _WhichOneofReturnType__older_than_ms | None: ...
+
+Global___ListOpenTransactionsRequest: _TypeAlias = ListOpenTransactionsRequest  # noqa: Y015
+
+@_typing.final
+class ListOpenTransactionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    UNASKED_FIELD_NUMBER: _builtins.int
+    UNANSWERED_FIELD_NUMBER: _builtins.int
+    more: _builtins.int
+    @_builtins.property
+    def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenTransaction]:
+        """Oldest first; at most 10000, `more` says how many there are besides."""
+
+    @_builtins.property
+    def unasked(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnaskedPartitions]:
+        """Partitions whose leader did not answer, one entry per topic and error."""
+
+    @_builtins.property
+    def unanswered(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnansweredShard]:
+        """Shards whose coordinator did not answer: what is open and not known elsewhere is TXN_UNKNOWN."""
+
+    def __init__(
+        self,
+        *,
+        transactions: _abc.Iterable[Global___OpenTransaction] | None = ...,
+        more: _builtins.int = ...,
+        unasked: _abc.Iterable[Global___UnaskedPartitions] | None = ...,
+        unanswered: _abc.Iterable[Global___UnansweredShard] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "transactions", b"transactions", "unanswered", b"unanswered", "unasked", b"unasked"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOpenTransactionsResponse: _TypeAlias = ListOpenTransactionsResponse  # noqa: Y015
+
+@_typing.final
+class UnaskedPartitions(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def error(self) -> _errors_pb2.ErrorDetail: ...
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partitions: _abc.Iterable[_builtins.int] | None = ...,
+        error: _errors_pb2.ErrorDetail | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "partitions", b"partitions", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnaskedPartitions: _TypeAlias = UnaskedPartitions  # noqa: Y015
+
+@_typing.final
+class OpenTransaction(_message.Message):
+    """What a producer has open in one partition."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    HELD_BACK_FIELD_NUMBER: _builtins.int
+    OPEN_SINCE_MS_FIELD_NUMBER: _builtins.int
+    LAST_WRITE_MS_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    first_offset: _builtins.int
+    """Readers of read_committed do not come past the lowest one of a partition."""
+    held_back: _builtins.int
+    """Records from there to the high watermark, of all producers."""
+    open_since_ms: _builtins.int
+    """Since when, as far as it is known, and when it last wrote here; ms since the epoch."""
+    last_write_ms: _builtins.int
+    standing: Global___TxnStanding.ValueType
+    transactional_id: _builtins.str
+    """Absent: no coordinator knows it."""
+    state: _transaction_pb2.TxnState.ValueType
+    """Of the transactional id; unspecified without one."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        held_back: _builtins.int = ...,
+        open_since_ms: _builtins.int = ...,
+        last_write_ms: _builtins.int = ...,
+        standing: Global___TxnStanding.ValueType = ...,
+        transactional_id: _builtins.str | None = ...,
+        state: _transaction_pb2.TxnState.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id", "first_offset", b"first_offset", "held_back", b"held_back", "last_write_ms", b"last_write_ms", "open_since_ms", b"open_since_ms", "partition", b"partition", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "standing", b"standing", "state", b"state", "topic", b"topic", "transactional_id", b"transactional_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__transactional_id: _TypeAlias = _typing.Literal["transactional_id"]  # noqa: Y015
+    _WhichOneofArgType__transactional_id: _TypeAlias = _typing.Literal["_transactional_id", b"_transactional_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__transactional_id) -> _WhichOneofReturnType__transactional_id | None: ...
+
+Global___OpenTransaction: _TypeAlias = OpenTransaction  # noqa: Y015
+
+@_typing.final
+class AbortClusterTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    transactional_id: _builtins.str
+    producer_id: _builtins.int
+    """Abort only this one. Absent: whichever is open."""
+    producer_epoch: _builtins.int
+    validate_only: _builtins.bool
+    """Only tell what would be aborted, and whether it can be."""
+    def __init__(
+        self,
+        *,
+        transactional_id: _builtins.str = ...,
+        producer_id: _builtins.int | None = ...,
+        producer_epoch: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_producer_epoch", b"_producer_epoch", "_producer_id", b"_producer_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_producer_epoch", b"_producer_epoch", "_producer_id", b"_producer_id", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transactional_id", b"transactional_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__producer_epoch: _TypeAlias = _typing.Literal["producer_epoch"]  # noqa: Y015
+    _WhichOneofArgType__producer_epoch: _TypeAlias = _typing.Literal["_producer_epoch", b"_producer_epoch"]  # noqa: Y015
+    _WhichOneofReturnType__producer_id: _TypeAlias = _typing.Literal["producer_id"]  # noqa: Y015
+    _WhichOneofArgType__producer_id: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_epoch) -> _WhichOneofReturnType__producer_epoch | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_id) -> _WhichOneofReturnType__producer_id | None: ...
+
+Global___AbortClusterTransactionRequest: _TypeAlias = AbortClusterTransactionRequest  # noqa: Y015
+
+@_typing.final
+class AbortClusterTransactionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    ABORTED_FIELD_NUMBER: _builtins.int
+    aborted: _builtins.bool
+    @_builtins.property
+    def transaction(self) -> Global___DescribedTransaction:
+        """As it was before."""
+
+    def __init__(
+        self,
+        *,
+        transaction: Global___DescribedTransaction | None = ...,
+        aborted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortClusterTransactionResponse: _TypeAlias = AbortClusterTransactionResponse  # noqa: Y015
+
+@_typing.final
+class AbortHangingTransactionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    FORCE_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    producer_id: _builtins.int
+    """Absent: the only one that hangs there."""
+    validate_only: _builtins.bool
+    force: _builtins.bool
+    """Also one that is young, or that a coordinator which does not answer might know. Never one that a coordinator knows."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        producer_id: _builtins.int | None = ...,
+        validate_only: _builtins.bool = ...,
+        force: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id", "producer_id", b"producer_id"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id", "force", b"force", "partition", b"partition", "producer_id", b"producer_id", "topic", b"topic", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__producer_id: _TypeAlias = _typing.Literal["producer_id"]  # noqa: Y015
+    _WhichOneofArgType__producer_id: _TypeAlias = _typing.Literal["_producer_id", b"_producer_id"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__producer_id) -> _WhichOneofReturnType__producer_id | None: ...
+
+Global___AbortHangingTransactionRequest: _TypeAlias = AbortHangingTransactionRequest  # noqa: Y015
+
+@_typing.final
+class AbortHangingTransactionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRANSACTION_FIELD_NUMBER: _builtins.int
+    ABORTED_FIELD_NUMBER: _builtins.int
+    aborted: _builtins.bool
+    @_builtins.property
+    def transaction(self) -> Global___OpenTransaction:
+        """As it was before."""
+
+    def __init__(
+        self,
+        *,
+        transaction: Global___OpenTransaction | None = ...,
+        aborted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["transaction", b"transaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aborted", b"aborted", "transaction", b"transaction"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AbortHangingTransactionResponse: _TypeAlias = AbortHangingTransactionResponse  # noqa: Y015

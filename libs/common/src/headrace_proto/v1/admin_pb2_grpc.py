@@ -7,6 +7,7 @@ from headrace_proto.v1 import admin_pb2 as headrace__proto_dot_v1_dot_admin__pb2
 from headrace_proto.v1 import broker_pb2 as headrace__proto_dot_v1_dot_broker__pb2
 from headrace_proto.v1 import controller_pb2 as headrace__proto_dot_v1_dot_controller__pb2
 from headrace_proto.v1 import coordinator_pb2 as headrace__proto_dot_v1_dot_coordinator__pb2
+from headrace_proto.v1 import transaction_pb2 as headrace__proto_dot_v1_dot_transaction__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -163,6 +164,41 @@ class AdminStub:
                 '/headrace.v1.Admin/DeleteOffsets',
                 request_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsResponse.FromString,
+                _registered_method=True)
+        self.ListTransactions = channel.unary_unary(
+                '/headrace.v1.Admin/ListTransactions',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.ListTransactionsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListClusterTransactionsResponse.FromString,
+                _registered_method=True)
+        self.DescribeTransactions = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeTransactions',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.DescribeTransactionsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeClusterTransactionsResponse.FromString,
+                _registered_method=True)
+        self.ListPreparedTransactions = channel.unary_unary(
+                '/headrace.v1.Admin/ListPreparedTransactions',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListPreparedTransactionsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListPreparedTransactionsResponse.FromString,
+                _registered_method=True)
+        self.ListOpenTransactions = channel.unary_unary(
+                '/headrace.v1.Admin/ListOpenTransactions',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListOpenTransactionsRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListOpenTransactionsResponse.FromString,
+                _registered_method=True)
+        self.DecidePrepared = channel.unary_unary(
+                '/headrace.v1.Admin/DecidePrepared',
+                request_serializer=headrace__proto_dot_v1_dot_transaction__pb2.DecidePreparedRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.DecidePreparedResponse.FromString,
+                _registered_method=True)
+        self.AbortTransaction = channel.unary_unary(
+                '/headrace.v1.Admin/AbortTransaction',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.AbortClusterTransactionRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.AbortClusterTransactionResponse.FromString,
+                _registered_method=True)
+        self.AbortHangingTransaction = channel.unary_unary(
+                '/headrace.v1.Admin/AbortHangingTransaction',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionResponse.FromString,
                 _registered_method=True)
 
 
@@ -333,6 +369,55 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTransactions(self, request, context):
+        """The transactional ids of all coordinators, and which shards could not be asked.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeTransactions(self, request, context):
+        """Sent on to the coordinator of each id; each succeeds or fails by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPreparedTransactions(self, request, context):
+        """Transactions that are prepared and not decided, with the tokens that decide them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOpenTransactions(self, request, context):
+        """What is open in the logs of partitions, and so holds readers of read_committed back; oldest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DecidePrepared(self, request, context):
+        """Decide a prepared transaction by its token; may be sent again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortTransaction(self, request, context):
+        """Abort the open transaction of a transactional id and fence its producer, or only tell what would be aborted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AbortHangingTransaction(self, request, context):
+        """End what is open in one partition and has no coordinator any more, or only tell what would be ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -460,6 +545,41 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteOffsets,
                     request_deserializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsResponse.SerializeToString,
+            ),
+            'ListTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTransactions,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.ListTransactionsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListClusterTransactionsResponse.SerializeToString,
+            ),
+            'DescribeTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeTransactions,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.DescribeTransactionsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeClusterTransactionsResponse.SerializeToString,
+            ),
+            'ListPreparedTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPreparedTransactions,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListPreparedTransactionsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListPreparedTransactionsResponse.SerializeToString,
+            ),
+            'ListOpenTransactions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOpenTransactions,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.ListOpenTransactionsRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.ListOpenTransactionsResponse.SerializeToString,
+            ),
+            'DecidePrepared': grpc.unary_unary_rpc_method_handler(
+                    servicer.DecidePrepared,
+                    request_deserializer=headrace__proto_dot_v1_dot_transaction__pb2.DecidePreparedRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_transaction__pb2.DecidePreparedResponse.SerializeToString,
+            ),
+            'AbortTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortTransaction,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.AbortClusterTransactionRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.AbortClusterTransactionResponse.SerializeToString,
+            ),
+            'AbortHangingTransaction': grpc.unary_unary_rpc_method_handler(
+                    servicer.AbortHangingTransaction,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1139,6 +1259,195 @@ class Admin:
             '/headrace.v1.Admin/DeleteOffsets',
             headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsRequest.SerializeToString,
             headrace__proto_dot_v1_dot_coordinator__pb2.DeleteOffsetsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListTransactions',
+            headrace__proto_dot_v1_dot_transaction__pb2.ListTransactionsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.ListClusterTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeTransactions',
+            headrace__proto_dot_v1_dot_transaction__pb2.DescribeTransactionsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeClusterTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPreparedTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListPreparedTransactions',
+            headrace__proto_dot_v1_dot_admin__pb2.ListPreparedTransactionsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.ListPreparedTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOpenTransactions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/ListOpenTransactions',
+            headrace__proto_dot_v1_dot_admin__pb2.ListOpenTransactionsRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.ListOpenTransactionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DecidePrepared(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DecidePrepared',
+            headrace__proto_dot_v1_dot_transaction__pb2.DecidePreparedRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_transaction__pb2.DecidePreparedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AbortTransaction',
+            headrace__proto_dot_v1_dot_admin__pb2.AbortClusterTransactionRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.AbortClusterTransactionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AbortHangingTransaction(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AbortHangingTransaction',
+            headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.AbortHangingTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

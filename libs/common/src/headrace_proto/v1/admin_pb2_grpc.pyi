@@ -9,6 +9,7 @@ from headrace_proto.v1 import admin_pb2 as _admin_pb2
 from headrace_proto.v1 import broker_pb2 as _broker_pb2
 from headrace_proto.v1 import controller_pb2 as _controller_pb2
 from headrace_proto.v1 import coordinator_pb2 as _coordinator_pb2
+from headrace_proto.v1 import transaction_pb2 as _transaction_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys
@@ -75,6 +76,20 @@ class AdminStub:
     """Forget groups without members, and their offsets; each succeeds or fails by itself."""
     DeleteOffsets: _grpc.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteOffsetsRequest, _coordinator_pb2.DeleteOffsetsResponse]
     """Forget committed offsets; no partitions of a topic named: all that are committed."""
+    ListTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _admin_pb2.ListClusterTransactionsResponse]
+    """The transactional ids of all coordinators, and which shards could not be asked."""
+    DescribeTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.DescribeTransactionsRequest, _admin_pb2.DescribeClusterTransactionsResponse]
+    """Sent on to the coordinator of each id; each succeeds or fails by itself."""
+    ListPreparedTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPreparedTransactionsRequest, _admin_pb2.ListPreparedTransactionsResponse]
+    """Transactions that are prepared and not decided, with the tokens that decide them."""
+    ListOpenTransactions: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListOpenTransactionsRequest, _admin_pb2.ListOpenTransactionsResponse]
+    """What is open in the logs of partitions, and so holds readers of read_committed back; oldest first."""
+    DecidePrepared: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.DecidePreparedRequest, _transaction_pb2.DecidePreparedResponse]
+    """Decide a prepared transaction by its token; may be sent again."""
+    AbortTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AbortClusterTransactionRequest, _admin_pb2.AbortClusterTransactionResponse]
+    """Abort the open transaction of a transactional id and fence its producer, or only tell what would be aborted."""
+    AbortHangingTransaction: _grpc.UnaryUnaryMultiCallable[_admin_pb2.AbortHangingTransactionRequest, _admin_pb2.AbortHangingTransactionResponse]
+    """End what is open in one partition and has no coordinator any more, or only tell what would be ended."""
 
 @_typing.type_check_only
 class AdminAsyncStub(AdminStub):
@@ -120,6 +135,20 @@ class AdminAsyncStub(AdminStub):
     """Forget groups without members, and their offsets; each succeeds or fails by itself."""
     DeleteOffsets: _aio.UnaryUnaryMultiCallable[_coordinator_pb2.DeleteOffsetsRequest, _coordinator_pb2.DeleteOffsetsResponse]  # type: ignore[assignment]
     """Forget committed offsets; no partitions of a topic named: all that are committed."""
+    ListTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _admin_pb2.ListClusterTransactionsResponse]  # type: ignore[assignment]
+    """The transactional ids of all coordinators, and which shards could not be asked."""
+    DescribeTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DescribeTransactionsRequest, _admin_pb2.DescribeClusterTransactionsResponse]  # type: ignore[assignment]
+    """Sent on to the coordinator of each id; each succeeds or fails by itself."""
+    ListPreparedTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPreparedTransactionsRequest, _admin_pb2.ListPreparedTransactionsResponse]  # type: ignore[assignment]
+    """Transactions that are prepared and not decided, with the tokens that decide them."""
+    ListOpenTransactions: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListOpenTransactionsRequest, _admin_pb2.ListOpenTransactionsResponse]  # type: ignore[assignment]
+    """What is open in the logs of partitions, and so holds readers of read_committed back; oldest first."""
+    DecidePrepared: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DecidePreparedRequest, _transaction_pb2.DecidePreparedResponse]  # type: ignore[assignment]
+    """Decide a prepared transaction by its token; may be sent again."""
+    AbortTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.AbortClusterTransactionRequest, _admin_pb2.AbortClusterTransactionResponse]  # type: ignore[assignment]
+    """Abort the open transaction of a transactional id and fence its producer, or only tell what would be aborted."""
+    AbortHangingTransaction: _aio.UnaryUnaryMultiCallable[_admin_pb2.AbortHangingTransactionRequest, _admin_pb2.AbortHangingTransactionResponse]  # type: ignore[assignment]
+    """End what is open in one partition and has no coordinator any more, or only tell what would be ended."""
 
 class AdminServicer(metaclass=_abc_1.ABCMeta):
     """Administration for clients: the same operations as REST. The service keeps nothing; it forwards to the active
@@ -312,5 +341,61 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_coordinator_pb2.DeleteOffsetsResponse, _abc.Awaitable[_coordinator_pb2.DeleteOffsetsResponse]]:
         """Forget committed offsets; no partitions of a topic named: all that are committed."""
+
+    @_abc_1.abstractmethod
+    def ListTransactions(
+        self,
+        request: _transaction_pb2.ListTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListClusterTransactionsResponse, _abc.Awaitable[_admin_pb2.ListClusterTransactionsResponse]]:
+        """The transactional ids of all coordinators, and which shards could not be asked."""
+
+    @_abc_1.abstractmethod
+    def DescribeTransactions(
+        self,
+        request: _transaction_pb2.DescribeTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeClusterTransactionsResponse, _abc.Awaitable[_admin_pb2.DescribeClusterTransactionsResponse]]:
+        """Sent on to the coordinator of each id; each succeeds or fails by itself."""
+
+    @_abc_1.abstractmethod
+    def ListPreparedTransactions(
+        self,
+        request: _admin_pb2.ListPreparedTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListPreparedTransactionsResponse, _abc.Awaitable[_admin_pb2.ListPreparedTransactionsResponse]]:
+        """Transactions that are prepared and not decided, with the tokens that decide them."""
+
+    @_abc_1.abstractmethod
+    def ListOpenTransactions(
+        self,
+        request: _admin_pb2.ListOpenTransactionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListOpenTransactionsResponse, _abc.Awaitable[_admin_pb2.ListOpenTransactionsResponse]]:
+        """What is open in the logs of partitions, and so holds readers of read_committed back; oldest first."""
+
+    @_abc_1.abstractmethod
+    def DecidePrepared(
+        self,
+        request: _transaction_pb2.DecidePreparedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_transaction_pb2.DecidePreparedResponse, _abc.Awaitable[_transaction_pb2.DecidePreparedResponse]]:
+        """Decide a prepared transaction by its token; may be sent again."""
+
+    @_abc_1.abstractmethod
+    def AbortTransaction(
+        self,
+        request: _admin_pb2.AbortClusterTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AbortClusterTransactionResponse, _abc.Awaitable[_admin_pb2.AbortClusterTransactionResponse]]:
+        """Abort the open transaction of a transactional id and fence its producer, or only tell what would be aborted."""
+
+    @_abc_1.abstractmethod
+    def AbortHangingTransaction(
+        self,
+        request: _admin_pb2.AbortHangingTransactionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.AbortHangingTransactionResponse, _abc.Awaitable[_admin_pb2.AbortHangingTransactionResponse]]:
+        """End what is open in one partition and has no coordinator any more, or only tell what would be ended."""
 
 def add_AdminServicer_to_server(servicer: AdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
