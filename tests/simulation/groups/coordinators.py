@@ -42,15 +42,9 @@ from headrace_coordinator.core.events import (
 )
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, Topics
+from headrace_coordinator.engine.host import BEGIN_AGAIN_MS, PROVED_MS, STALL_GRACE_MS, STALLED_MS, Phase
 from headrace_coordinator.engine.outbox import Outbox, Visible
-from headrace_coordinator.engine.shard_host import (
-    BEGIN_AGAIN_MS,
-    PROVED,
-    PROVED_MS,
-    STALL_GRACE_MS,
-    STALLED_MS,
-    Phase,
-)
+from headrace_coordinator.engine.shard_host import PROVED
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.rpc import decode, encode
 from headrace_proto.v1 import coordinator_pb2 as pb
@@ -104,7 +98,7 @@ class Host:
         self._sequence = 0
         owner.run(self._life())
 
-    def _outbox(self) -> Outbox:
+    def _outbox(self) -> Outbox[Visible]:
         return Outbox(lambda group_id: self.core.group_record(group_id), self._show)
 
     @property

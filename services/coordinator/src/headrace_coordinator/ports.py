@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from headrace_common.core.ids import Offset, PartitionId
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.image import ClusterImage, ShardKey
 
 Record: TypeAlias = tuple[bytes, bytes | None]
 """Key and value; the last value of a key counts, and None takes the key away."""
@@ -97,10 +97,10 @@ class ShardLog(Protocol):
 
 
 class ShardLogs(Protocol):
-    """The partitions of ``__consumer_offsets``."""
+    """The partitions of ``__consumer_offsets`` and ``__transaction_state``."""
 
-    def open(self, number: int, token: int) -> ShardLog:
-        """The log of shard ``number``, to be written under ``token`` (the shard's epoch)."""
+    def open(self, key: ShardKey, token: int) -> ShardLog:
+        """The log of shard ``key``, to be written under ``token`` (the shard's epoch)."""
         ...
 
 

@@ -15,7 +15,7 @@ from headrace_coordinator.engine.outbox import Outbox, Visible
 class World:
     shown: list[Visible] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
-    outbox: Outbox = field(init=False)
+    outbox: Outbox[Visible] = field(init=False)
 
     def __post_init__(self) -> None:
         self.outbox = Outbox(self.record, self.shown.append)

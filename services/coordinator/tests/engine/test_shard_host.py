@@ -30,8 +30,8 @@ from headrace_coordinator.core.effects import ConsumerStanding, Message
 from headrace_coordinator.core.events import ConsumerHeartbeat, Left, OffsetToCommit
 from headrace_coordinator.core.values import Subscription
 from headrace_coordinator.engine.coordinator import Committer
+from headrace_coordinator.engine.host import STALL_GRACE_MS, Phase
 from headrace_coordinator.engine.lag import LagWatch
-from headrace_coordinator.engine.shard_host import STALL_GRACE_MS, Phase
 from headrace_coordinator.engine.streams import MESSAGES_MAX, MemberStream
 from headrace_coordinator.testing.standalone import Running, running_engine
 
@@ -244,7 +244,7 @@ async def test_an_append_that_is_refused_for_good_reads_the_shard_anew(world: Wo
 
 
 async def test_too_much_behind_the_log_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace_coordinator.engine.shard_host.HELD_MAX", 3)
+    monkeypatch.setattr("headrace_coordinator.engine.host.HELD_MAX", 3)
     running = await serving(world)
     world.partition.shut_gate()
     calls = [asyncio.ensure_future(commit(running, 1, partition=n % 3)) for n in range(3)]

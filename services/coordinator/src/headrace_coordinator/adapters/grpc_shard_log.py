@@ -24,7 +24,7 @@ from headrace_common.core.errors import (
     error_for,
 )
 from headrace_common.core.ids import Offset
-from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
+from headrace_common.core.image import INTERNAL_TOPICS, ShardKey
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
@@ -61,9 +61,9 @@ class GrpcShardLogs:
         self._connections = connections
         self._clock = clock
 
-    def open(self, number: int, token: int) -> GrpcShardLog:
+    def open(self, key: ShardKey, token: int) -> GrpcShardLog:
         """See ``ShardLogs``."""
-        calls = LeaderCalls(INTERNAL_TOPICS[ShardKind.GROUPS], number, self._cluster, self._clock)
+        calls = LeaderCalls(INTERNAL_TOPICS[key.kind], key.number, self._cluster, self._clock)
         return GrpcShardLog(calls, token, self._connections, self._clock)
 
     async def follow(self) -> None:

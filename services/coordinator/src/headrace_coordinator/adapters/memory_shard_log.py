@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from headrace_common.core.errors import FencedWriter, HeadraceError
 from headrace_common.core.ids import Offset
+from headrace_common.core.image import ShardKey, ShardKind
 from headrace_coordinator.ports import Record, Slice
 
 SLICE_RECORDS = 1_000
@@ -137,12 +138,12 @@ class MemoryShardLogs:
     """See ``ShardLogs``."""
 
     def __init__(self) -> None:
-        self.partitions: dict[int, MemoryPartition] = {}
+        self.partitions: dict[ShardKey, MemoryPartition] = {}
 
-    def partition(self, number: int) -> MemoryPartition:
+    def partition(self, number: int, kind: ShardKind = ShardKind.GROUPS) -> MemoryPartition:
         """One partition, made when first asked for."""
-        return self.partitions.setdefault(number, MemoryPartition())
+        return self.partitions.setdefault(ShardKey(kind, number), MemoryPartition())
 
-    def open(self, number: int, token: int) -> MemoryShardLog:
+    def open(self, key: ShardKey, token: int) -> MemoryShardLog:
         """See ``ShardLogs``."""
-        return MemoryShardLog(self.partition(number), token)
+        return MemoryShardLog(self.partition(key.number, key.kind), token)

@@ -40,7 +40,8 @@ from headrace_coordinator.core.events import (
     OffsetToCommit,
 )
 from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
-from headrace_coordinator.engine.shard_host import Phase, ShardHost
+from headrace_coordinator.engine.host import Phase
+from headrace_coordinator.engine.shard_host import ShardHost
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.engine.surroundings import Surroundings
 

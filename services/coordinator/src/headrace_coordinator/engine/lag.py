@@ -15,7 +15,8 @@ from headrace_common.runtime.clock import Clock
 from headrace_coordinator.core.effects import OffsetsFound
 from headrace_coordinator.core.events import OffsetsAsked
 from headrace_coordinator.engine.coordinator import Coordinator
-from headrace_coordinator.engine.shard_host import Phase, ShardHost
+from headrace_coordinator.engine.host import Phase
+from headrace_coordinator.engine.shard_host import ShardHost
 from headrace_coordinator.ports import LogEnds
 
 GROUPS_PER_TURN = 50

@@ -12,16 +12,30 @@ succeeded under the shard's token, because until then nobody else had taken the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Generic, Protocol, TypeVar
 
-from headrace_coordinator.core.effects import Answer, CloseStream, Effect, Persist, PersistGroup, Row, Send
+from headrace_coordinator.core.effects import Answer, CloseStream, Persist, PersistGroup, Row, Send
 
 Visible = Send | CloseStream | Answer
+"""What follows from events of groups, besides records."""
 
 
-class Outbox:
+class Keyed(Protocol):
+    """Any effect that is to be seen outside."""
+
+    @property
+    def group_id(self) -> str:
+        """What its order and its waiting belong to: the group, or the transactional id."""
+        ...
+
+
+V = TypeVar("V", bound=Keyed)
+
+
+class Outbox(Generic[V]):
     """Of one shard. The host calls ``take`` after each event; the writer ``begin`` and ``done`` around each append."""
 
-    def __init__(self, group_record: Callable[[str], Row], show: Callable[[Visible], None]) -> None:
+    def __init__(self, group_record: Callable[[str], Row], show: Callable[[V], None]) -> None:
         self._group_record = group_record
         self._show = show
         self._rows: dict[bytes, bytes | None] = {}
@@ -33,8 +47,8 @@ class Outbox:
         """Number of the last append that is committed."""
         self._waits: dict[str, int] = {}
         """The append that effects of a group wait for."""
-        self._behind_gathering: list[Visible] = []
-        self._behind_under_way: list[Visible] = []
+        self._behind_gathering: list[V] = []
+        self._behind_under_way: list[V] = []
 
     @property
     def append_wanted(self) -> bool:
@@ -51,7 +65,7 @@ class Outbox:
         """Records that gather."""
         return len(self._rows) + len(self._groups)
 
-    def take(self, effects: Iterable[Effect], *, proof: bool) -> None:
+    def take(self, effects: Iterable[Persist | PersistGroup | V], *, proof: bool) -> None:
         """
         The effects of one event, in order.
 
@@ -72,7 +86,7 @@ class Outbox:
                         self._proof_wanted = True
                     self._hold_or_show(effect)
 
-    def _hold_or_show(self, effect: Visible) -> None:
+    def _hold_or_show(self, effect: V) -> None:
         waits_for = self._waits.get(effect.group_id, 0)
         if waits_for <= self._done:
             self._show(effect)

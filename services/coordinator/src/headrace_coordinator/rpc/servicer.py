@@ -14,13 +14,13 @@ from urllib.parse import unquote
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
+from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected, UnsupportedVersion
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.rpc import decode, encode
 from headrace_proto.v1 import coordinator_pb2 as pb
-from headrace_proto.v1 import coordinator_pb2_grpc
+from headrace_proto.v1 import coordinator_pb2_grpc, transaction_pb2
 
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 LINGER_S_MAX: Final = 5.0
@@ -93,6 +93,18 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         by = Committer(request.member_id, decode.instance(request), request.generation)
         found = await self._coordinator.commit(decode.group_id(request.group_id), by, decode.commits(request))
         return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
+
+    async def TxnOffsetCommit(self, request: pb.TxnOffsetCommitRequest, context: Context) -> pb.CommitOffsetsResponse:
+        """See the proto."""
+        del request, context
+        raise UnsupportedVersion("this coordinator takes no positions in transactions")
+
+    async def WriteTxnMarkers(
+        self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
+    ) -> transaction_pb2.WriteTxnMarkersResponse:
+        """See the proto."""
+        del request, context
+        raise UnsupportedVersion("this coordinator takes no positions in transactions")
 
     async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
         """See the proto."""

@@ -23,7 +23,7 @@ from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.engine.coordinator import Coordinator, Who
-from headrace_coordinator.engine.shard_host import Phase
+from headrace_coordinator.engine.host import Phase
 from headrace_coordinator.engine.surroundings import Surroundings
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
