@@ -192,9 +192,23 @@ class MemoryCluster:
         return self.partition(name, partition).log
 
     def values(self, name: str, partition: int) -> list[bytes | None]:
-        """The values of a partition, in order."""
+        """The values of a partition, in order, whatever became of their transactions."""
         log = self.log(name, partition)
-        return [value for batch in log.batches for value in decode_batch(batch).values()]
+        decoded = [decode_batch(batch) for batch in log.batches]
+        return [value for batch in decoded if not batch.is_control for value in batch.values()]
+
+    def committed_values(self, name: str, partition: int) -> list[bytes | None]:
+        """Those that a reader of committed records sees."""
+        log = self.log(name, partition)
+        end = log.transactions.last_stable(log.end)
+        values: list[bytes | None] = []
+        for batch in map(decode_batch, log.read(log.start, 1 << 40, first=True, end=end)):
+            begin = batch.header.base_offset
+            gone = log.transactions.overlapping(begin, batch.header.next_offset)
+            dropped = batch.header.transactional and any(each.producer_id == batch.header.producer_id for each in gone)
+            if not (batch.is_control or dropped):
+                values += batch.values()
+        return values
 
     def transport(self) -> MemoryTransport:
         """A connection for one client."""

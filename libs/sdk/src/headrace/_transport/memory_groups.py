@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace._transport.memory_classic import MemoryClassicGroup
 from headrace._transport.memory_member import Topics
+from headrace._transport.memory_pending import PendingOffsets, Positions
 from headrace._transport.memory_target import MemoryTargetGroup
 from headrace._transport.port import Coordinator
 from headrace.errors import CoordinatorNotAvailable, ErrorCode, HeadraceError, InvalidGroupId, NetworkFailed
@@ -36,6 +37,8 @@ class MemoryGroups:
     def __init__(self, topics: Callable[[], Topics]) -> None:
         self.groups: dict[str, MemoryClassicGroup | MemoryTargetGroup] = {}
         self.offsets: dict[str, dict[TopicPartition, pb.CommittedOffset]] = {}
+        self.pending = PendingOffsets()
+        """What undecided transactions hold; ``pending.unstable(group_id)`` names the partitions."""
         self.down = False
         """Nobody has the groups; see ``stop``."""
         self.silent = False
@@ -148,29 +151,59 @@ class MemoryGroups:
 
     def commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
         """Take positions of a member, or of an administrator while there are no members."""
-        answer = pb.CommitOffsetsResponse()
         with self.lock:
             self.check()
-            refused = self._refuses(request)
-            for entry in request.offsets:
-                result = answer.results.add(topic=entry.topic, partition=entry.partition)
-                known = self._topics().get(entry.topic)
-                if refused is None and (known is None or not 0 <= entry.partition < known[1]):
-                    result.error = errors_pb2.UNKNOWN_TOPIC_OR_PARTITION
-                elif refused is not None:
-                    result.error, result.message = errors_pb2.ErrorCode.ValueType(refused), refused.name
-                else:
-                    tp = TopicPartition(entry.topic, entry.partition)
-                    self.offsets.setdefault(request.group_id, {})[tp] = pb.CommittedOffset(
-                        topic=entry.topic,
-                        partition=entry.partition,
-                        offset=entry.offset,
-                        leader_epoch=entry.leader_epoch,
-                        metadata=entry.metadata,
-                    )
+            answer, positions = self._taken(request, self._refuses(request))
+            self.offsets.setdefault(request.group_id, {}).update(positions)
+            for tp in positions:
+                self.pending.overwritten(request.group_id, tp)
         return answer
 
-    def _refuses(self, request: pb.CommitOffsetsRequest) -> ErrorCode | None:
+    def hold(self, request: pb.TxnOffsetCommitRequest) -> pb.CommitOffsetsResponse:
+        """
+        Take positions that count once their transaction is committed.
+
+        Raises:
+            InvalidProducerEpoch: the transaction has ended.
+        """
+        with self.lock:
+            self.check()
+            refused = self._refuses(request) if request.member_id or request.generation >= 0 else None
+            answer, positions = self._taken(request, refused)
+            if positions:
+                self.pending.add(request.group_id, request.producer_id, request.producer_epoch, positions)
+        return answer
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commit: bool) -> None:
+        """A marker for all groups: apply or drop what the transaction held."""
+        with self.lock:
+            for group_id, positions in self.pending.end(producer_id, epoch).items():
+                if commit:
+                    self.offsets.setdefault(group_id, {}).update(positions)
+
+    def _taken(
+        self, request: pb.CommitOffsetsRequest | pb.TxnOffsetCommitRequest, refused: ErrorCode | None
+    ) -> tuple[pb.CommitOffsetsResponse, Positions]:
+        """The answer, and what it takes in."""
+        answer, positions = pb.CommitOffsetsResponse(), Positions()
+        for entry in request.offsets:
+            result = answer.results.add(topic=entry.topic, partition=entry.partition)
+            known = self._topics().get(entry.topic)
+            if refused is None and (known is None or not 0 <= entry.partition < known[1]):
+                result.error = errors_pb2.UNKNOWN_TOPIC_OR_PARTITION
+            elif refused is not None:
+                result.error, result.message = errors_pb2.ErrorCode.ValueType(refused), refused.name
+            else:
+                positions[TopicPartition(entry.topic, entry.partition)] = pb.CommittedOffset(
+                    topic=entry.topic,
+                    partition=entry.partition,
+                    offset=entry.offset,
+                    leader_epoch=entry.leader_epoch,
+                    metadata=entry.metadata,
+                )
+        return answer, positions
+
+    def _refuses(self, request: pb.CommitOffsetsRequest | pb.TxnOffsetCommitRequest) -> ErrorCode | None:
         group = self.groups.get(request.group_id)
         if group is None or not group.members:
             return ErrorCode.UNKNOWN_MEMBER_ID if request.member_id else None

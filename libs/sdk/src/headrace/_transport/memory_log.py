@@ -6,15 +6,19 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
+from headrace._transport.memory_transactions import MARKER_VALUE, LogTransactions
 from headrace_common.core.batch import (
     BatchHeader,
+    ControlType,
+    build_control_batch,
     check_crc,
     decode_batch,
+    read_control,
     read_header,
     stamp,
     stamp_log_append_time,
 )
-from headrace_common.core.errors import InvalidProducerEpoch, OutOfOrderSequence
+from headrace_common.core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 
 REMEMBERED: Final = 5
 SEQUENCES: Final = 2**31
@@ -40,22 +44,20 @@ class MemoryLog:
         self.batches: list[bytes] = []
         self._ends: list[int] = []
         self._producers: dict[int, _Known] = {}
+        self.transactions = LogTransactions()
 
     def append(self, batch: bytes, leader_epoch: int, log_append_ms: int | None = None) -> int:
         """
         The offset of the batch's first record; of one that is known already, the offset that it got then.
 
         Raises:
-            CorruptBatch, OutOfOrderSequence, InvalidProducerEpoch: as a broker refuses.
+            CorruptBatch, OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: as a broker refuses.
         """
         header = read_header(batch)
         check_crc(batch, header)
-        known = self._producers.get(header.producer_id)
-        if known is not None:
-            for first, last, offset in known.batches:
-                if (known.epoch, first, last) == (header.producer_epoch, header.base_sequence, header.last_sequence):
-                    return offset
-            self._check_sequence(known, header.producer_epoch, header.base_sequence)
+        repeated = self.check(header)
+        if repeated is not None:
+            return repeated
         self._remember(header)
         offset = self.end
         if log_append_ms is None:
@@ -66,19 +68,61 @@ class MemoryLog:
         self._ends.append(self.end)
         return offset
 
+    def check(self, header: BatchHeader) -> int | None:
+        """
+        The offset that the batch got before, if it is a repeated one; None: it may be appended.
+
+        Raises:
+            OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState: it may not.
+        """
+        known = self._producers.get(header.producer_id)
+        if known is not None:
+            for first, last, offset in known.batches:
+                if (known.epoch, first, last) == (header.producer_epoch, header.base_sequence, header.last_sequence):
+                    return offset
+            self._check_sequence(known, header.producer_epoch, header.base_sequence)
+        elif header.transactional and header.base_sequence:
+            raise OutOfOrderSequence(f"sequence {header.base_sequence}; a transaction begins with 0")
+        if not header.transactional and header.producer_id in self.transactions.open:
+            raise InvalidTxnState(f"producer {header.producer_id} has a transaction open in this partition")
+        return None
+
+    def end_transaction(self, producer_id: int, epoch: int, *, commit: bool, leader_epoch: int, now_ms: int) -> None:
+        """
+        Write the marker that ends a transaction; one that was written before is not written again.
+
+        Raises:
+            InvalidProducerEpoch: the partition has moved on.
+        """
+        kind = ControlType.COMMIT if commit else ControlType.ABORT
+        known = self._producers.get(producer_id)
+        if known is not None and epoch <= known.epoch:
+            is_open = producer_id in self.transactions.open
+            if epoch == known.epoch and not is_open and self.transactions.verdicts.get(producer_id) is kind:
+                return
+            raise InvalidProducerEpoch(f"a marker of epoch {epoch}, where epoch {known.epoch} is known")
+        marker = build_control_batch(
+            kind, MARKER_VALUE, timestamp_ms=now_ms, producer_id=producer_id, producer_epoch=epoch
+        )
+        self._take(stamp(marker, self.end, leader_epoch))
+
     def _remember(self, header: BatchHeader) -> None:
+        """A batch of records is about to be at the end of the log."""
         if header.producer_id < 0:
             return
         known = self._producers.get(header.producer_id)
         if known is None or known.epoch != header.producer_epoch:
             known = self._producers[header.producer_id] = _Known(header.producer_epoch)
         known.batches.append((header.base_sequence, header.last_sequence, self.end))
+        if header.transactional:
+            self.transactions.wrote(header, self.end)
 
     @staticmethod
     def _check_sequence(known: _Known, epoch: int, sequence: int) -> None:
         if epoch < known.epoch:
             raise InvalidProducerEpoch(f"epoch {epoch} is older than {known.epoch}")
-        expected = 0 if epoch > known.epoch else (known.batches[-1][1] + 1) % SEQUENCES
+        fresh = epoch > known.epoch or not known.batches
+        expected = 0 if fresh else (known.batches[-1][1] + 1) % SEQUENCES
         if sequence != expected:
             raise OutOfOrderSequence(f"sequence {sequence}; {expected} was expected")
 
@@ -87,6 +131,7 @@ class MemoryLog:
         kept = [batch for batch, batch_end in zip(self.batches, self._ends, strict=True) if batch_end <= end]
         self.end = 0
         self.batches, self._ends, self._producers = [], [], {}
+        self.transactions = LogTransactions()
         for batch in kept:
             self._take(batch)
 
@@ -101,10 +146,19 @@ class MemoryLog:
         """A batch as another log stored it."""
         header = read_header(batch)
         assert header.base_offset == self.end, "logs are copied from their beginning"
-        self._remember(header)
+        if header.control:
+            self._ended(batch, header)
+        else:
+            self._remember(header)
         self.batches.append(batch)
         self.end = header.next_offset
         self._ends.append(self.end)
+
+    def _ended(self, batch: bytes, header: BatchHeader) -> None:
+        kind, _ = read_control(decode_batch(batch))
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            self._producers[header.producer_id] = _Known(header.producer_epoch)
+            self.transactions.ended(header.producer_id, kind, header.base_offset)
 
     def end_of(self, epoch: int) -> tuple[int, int]:
         """The largest epoch that is not above ``epoch``, and where it ends; -1 when there is none."""
