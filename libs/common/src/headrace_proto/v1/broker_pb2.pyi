@@ -1340,6 +1340,8 @@ class LogDescription(_message.Message):
     SEGMENTS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
+    OLDEST_OPEN_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     state: Global___LogState.ValueType
@@ -1353,8 +1355,14 @@ class LogDescription(_message.Message):
     """Absent: nothing to say."""
     fencing_token: _builtins.int
     """Absent: none was ever set."""
+    last_stable_offset: _builtins.int
+    """Transactions below this are decided."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentDescription]: ...
+    @_builtins.property
+    def oldest_open(self) -> Global___LogTransaction:
+        """The open transaction that began first: what holds readers of committed transactions back. Absent: none is open."""
+
     def __init__(
         self,
         *,
@@ -1369,21 +1377,58 @@ class LogDescription(_message.Message):
         segments: _abc.Iterable[Global___SegmentDescription] | None = ...,
         note: _builtins.str | None = ...,
         fencing_token: _builtins.int | None = ...,
+        last_stable_offset: _builtins.int = ...,
+        oldest_open: Global___LogTransaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "fencing_token", b"fencing_token", "note", b"note"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "fencing_token", b"fencing_token", "note", b"note", "oldest_open", b"oldest_open"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "oldest_open", b"oldest_open", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
     _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
     _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
     _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
+    _WhichOneofReturnType__oldest_open: _TypeAlias = _typing.Literal["oldest_open"]  # noqa: Y015
+    _WhichOneofArgType__oldest_open: _TypeAlias = _typing.Literal["_oldest_open", b"_oldest_open"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_open) -> _WhichOneofReturnType__oldest_open | None: ...
 
 Global___LogDescription: _TypeAlias = LogDescription  # noqa: Y015
+
+@_typing.final
+class LogTransaction(_message.Message):
+    """A transaction that has written into a partition and has no marker there yet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRODUCER_ID_FIELD_NUMBER: _builtins.int
+    PRODUCER_EPOCH_FIELD_NUMBER: _builtins.int
+    FIRST_OFFSET_FIELD_NUMBER: _builtins.int
+    SINCE_MS_FIELD_NUMBER: _builtins.int
+    producer_id: _builtins.int
+    producer_epoch: _builtins.int
+    first_offset: _builtins.int
+    since_ms: _builtins.int
+    """The broker's clock when its first batch was appended, in ms."""
+    def __init__(
+        self,
+        *,
+        producer_id: _builtins.int = ...,
+        producer_epoch: _builtins.int = ...,
+        first_offset: _builtins.int = ...,
+        since_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_offset", b"first_offset", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "since_ms", b"since_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogTransaction: _TypeAlias = LogTransaction  # noqa: Y015
 
 @_typing.final
 class SegmentDescription(_message.Message):
@@ -1529,6 +1574,7 @@ class ProducerState(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     LAST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     TRANSACTION_START_FIELD_NUMBER: _builtins.int
+    TRANSACTION_SINCE_MS_FIELD_NUMBER: _builtins.int
     producer_id: _builtins.int
     producer_epoch: _builtins.int
     last_sequence: _builtins.int
@@ -1537,6 +1583,8 @@ class ProducerState(_message.Message):
     """The broker's clock when it last wrote, in ms."""
     transaction_start: _builtins.int
     """First offset of its open transaction. Absent: none is open."""
+    transaction_since_ms: _builtins.int
+    """The broker's clock when that was appended, in ms. Absent: none is open."""
     def __init__(
         self,
         *,
@@ -1545,13 +1593,19 @@ class ProducerState(_message.Message):
         last_sequence: _builtins.int = ...,
         last_timestamp_ms: _builtins.int = ...,
         transaction_start: _builtins.int | None = ...,
+        transaction_since_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_transaction_start", b"_transaction_start", "transaction_start", b"transaction_start"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_transaction_since_ms", b"_transaction_since_ms", "_transaction_start", b"_transaction_start", "transaction_since_ms", b"transaction_since_ms", "transaction_start", b"transaction_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transaction_start", b"_transaction_start", "last_sequence", b"last_sequence", "last_timestamp_ms", b"last_timestamp_ms", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transaction_start", b"transaction_start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_transaction_since_ms", b"_transaction_since_ms", "_transaction_start", b"_transaction_start", "last_sequence", b"last_sequence", "last_timestamp_ms", b"last_timestamp_ms", "producer_epoch", b"producer_epoch", "producer_id", b"producer_id", "transaction_since_ms", b"transaction_since_ms", "transaction_start", b"transaction_start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__transaction_since_ms: _TypeAlias = _typing.Literal["transaction_since_ms"]  # noqa: Y015
+    _WhichOneofArgType__transaction_since_ms: _TypeAlias = _typing.Literal["_transaction_since_ms", b"_transaction_since_ms"]  # noqa: Y015
     _WhichOneofReturnType__transaction_start: _TypeAlias = _typing.Literal["transaction_start"]  # noqa: Y015
     _WhichOneofArgType__transaction_start: _TypeAlias = _typing.Literal["_transaction_start", b"_transaction_start"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__transaction_since_ms) -> _WhichOneofReturnType__transaction_since_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__transaction_start) -> _WhichOneofReturnType__transaction_start | None: ...
 
 Global___ProducerState: _TypeAlias = ProducerState  # noqa: Y015

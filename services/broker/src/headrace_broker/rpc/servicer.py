@@ -21,12 +21,12 @@ from headrace_broker.engine.fetch import FetchAsk, FetchEntry, FetchSession
 from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import ProduceEntry, ProduceSession
 from headrace_broker.rpc import encode
-from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.errors import HeadraceError, Rejected, UnsupportedVersion
 from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
+from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
 
 FETCHES_READ_AHEAD: Final = 2
 TOPICS_PER_REQUEST_MAX: Final = 10_000
@@ -288,6 +288,20 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 for id, epoch, end in ends
             ]
         )
+
+    async def WriteTxnMarkers(
+        self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
+    ) -> transaction_pb2.WriteTxnMarkersResponse:
+        """See the proto."""
+        del request, context
+        raise UnsupportedVersion("transactions are not available in this version")
+
+    async def DescribeProducers(
+        self, request: pb.DescribeProducersRequest, context: Context
+    ) -> pb.DescribeProducersResponse:
+        """See the proto."""
+        del request, context
+        raise UnsupportedVersion("transactions are not available in this version")
 
     async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyResponse:
         """See the proto."""
