@@ -7,15 +7,18 @@ import pytest
 from headrace_common.core.batch import (
     FENCE_BATCH_BYTES_MAX,
     ControlType,
+    Marker,
     RecordColumns,
     build_batch,
     build_control_batch,
     build_fence_batch,
+    build_marker_batch,
     check_crc,
     decode_batch,
     read_control,
     read_fence,
     read_header,
+    read_marker,
 )
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 
@@ -103,3 +106,51 @@ def test_fences_of_a_newer_version() -> None:
     batch = build_control_batch(ControlType.FENCE, value, timestamp_ms=1, producer_id=-1, producer_epoch=-1)
     with pytest.raises(UnsupportedVersion):
         read_fence(decode_batch(batch))
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_ends_of_transactions_come_back(commit: bool) -> None:
+    batch = build_marker_batch(2**40, 7, commit=commit, timestamp_ms=5)
+    header = read_header(batch)
+    check_crc(batch, header)
+    assert header.control
+    assert header.transactional
+    assert (header.base_sequence, header.base_timestamp, header.max_timestamp, header.magic) == (-1, 5, 5, 3)
+    assert read_marker(batch, header) == Marker(2**40, 7, commit)
+    kind, value = read_control(decode_batch(batch))
+    assert kind is (ControlType.COMMIT if commit else ControlType.ABORT)
+    assert value == struct.pack(">hi", 0, 0)
+    assert decode_batch(batch).timestamps() == [5]
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_marker_is_read_whoever_built_it(commit: bool) -> None:
+    kind = ControlType.COMMIT if commit else ControlType.ABORT
+    value = struct.pack(">hi", 0, 12)  # a coordinator epoch of Kafka's
+    batch = build_control_batch(kind, value, timestamp_ms=1, producer_id=3, producer_epoch=4)
+    assert read_marker(batch, read_header(batch)) == Marker(3, 4, commit)
+
+
+def test_what_ends_no_transaction_is_no_marker() -> None:
+    for batch in (build_fence_batch(1, timestamp_ms=1), build_batch(RecordColumns([b"v"]), transactional=True)):
+        assert read_marker(batch, read_header(batch)) is None
+
+
+@pytest.mark.parametrize("value", [b"", b"\0\0\0\0\0"])
+def test_markers_without_a_value(value: bytes) -> None:
+    batch = build_control_batch(ControlType.ABORT, value, timestamp_ms=1, producer_id=1, producer_epoch=0)
+    with pytest.raises(CorruptBatch):
+        read_marker(batch, read_header(batch))
+
+
+def test_markers_of_nobody() -> None:
+    batch = build_control_batch(ControlType.ABORT, b"\0" * 6, timestamp_ms=1, producer_id=-1, producer_epoch=-1)
+    with pytest.raises(CorruptBatch):
+        read_marker(batch, read_header(batch))
+
+
+def test_markers_with_a_newer_value() -> None:
+    value = struct.pack(">hi", 1, 0)
+    batch = build_control_batch(ControlType.ABORT, value, timestamp_ms=1, producer_id=1, producer_epoch=0)
+    with pytest.raises(UnsupportedVersion):
+        read_marker(batch, read_header(batch))

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from headrace_common.core.batch.column_writer import assemble, record_columns
 from headrace_common.core.batch.columns import RecordColumns
-from headrace_common.core.batch.decoded import DecodedBatch
-from headrace_common.core.batch.header import CONTROL_BIT, MAGIC_COLUMNS, TRANSACTIONAL_BIT, BatchHeader, Codec
+from headrace_common.core.batch.decoded import DecodedBatch, decode_batch
+from headrace_common.core.batch.header import (
+    CONTROL_BIT,
+    MAGIC_COLUMNS,
+    ROW_HEADER_SIZE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Codec,
+    read_header,
+    rewritten,
+)
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 
 _KEY: Final = struct.Struct(">hh")  # version, type
 _FENCE: Final = struct.Struct(">hq")  # version, token
+_MARKER: Final = struct.Struct(">hi")  # version, coordinator epoch
 FENCE_BATCH_BYTES_MAX: Final = 256
 """No fence batch is larger: nobody has to inflate or walk through more to learn a token."""
 FENCING_TOKEN_MAX: Final = 2**63 - 1
@@ -114,3 +125,74 @@ def read_fence(batch: DecodedBatch) -> int | None:
     if token < 1:
         raise CorruptBatch(f"fencing token {token} is not a positive number")
     return int(token)
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, as its batch says it."""
+
+    producer_id: int
+    producer_epoch: int
+    """Above the epoch of every record of the transaction."""
+    commit: bool
+
+
+def build_marker_batch(producer_id: int, producer_epoch: int, *, commit: bool, timestamp_ms: int) -> bytes:
+    """
+    The batch that ends a producer's transaction in one partition; only leaders append it.
+
+    ``producer_epoch`` is the raised one (KIP-890): what the producer wrote in the transaction has a lower one. Cheap:
+    markers differ in their headers only.
+    """
+    assert producer_id >= 0, "the end of a transaction names its producer"
+    assert producer_epoch >= 0, "and the epoch that ends it"
+    header, template = _marker_template(commit)
+    fields = header._replace(
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
+    return rewritten(template, fields)
+
+
+def read_marker(batch: bytes, header: BatchHeader) -> Marker | None:
+    """
+    What ``batch`` ends; None if it is no end of a transaction. The CRC is not checked here.
+
+    Raises:
+        CorruptBatch: a transactional control batch that says nothing valid.
+        UnsupportedVersion: a format of markers that is not known here.
+    """
+    if not header.attributes & CONTROL_BIT or not header.attributes & TRANSACTIONAL_BIT:
+        return None
+    commit = _bodies().get(batch[ROW_HEADER_SIZE:])
+    if commit is None:
+        commit = _verdict_in(decode_batch(batch, verify_crc=False))
+    if header.producer_id < 0 or header.producer_epoch < 0:
+        raise CorruptBatch("the end of a transaction names its producer and an epoch")
+    return Marker(header.producer_id, header.producer_epoch, commit)
+
+
+def _verdict_in(batch: DecodedBatch) -> bool:
+    kind, value = read_control(batch)
+    if kind not in (ControlType.COMMIT, ControlType.ABORT):
+        raise CorruptBatch(f"a control record of type {int(kind)} ends no transaction; it has no transactional bit")
+    if len(value) < _MARKER.size:
+        raise CorruptBatch(f"a marker of {len(value)} bytes; it has {_MARKER.size}: version and coordinator epoch")
+    version, _ = _MARKER.unpack_from(value)
+    if version != 0:
+        raise UnsupportedVersion(f"markers of version {version} are not known here; upgrade first")
+    return kind is ControlType.COMMIT
+
+
+@cache
+def _marker_template(commit: bool) -> tuple[BatchHeader, bytes]:
+    kind = ControlType.COMMIT if commit else ControlType.ABORT
+    batch = build_control_batch(kind, _MARKER.pack(0, 0), timestamp_ms=0, producer_id=0, producer_epoch=0)
+    return read_header(batch), batch
+
+
+@cache
+def _bodies() -> dict[bytes, bool]:
+    """What follows the header of the markers that ``build_marker_batch`` makes."""
+    return {_marker_template(commit)[1][ROW_HEADER_SIZE:]: commit for commit in (False, True)}
