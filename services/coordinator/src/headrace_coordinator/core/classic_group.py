@@ -75,16 +75,23 @@ class ClassicGroup(ClassicRounds):
         group._schedule()
         return group
 
-    def commit_fault(self, member_id: str, instance_id: str | None, generation: int) -> HeadraceError | None:
-        """Why this commit is refused, if it is; an empty ``member_id`` with no generation is administration."""
-        if not member_id and instance_id is None and generation < 0 and not self.members:
+    def commit_fault(
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool = False
+    ) -> HeadraceError | None:
+        """
+        Why this commit is refused, if it is; an empty ``member_id`` with no generation is administration.
+
+        In a transaction that is a producer without the group's metadata, which Kafka does not check either; and a
+        member of the new generation that waits for its assignment may still bring what it read before.
+        """
+        if not member_id and instance_id is None and generation < 0 and (transactional or not self.members):
             return None
         member = self.members.identified(member_id, instance_id)
         if isinstance(member, HeadraceError):
             return member
         if generation != self.generation:
             return self._illegal(generation)
-        if self.state is _COMPLETING:
+        if self.state is _COMPLETING and not transactional:
             return RebalanceInProgress("the group waits for its new assignment; commit again after it")
         return None
 

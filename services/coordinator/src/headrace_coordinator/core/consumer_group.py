@@ -60,9 +60,15 @@ class ConsumerGroup(ConsumerMoves):
 
     # --- what others ask ------------------------------------------------------------------------------------
 
-    def commit_fault(self, member_id: str, instance_id: str | None, epoch: int) -> HeadraceError | None:
-        """Why this commit is refused, if it is; an empty ``member_id`` with no epoch is administration."""
-        if not member_id and instance_id is None and epoch < 0 and not self.members:
+    def commit_fault(
+        self, member_id: str, instance_id: str | None, epoch: int, *, transactional: bool = False
+    ) -> HeadraceError | None:
+        """
+        Why this commit is refused, if it is; an empty ``member_id`` with no epoch is administration.
+
+        In a transaction that is a producer without the group's metadata, which Kafka does not check either.
+        """
+        if not member_id and instance_id is None and epoch < 0 and (transactional or not self.members):
             return None
         member = self._identified(member_id, instance_id)
         return member if isinstance(member, HeadraceError) else self._stale(member, epoch)

@@ -3,7 +3,8 @@ What must be done after an event, in this order. ``shard.Shard.handle`` returns 
 
 **The rule of durability.** Each effect names its group. Per group the engine keeps the order, over events too, and
 holds back everything that follows a ``Persist`` or ``PersistGroup`` until that record is committed. So nothing is ever
-seen outside that a new coordinator would not know.
+seen outside that a new coordinator would not know. What one event persists is in one append, in this order. An answer
+of ``NO_GROUP`` is about the whole shard and waits for all of that.
 
 ``PersistGroup`` carries no value: whoever builds the append asks ``Shard.group_record(group_id)`` at that moment, once
 per group and append. The value is then at least as new as the effect, which is harmless: what it has beyond that is
@@ -13,6 +14,7 @@ shown only after a ``PersistGroup`` of its own. A retry writes the same bytes ag
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from headrace_common.core.errors import HeadraceError
 from headrace_coordinator.core.values import (
@@ -120,6 +122,8 @@ class OffsetFound:
     partition: int
     committed: CommittedOffset | None
     """None: nothing is committed."""
+    error: HeadraceError | None = None
+    """``UnstableOffsetCommit``: an undecided transaction has a position here, and only stable ones were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,13 @@ class OffsetsFound:
     """In the order of the request; sorted where all were asked for."""
 
     offsets: tuple[OffsetFound, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerOutcomes:
+    """In the order of the request; None: the transaction has ended here, now or before."""
+
+    outcomes: tuple[HeadraceError | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +184,7 @@ class GroupListing:
     members: int
 
 
-Result = OffsetOutcomes | OffsetsFound | GroupDescription | None
+Result = OffsetOutcomes | OffsetsFound | MarkerOutcomes | GroupDescription | None
 
 # --- effects --------------------------------------------------------------------------------------------------
 
@@ -184,6 +195,10 @@ class Persist:
 
     group_id: str
     rows: tuple[Row, ...]
+
+
+NO_GROUP: Final = ""
+"""Stands for the group of an answer that is about the whole shard; no group has this id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,4 +234,19 @@ class Answer:
     result: Result | HeadraceError
 
 
-Effect = Persist | PersistGroup | Send | CloseStream | Answer
+@dataclass(frozen=True, slots=True)
+class EnrolShard:
+    """
+    Ask the transaction's coordinator to tell this shard of the end; then send ``ShardEnrolled`` with the number.
+
+    It tells nobody anything of the shard, so it need not wait for what was persisted before.
+    """
+
+    number: int
+    """Good for one answer; meanwhile the end of the transaction may take it away."""
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+Effect = Persist | PersistGroup | Send | CloseStream | Answer | EnrolShard

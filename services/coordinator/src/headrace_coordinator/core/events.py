@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from headrace_common.core.errors import HeadraceError
 from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
@@ -164,6 +165,43 @@ class CommitAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class TxnCommitAsked:
+    """Positions that count if and when a transaction is committed. Answered by ``OffsetOutcomes``, one per entry."""
+
+    group_id: str
+    ref: object
+    at: Moment
+    member_id: str
+    """Empty, with generation -1 and no instance: not checked, as in Kafka; the producer was given no group metadata."""
+    instance_id: str | None
+    generation: int
+    """Or member epoch."""
+    offsets: tuple[OffsetToCommit, ...]
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of one transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    """Above that of every position of the transaction."""
+    commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersAsked:
+    """Transactions have ended, in this order. Answered by ``MarkerOutcomes``, one per marker."""
+
+    ref: object
+    at: Moment
+    markers: tuple[Marker, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetsAsked:
     """Answered by ``OffsetsFound``."""
 
@@ -176,6 +214,8 @@ class OffsetsAsked:
     """None: not checked."""
     partitions: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     """None: all that are committed."""
+    require_stable: bool = False
+    """True: where an undecided transaction has a position, there is an error instead of the committed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +246,15 @@ class DescriptionAsked:
     at: Moment
 
 
-AdminEvent = CommitAsked | OffsetsAsked | OffsetsDeletionAsked | GroupDeletionAsked | DescriptionAsked
+AdminEvent = (
+    CommitAsked
+    | TxnCommitAsked
+    | MarkersAsked
+    | OffsetsAsked
+    | OffsetsDeletionAsked
+    | GroupDeletionAsked
+    | DescriptionAsked
+)
 
 # --- about the shard ------------------------------------------------------------------------------------------
 
@@ -235,6 +283,16 @@ class Woken:
     at: Moment
 
 
-ShardEvent = TopicsChanged | Loaded | Woken
+@dataclass(frozen=True, slots=True)
+class ShardEnrolled:
+    """The answer to the ``EnrolShard`` of this number; exactly one comes, unless the shard is let go of."""
+
+    number: int
+    at: Moment
+    error: HeadraceError | None
+    """None: the shard is part of the open transaction, and will be told its end."""
+
+
+ShardEvent = TopicsChanged | Loaded | Woken | ShardEnrolled
 
 Event = MemberEvent | AdminEvent | ShardEvent

@@ -34,6 +34,7 @@ from headrace_coordinator.core.events import (
     StreamBroke,
 )
 from headrace_coordinator.core.offsets import Offsets
+from headrace_coordinator.core.pending_records import read_pending, read_pending_key
 from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerRecord,
@@ -142,15 +143,23 @@ class ReadLog:
         for key, value in rows.items():
             if value is None:
                 continue
+            undecided = read_pending_key(key)
+            if undecided is not None:
+                by_producer = log._of(undecided.group_id).pending.setdefault(undecided.partition, {})
+                by_producer[undecided.producer_id] = read_pending(value)
+                continue
             parsed = read_key(key)
             if isinstance(parsed, OffsetKey):
-                of_group = log.offsets.get(parsed.group_id)
-                if of_group is None:
-                    of_group = log.offsets[parsed.group_id] = Offsets(parsed.group_id)
-                of_group.held[parsed.partition] = read_offset(value)
+                log._of(parsed.group_id).held[parsed.partition] = read_offset(value)
             elif parsed is not None:
                 log.members[parsed] = read_group(value)
         return log
+
+    def _of(self, group_id: str) -> Offsets:
+        of_group = self.offsets.get(group_id)
+        if of_group is None:
+            of_group = self.offsets[group_id] = Offsets(group_id)
+        return of_group
 
     def patterns(self) -> frozenset[str]:
         """Of all members' subscriptions."""

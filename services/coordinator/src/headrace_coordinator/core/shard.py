@@ -1,5 +1,5 @@
 """
-All groups of one shard: routes events to them, keeps their offsets and their time. The engine owns one per shard.
+All groups of one shard: routes events to them, keeps their time. The engine owns one per shard.
 
 A group is its members (a classic or a server-side state machine, or none yet) and its offsets. It exists from the first
 member or commit until it is deleted, or has been empty for the offsets' retention and has no offset left.
@@ -25,9 +25,6 @@ from headrace_coordinator.core.effects import (
     Answer,
     Effect,
     GroupListing,
-    OffsetOutcome,
-    OffsetOutcomes,
-    OffsetsFound,
     Persist,
     PersistGroup,
     Row,
@@ -41,17 +38,21 @@ from headrace_coordinator.core.events import (
     Event,
     GroupDeletionAsked,
     Loaded,
+    MarkersAsked,
     MemberEvent,
     OffsetsAsked,
     OffsetsDeletionAsked,
+    ShardEnrolled,
     StreamBroke,
     TopicsChanged,
+    TxnCommitAsked,
     Woken,
 )
 from headrace_coordinator.core.groups import Group, ReadLog, refusal
 from headrace_coordinator.core.offsets import Offsets
 from headrace_coordinator.core.records import group_key, group_value
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.shard_offsets import ShardOffsets
 from headrace_coordinator.core.targets import TopicView
 from headrace_coordinator.core.values import CommittedOffset, Moment
 
@@ -69,6 +70,7 @@ class Shard:
         self._settings = settings
         self._view = TopicView()
         self._groups: dict[str, Group] = {}
+        self._offsets = ShardOffsets(settings, self._view, self._groups)
         self._replayed: dict[bytes, bytes | None] = {}
         self._log: ReadLog | None = None
         self._loaded = False
@@ -130,12 +132,15 @@ class Shard:
                 return self._load(event.at)
             case Woken():
                 return self._wake(event.at)
-            case CommitAsked():
-                return self._commit(event)
-            case OffsetsAsked():
-                return self._find_offsets(event)
-            case OffsetsDeletionAsked():
-                return self._delete_offsets(event)
+            case (
+                CommitAsked()
+                | TxnCommitAsked()
+                | MarkersAsked()
+                | ShardEnrolled()
+                | OffsetsAsked()
+                | OffsetsDeletionAsked()
+            ):
+                return self._offsets.handle(event)
             case GroupDeletionAsked():
                 return self._delete_group(event)
             case DescriptionAsked():
@@ -173,62 +178,11 @@ class Shard:
             return
         if not group.recorded and any(isinstance(e, PersistGroup) for e in effects):
             group.recorded = True
-        if not group.recorded and not group.offsets.held and group.empty:
+        if not group.recorded and group.offsets.empty and group.empty:
             del self._groups[group_id]
         elif membership.wake_ms < group.scheduled_ms:
             group.scheduled_ms = membership.wake_ms
             heappush(self._wakes, (group.scheduled_ms, group_id))
-
-    # --- offsets --------------------------------------------------------------------------------------------
-
-    def _commit(self, event: CommitAsked) -> list[Effect]:
-        group = self._groups.get(event.group_id)
-        fault = self._commit_fault(event, group)
-        if fault is not None:
-            failed = tuple(OffsetOutcome(o.topic, o.partition, fault) for o in event.offsets)
-            return [Answer(event.group_id, event.ref, OffsetOutcomes(failed))]
-        group = group or Group(Offsets(event.group_id))
-        limit = self._settings.offset_metadata_max_bytes
-        rows, outcomes = group.offsets.commit(event.offsets, self._view.topics, limit, event.at.wall_ms)
-        effects: list[Effect] = []
-        if rows:
-            self._groups[event.group_id] = group
-            effects.append(Persist(event.group_id, rows))
-        if group.membership is not None:
-            group.membership.committed(event.member_id, event.at)
-        effects.append(Answer(event.group_id, event.ref, OffsetOutcomes(outcomes)))
-        return effects
-
-    def _commit_fault(self, event: CommitAsked, group: Group | None) -> HeadraceError | None:
-        if group is not None and group.membership is not None:
-            return group.membership.commit_fault(event.member_id, event.instance_id, event.generation)
-        if event.member_id or event.instance_id is not None or event.generation >= 0:
-            return UnknownMemberId(f"the group {event.group_id!r} has no member {event.member_id!r}; join it")
-        return None
-
-    def _find_offsets(self, event: OffsetsAsked) -> list[Effect]:
-        group = self._groups.get(event.group_id)
-        if event.member_id is not None:
-            fault: HeadraceError | None = UnknownMemberId(f"there is no group {event.group_id!r}; join it")
-            if group is not None and group.membership is not None:
-                fault = group.membership.fetch_fault(event.member_id, event.member_epoch)
-            if fault is not None:
-                return [Answer(event.group_id, event.ref, fault)]
-        offsets = group.offsets if group is not None else Offsets(event.group_id)
-        return [Answer(event.group_id, event.ref, OffsetsFound(offsets.find(event.partitions, self._view.topics)))]
-
-    def _delete_offsets(self, event: OffsetsDeletionAsked) -> list[Effect]:
-        group = self._groups.get(event.group_id)
-        if group is None:
-            error = GroupNotFound(f"there is no group {event.group_id!r}")
-            return [Answer(event.group_id, event.ref, error)]
-        membership = group.membership
-        rows, outcomes = group.offsets.delete(
-            event.partitions, self._view.topics, lambda topic: membership is not None and membership.subscribes(topic)
-        )
-        effects: list[Effect] = [Persist(event.group_id, rows)] if rows else []
-        effects.append(Answer(event.group_id, event.ref, OffsetOutcomes(outcomes)))
-        return effects
 
     # --- groups ---------------------------------------------------------------------------------------------
 
@@ -313,7 +267,8 @@ class Shard:
         Forget offsets that are past their retention, and the group with the last of them.
 
         It counts from the commit, and where there were members from when the last one left. While there are members:
-        only offsets of topics that none of them reads, or that do not exist.
+        only offsets of topics that none of them reads, or that do not exist. Never: what an open transaction has, or
+        what it may replace.
         """
         before_ms = wall_ms - self._settings.offsets_retention_ms
         membership = group.membership
@@ -324,7 +279,7 @@ class Shard:
         else:
             rows = group.offsets.expire(before_ms, lambda key, value: self._is_read(group, key, value))
         effects: list[Effect] = [Persist(group_id, rows)] if rows else []
-        if group.empty and not group.offsets.held:
+        if group.empty and group.offsets.empty:
             effects += self._bury(group_id, group)
         return effects
 
@@ -338,6 +293,7 @@ class Shard:
     def _load(self, at: Moment) -> list[Effect]:
         assert not self._loaded, "a shard is loaded once"
         self._groups = self._read().groups(self._settings, self._view, at)
+        self._offsets = ShardOffsets(self._settings, self._view, self._groups)
         self._loaded = True
         self._replayed, self._log = {}, None
         self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms

@@ -109,5 +109,18 @@ class CommittedOffset:
     """Wall clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class PendingOffset:
+    """A position that is committed if and when its transaction is."""
+
+    epoch: int
+    """Of the producer; the marker that ends the transaction has a higher one."""
+    order: int
+    """Grows within the shard: of two positions of one partition the later one counts, whichever is decided first."""
+    transactional_id: str
+    committed: CommittedOffset
+    """What becomes the committed position; the time in it is when it came."""
+
+
 Topics = Mapping[str, TopicInfo]
 """All topics that are not internal, by name."""
