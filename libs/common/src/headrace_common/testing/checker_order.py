@@ -210,7 +210,8 @@ class Moments:
     def _note_poll(self, act: Act, micro: Polled, node: int) -> None:
         own = {(m.key, m.value) for m in act.micros if isinstance(m, Sent)}
         for key, points in micro.points.items():
-            highest = max((o for o, value in points if (key, value) not in own), default=-1)
+            others = [o for o, value in points if (key, value) not in own] if own else [o for o, _ in points]
+            highest = max(others, default=-1)
             if highest >= 0:
                 self._reads.setdefault(key, []).append((highest, node))
 

@@ -87,14 +87,19 @@ class Facts:
                     self._point(micro.key, micro.offset, micro.value, verdict)
                 continue
             for key, points in micro.points.items():
-                read, read_at = self.read[key], self.read_at[key]
-                for offset, value in points:
-                    read.add(value)
-                    read_at.add(offset)
-                    self._point(key, offset, value, verdict)
                 if points:
-                    highest = max(points)[0]
-                    self.highest[key] = max(highest, self.highest.get(key, -1))
+                    self._learn_points(key, points, verdict)
+
+    def _learn_points(self, key: Key, points: Sequence[tuple[int, Value]], verdict: Verdict) -> None:
+        """What a poll returned; most of a history is this."""
+        values, offsets = self.values[key], self.offsets[key]
+        for offset, value in points:
+            if values.setdefault(offset, value) != value or offsets.setdefault(value, offset) != offset:
+                self._point(key, offset, value, verdict)
+        read_at, read = zip(*points, strict=True)
+        self.read_at[key].update(read_at)
+        self.read[key].update(read)
+        self.highest[key] = max(*read_at, self.highest.get(key, -1))
 
     def _point(self, key: Key, offset: int, value: Value, verdict: Verdict) -> None:
         there = self.values[key].setdefault(offset, value)
@@ -129,7 +134,7 @@ def _reads(acts: Sequence[Act], facts: Facts, verdict: Verdict, *, read_committe
     for act in acts:
         if act.f is F.TXN:
             own = {(micro.key, micro.value) for micro in act.micros if isinstance(micro, Sent)}
-            for key, value in sorted(own & set(_read_by(act))) if own else ():
+            for key, value in sorted(own.intersection(_read_by(act))) if own else ():
                 text = f"operation {act.number} read its own {value} of {key}"
                 verdict.anomalies["precommitted-read"].append(text)
 
