@@ -24,19 +24,28 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── InvalidRegularExpression    the pattern of a subscription cannot be read
     │   ├── GroupMaxSizeReached         the group is full
     │   ├── OffsetMetadataTooLarge      the text beside a committed offset is too long
+    │   ├── InvalidTxnState             not possible now, or without begin_transaction()
+    │   ├── InvalidTransactionTimeout   outside the bounds that the coordinator sets
     │   ├── SerializationFailed         a serializer raised (its error is the cause), or took no bytes
     │   └── ClientClosed                used after close(), or after a fork
     ├── NotFound                        the thing named does not exist
-    │   └── UnknownTopicOrPartition     no such topic or partition
+    │   ├── UnknownTopicOrPartition     no such topic or partition
+    │   └── TransactionalIdNotFound     no coordinator knows it
     ├── Conflict                        it exists already, or changed meanwhile
     │   ├── TopicAlreadyExists
+    │   ├── TransactionAbortable        it cannot be committed any more: abort, and do its work again
+    │   ├── AlreadyDecided              the prepared transaction was decided before, the other way
+    │   ├── TxnVerdictUnknown           it was decided too long ago, or never prepared
     │   ├── ElectionNotNeeded           the partition is led as it should be
     │   └── NoReassignmentInProgress    there is nothing to cancel
     ├── Moved                           somebody else answers this now; clients follow by themselves
     │   ├── NotLeader
     │   └── NotCoordinator
     ├── Fenced                          an epoch is old
-    │   ├── InvalidProducerEpoch        another producer has taken over this id
+    │   ├── InvalidProducerEpoch        the transaction has ended already; or another producer has this producer id
+    │   ├── ProducerFenced              a newer producer has this transactional_id
+    │   ├── InvalidProducerIdMapping    the transactional_id expired, or was given to another producer
+    │   ├── FencedOwner                 a newer owner has these transactional ids, or decided a later unit
     │   ├── UnknownMemberId             out of the group: what was read is somebody else's to commit
     │   ├── IllegalGeneration           the group has gone on without this member (classic)
     │   ├── StaleMemberEpoch            the same (server-side protocol)
@@ -52,6 +61,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── CoordinatorLoading          the coordinator still reads what it needs
     │   ├── RebalanceInProgress         the group rebalances; poll, and commit again
     │   ├── UnreleasedInstanceId        the consumer that has this group_instance_id has not left yet
+    │   ├── ConcurrentTransactions      the end of the transaction before is still being written
     │   ├── UnstableOffsetCommit        a transaction has an offset pending
     │   ├── DiskFull                    the broker is below its reserve
     │   └── Overloaded                  the broker's queue is full
@@ -74,12 +84,21 @@ All are subclasses of ``HeadraceError``, so one clause catches them::
     headrace_common.core.errors.RecordTooLarge: the record has 2097152 bytes
     >>> issubclass(errors.RecordTooLarge, errors.HeadraceError), errors.RecordTooLarge().retriable
     (True, False)
+
+**In transactions** ``error.then`` says what to do: ``"retry"`` the same call, ``"abort"`` the transaction and do its
+work again, or ``"fenced"``: this producer is over, close it::
+
+    >>> errors.TransactionAbortable().then, errors.ProducerFenced().then, errors.ConcurrentTransactions().then
+    (<Then.ABORT: 'abort'>, <Then.FENCED: 'fenced'>, <Then.RETRY: 'retry'>)
+    >>> errors.ProducerFenced().then == "fenced"
+    True
 """
 
 from __future__ import annotations
 
 from headrace_common.core.errors import (
     Busy,
+    ConcurrentTransactions,
     Conflict,
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -93,6 +112,7 @@ from headrace_common.core.errors import (
     FencedInstanceId,
     FencedLeaderEpoch,
     FencedMemberEpoch,
+    FencedOwner,
     GroupMaxSizeReached,
     GroupNotFound,
     HeadraceError,
@@ -104,6 +124,7 @@ from headrace_common.core.errors import (
     InvalidGroupId,
     InvalidPartitions,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
     InvalidRecord,
     InvalidRegularExpression,
     InvalidReplicaAssignment,
@@ -111,6 +132,8 @@ from headrace_common.core.errors import (
     InvalidSessionTimeout,
     InvalidTimestamp,
     InvalidTopic,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
     Kind,
     LeaderNotAvailable,
     MetadataUnavailable,
@@ -130,6 +153,7 @@ from headrace_common.core.errors import (
     OutOfOrderSequence,
     Overloaded,
     PreferredLeaderNotAvailable,
+    ProducerFenced,
     RebalanceInProgress,
     RecordTooLarge,
     Rejected,
@@ -137,7 +161,11 @@ from headrace_common.core.errors import (
     RequestTimedOut,
     StaleMemberEpoch,
     StorageFailed,
+    Then,
     TopicAlreadyExists,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+    TxnVerdictUnknown,
     UnknownLeaderEpoch,
     UnknownMemberId,
     UnknownOutcome,
@@ -153,9 +181,11 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import TopicPartition
 
 __all__ = [
+    "AlreadyDecided",
     "BufferExhausted",
     "Busy",
     "ClientClosed",
+    "ConcurrentTransactions",
     "Conflict",
     "CoordinatorLoading",
     "CoordinatorNotAvailable",
@@ -170,6 +200,7 @@ __all__ = [
     "FencedInstanceId",
     "FencedLeaderEpoch",
     "FencedMemberEpoch",
+    "FencedOwner",
     "GroupMaxSizeReached",
     "GroupNotFound",
     "HeadraceError",
@@ -181,6 +212,7 @@ __all__ = [
     "InvalidGroupId",
     "InvalidPartitions",
     "InvalidProducerEpoch",
+    "InvalidProducerIdMapping",
     "InvalidRecord",
     "InvalidRegularExpression",
     "InvalidReplicaAssignment",
@@ -188,6 +220,8 @@ __all__ = [
     "InvalidSessionTimeout",
     "InvalidTimestamp",
     "InvalidTopic",
+    "InvalidTransactionTimeout",
+    "InvalidTxnState",
     "Kind",
     "LeaderNotAvailable",
     "LogTruncated",
@@ -210,6 +244,7 @@ __all__ = [
     "OutOfOrderSequence",
     "Overloaded",
     "PreferredLeaderNotAvailable",
+    "ProducerFenced",
     "RebalanceInProgress",
     "RecordTooLarge",
     "Rejected",
@@ -218,7 +253,11 @@ __all__ = [
     "SerializationFailed",
     "StaleMemberEpoch",
     "StorageFailed",
+    "Then",
     "TopicAlreadyExists",
+    "TransactionAbortable",
+    "TransactionalIdNotFound",
+    "TxnVerdictUnknown",
     "UnknownLeaderEpoch",
     "UnknownMemberId",
     "UnknownOutcome",
@@ -244,6 +283,7 @@ class ClientClosed(Rejected):
     """The client was closed: make a new one. Or it belongs to the process this one was forked from: use spawn there."""
 
     code = ErrorCode.INVALID_REQUEST
+    _then = Then.FENCED
 
     @classmethod
     def by_fork(cls, kind: str) -> ClientClosed:
@@ -294,6 +334,13 @@ class DeliveryTimedOut(UnknownOutcome):
     """The record was not acknowledged within delivery_timeout_ms; if it was sent, it may have been written."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
+    _then = Then.ABORT
+
+
+class AlreadyDecided(Conflict):
+    """The prepared transaction was decided before, the other way; that verdict stands."""
+
+    code = ErrorCode.INVALID_TXN_STATE
 
 
 class WaitTimedOut(UnknownOutcome, TimeoutError):

@@ -18,7 +18,7 @@ request may be ``retriable``, and of what ``kind`` it is, which is what callers 
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import ClassVar
 
 
@@ -165,17 +165,47 @@ class Kind(Enum):
     INTERNAL = "internal"
 
 
+class Then(StrEnum):
+    """What a program that writes in transactions does next, after a failure."""
+
+    RETRY = "retry"
+    """The same call again: nothing is lost yet."""
+    ABORT = "abort"
+    """Abort the transaction, and do its work again in the next."""
+    FENCED = "fenced"
+    """This producer is over: close it. Another may have taken its place."""
+
+
+_FENCES = frozenset(
+    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.FENCED_OWNER, ErrorCode.FENCED_WRITER}
+)
+
+
 class HeadraceError(Exception):
     """Anything that Headrace reports. ``str(error)`` is a sentence that says what happened and what to do."""
 
     kind: ClassVar[Kind] = Kind.INTERNAL
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+    _then: Then | None = None
 
     def __init__(self, message: str = "", *, code: ErrorCode | None = None, endpoint_hint: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
         if code is not None:
             self.code = code
         self.endpoint_hint = endpoint_hint
+
+    @property
+    def then(self) -> Then:
+        """What to do about it inside a transaction; whoever knows the transaction's state has set it."""
+        if self._then is not None:
+            return self._then
+        if self.code in _FENCES:
+            return Then.FENCED
+        return Then.RETRY if self.retriable else Then.ABORT
+
+    @then.setter
+    def then(self, then: Then) -> None:
+        self._then = then
 
     @property
     def retriable(self) -> bool:

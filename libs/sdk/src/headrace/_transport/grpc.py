@@ -19,7 +19,7 @@ import grpc
 from grpc import aio
 
 from headrace._runtime import Tasks
-from headrace._transport.grpc_membership import CoordinatorCalls
+from headrace._transport.grpc_transactions import GrpcTransactionCalls
 from headrace.errors import ClientClosed
 from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
@@ -214,7 +214,7 @@ async def _outcome(ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerA
         return error_from_rpc(error)
 
 
-class GrpcTransport(CoordinatorCalls):
+class GrpcTransport(GrpcTransactionCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
 

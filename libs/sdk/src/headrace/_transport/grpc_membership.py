@@ -106,12 +106,15 @@ class CoordinatorCalls:
 
     async def find_coordinator(self, group_id: str) -> Coordinator:
         """Who has the group, as any broker knows it."""
+        return await self._find(broker_pb2.GROUP, group_id)
+
+    async def _find(self, kind: broker_pb2.CoordinatorType.ValueType, key: str) -> Coordinator:
         timeout = min(self._call_timeout, FIND_ATTEMPT_MS / 1_000)
-        request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=[group_id])
+        request = broker_pb2.FindCoordinatorRequest(type=kind, keys=[key])
         answer = await self._first(lambda stub: stub.FindCoordinator(request, timeout=timeout), elsewhere=True)
         [found] = answer.coordinators
         if found.error:
-            raise error_for(found.error, found.message or f"no coordinator for group {group_id!r}")
+            raise error_for(found.error, found.message or f"no coordinator for {key!r}")
         return Coordinator(NodeId(found.coordinator), str(Endpoint(found.endpoint.host, found.endpoint.port)))
 
     def membership(self, coordinator: Coordinator) -> GrpcMembershipStream:

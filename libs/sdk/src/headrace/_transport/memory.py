@@ -27,14 +27,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace._transport.memory_calls import MemoryTransactionCalls
+from headrace._transport.memory_coordinator import Ends, MemoryTransactions
 from headrace._transport.memory_faults import Does, Fault
 from headrace._transport.memory_groups import MemoryGroups, MemoryMembershipStream
 from headrace._transport.memory_log import END, MemoryLog
 from headrace._transport.memory_partition import MemoryPartition
 from headrace._transport.memory_streams import MemoryFetchStream, MemoryProduceStream
 from headrace._transport.port import Coordinator
-from headrace.errors import HeadraceError, NetworkFailed
-from headrace_common.core.batch import decode_batch
+from headrace.errors import HeadraceError, InvalidTxnState, NetworkFailed, error_for
+from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2, errors_pb2
@@ -88,7 +90,9 @@ class MemoryCluster:
         self._next_producer_id = 1_000
         self._waiters: set[asyncio.Future[None]] = set()
         self.groups = MemoryGroups(self._topic_sizes)
-        """The coordinator."""
+        """The coordinator of groups."""
+        self.transactions = MemoryTransactions(self._new_producer_id, self._write_markers)
+        """The coordinator of transactions."""
 
     def _topic_sizes(self) -> dict[str, tuple[bytes, int]]:
         return {topic.name: (topic.topic_id, len(topic.partitions)) for topic in list(self._topics.values())}
@@ -263,6 +267,7 @@ class MemoryCluster:
                 continue
             now_ms = self.now_ms if topic.log_append_time else None
             try:
+                self._enrol(request, entry, partition)
                 result.base_offset = partition.log.append(entry.batch, partition.leader_epoch, now_ms)
             except HeadraceError as error:
                 result.error, result.message = errors_pb2.ErrorCode.ValueType(error.code), str(error)
@@ -271,6 +276,38 @@ class MemoryCluster:
             result.log_start_offset = partition.log.start
         self._changed(metadata=False)
         return answer
+
+    def _enrol(self, request: pb.ProduceRequest, entry: pb.ProducePartition, partition: MemoryPartition) -> None:
+        """Raises: what a leader says of a batch that its transaction may not have."""
+        header = read_header(entry.batch)
+        if header.transactional != request.HasField("transactional_id"):
+            raise InvalidTxnState("a batch has the transactional bit, and its request the transactional id, or neither")
+        if not header.transactional or partition.log.check(header) is not None:
+            return
+        key, producer_id = request.transactional_id, header.producer_id
+        if producer_id not in partition.log.transactions.open:
+            self.transactions.enrol(key, producer_id, header.producer_epoch, (entry.topic_id, entry.partition))
+
+    def _write_markers(self, ends: Ends) -> None:
+        by_id = {topic.topic_id: topic for topic in self._topics.values()}
+        for topic_id, number in sorted(ends.partitions):
+            if topic_id in by_id:
+                partition = by_id[topic_id].partitions[number]
+                partition.log.end_transaction(
+                    ends.producer_id,
+                    ends.epoch,
+                    commit=ends.commit,
+                    leader_epoch=partition.leader_epoch,
+                    now_ms=self.now_ms,
+                )
+        self.groups.end_transaction(ends.producer_id, ends.epoch, commit=ends.commit)
+        self._changed(metadata=False)
+
+    def hold_offsets(self, request: group_pb.TxnOffsetCommitRequest) -> group_pb.CommitOffsetsResponse:
+        """Positions in a transaction."""
+        self.groups.check()
+        self.transactions.enrol(request.transactional_id, request.producer_id, request.producer_epoch, None)
+        return self.groups.hold(request)
 
     def _find(
         self, broker: NodeId, entry: Any, result: Any, *, followers: bool = False
@@ -298,7 +335,8 @@ class MemoryCluster:
             if found is not None:
                 near = found[1].near(broker, request.rack, self.racks, self.down)
                 room = request.max_bytes - total
-                total += found[1].fetch(broker, entry, result, room, first=total == 0, near=near)
+                committed = request.isolation_level == pb.READ_COMMITTED
+                total += found[1].fetch(broker, entry, result, room, first=total == 0, near=near, committed=committed)
             turned_away = result.HasField("diverging") or result.HasField("preferred_replica")
             if result.batches or result.error or turned_away:
                 answer.partitions.append(result)
@@ -321,7 +359,8 @@ class MemoryCluster:
                 over = True
                 continue
             result.leader_epoch = partition.leader_epoch
-            result.offset, result.timestamp_ms = partition.log.find(entry.timestamp_ms)
+            committed = request.isolation_level == pb.READ_COMMITTED
+            result.offset, result.timestamp_ms = partition.find(entry.timestamp_ms, committed=committed)
             if entry.HasField("wait_above") and result.offset > entry.wait_above:
                 over = True
         return answer, over
@@ -330,8 +369,11 @@ class MemoryCluster:
         """A new id, or the next epoch."""
         if request.HasField("producer_id") and request.producer_epoch < EPOCH_MAX:
             return pb.InitProducerIdResponse(producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1)
+        return pb.InitProducerIdResponse(producer_id=self._new_producer_id(), producer_epoch=0)
+
+    def _new_producer_id(self) -> int:
         self._next_producer_id += 1
-        return pb.InitProducerIdResponse(producer_id=self._next_producer_id, producer_epoch=0)
+        return self._next_producer_id
 
     # --- long polls -------------------------------------------------------------------------------------------
 
@@ -362,7 +404,7 @@ def _wake(waiter: asyncio.Future[None]) -> None:
         waiter.set_result(None)
 
 
-class MemoryTransport:
+class MemoryTransport(MemoryTransactionCalls):
     """See ``port.Transport``."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
@@ -437,8 +479,8 @@ class MemoryTransport:
         """There is none."""
         raise NetworkFailed("a cluster in memory has no admin service; use its own methods")
 
-    async def _call(self, api: str, request: Any, broker: NodeId | None = None) -> None:
-        """Let other tasks run once, and fail if that is due."""
+    async def _call(self, api: str, request: Any, broker: NodeId | None = None) -> Fault | None:
+        """Let other tasks run once, and fail if that is due; returns the fault that is due afterwards."""
         await asyncio.sleep(0)
         cluster = self._cluster
         up = [each for each in cluster.brokers if each not in cluster.down and (broker == each or cluster.awake(each))]
@@ -448,12 +490,15 @@ class MemoryTransport:
             await cluster.until_awake(broker)
         fault = cluster.fault(api, broker or up[0], request)
         match fault:
+            case Fault(after=True):
+                return fault
             case Fault(Does.HOLD, until=asyncio.Event() as until):
                 await until.wait()
             case Fault(Does.ERROR, code=code):
-                raise NetworkFailed("injected", code=code)
+                raise error_for(code, "injected")
             case Fault():
                 raise NetworkFailed("injected")
+        return None
 
     async def close(self) -> None:
         """Close all streams. Idempotent."""

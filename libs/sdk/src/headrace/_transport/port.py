@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as group_pb
+from headrace_proto.v1 import transaction_pb2 as txn_pb
 
 if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exists for type checkers only
@@ -64,7 +65,7 @@ class FetchStream(Protocol):
 
 
 class Coordinator(NamedTuple):
-    """Who has a group."""
+    """Who has a group, or a transactional id."""
 
     node: NodeId
     address: str
@@ -95,7 +96,68 @@ class MembershipStream(Protocol):
         ...
 
 
-class Transport(Protocol):
+class TransactionCalls(Protocol):
+    """
+    What is asked of coordinators of transactions. What is answered is durable; the outcome of a call that ended with
+    ``NetworkFailed`` or ``RequestTimedOut`` is unknown, and each may be made again. Errors are those of the service's
+    definition (``transaction.proto``), raised.
+    """
+
+    async def find_transaction_coordinator(self, key: str) -> Coordinator:
+        """
+        Who has a transactional id, or an owner of units, as any broker knows it.
+
+        Raises:
+            CoordinatorNotAvailable: nobody has it now.
+            NetworkFailed: no broker answered.
+            HeadraceError: what the broker says of the key.
+        """
+        ...
+
+    async def init_transactional_id(
+        self, coordinator: Coordinator, request: txn_pb.InitTransactionalIdRequest, timeout_ms: float
+    ) -> txn_pb.InitTransactionalIdResponse:
+        """Fence earlier producers of the id; waits for the end of what they left open."""
+        ...
+
+    async def end_txn(
+        self, coordinator: Coordinator, request: txn_pb.EndTxnRequest, timeout_ms: float
+    ) -> txn_pb.EndTxnResponse:
+        """Commit or abort."""
+        ...
+
+    async def prepare_txn(
+        self, coordinator: Coordinator, request: txn_pb.PrepareTxnRequest, timeout_ms: float
+    ) -> txn_pb.PrepareTxnResponse:
+        """Make it durable, undecided."""
+        ...
+
+    async def decide_prepared(
+        self, coordinator: Coordinator, request: txn_pb.DecidePreparedRequest, timeout_ms: float
+    ) -> txn_pb.DecidePreparedResponse:
+        """Commit or abort what is prepared."""
+        ...
+
+    async def init_owner(
+        self, coordinator: Coordinator, request: txn_pb.InitOwnerRequest, timeout_ms: float
+    ) -> txn_pb.InitOwnerResponse:
+        """Fence earlier owners."""
+        ...
+
+    async def commit_unit(
+        self, coordinator: Coordinator, request: txn_pb.CommitUnitRequest, timeout_ms: float
+    ) -> txn_pb.CommitUnitResponse:
+        """Commit many prepared transactions as one."""
+        ...
+
+    async def commit_offsets_in_txn(
+        self, coordinator: Coordinator, request: group_pb.TxnOffsetCommitRequest, timeout_ms: float
+    ) -> group_pb.CommitOffsetsResponse:
+        """Of the group's coordinator: take positions that count once the transaction is committed."""
+        ...
+
+
+class Transport(TransactionCalls, Protocol):
     """Connections to all brokers of one cluster, shared by everything of one client."""
 
     async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:

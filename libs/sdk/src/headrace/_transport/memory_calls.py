@@ -1,0 +1,82 @@
+"""Calls to the coordinator of transactions in memory: a part of ``memory.MemoryTransport``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace._transport.memory_faults import Fault
+from headrace._transport.port import Coordinator
+from headrace.errors import NetworkFailed
+from headrace_proto.v1 import coordinator_pb2 as group_pb
+from headrace_proto.v1 import transaction_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace._transport.memory import MemoryCluster
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class MemoryTransactionCalls:
+    """See ``port.TransactionCalls``."""
+
+    _cluster: MemoryCluster
+
+    async def _call(self, api: str, request: Any) -> Fault | None:
+        raise NotImplementedError
+
+    async def find_transaction_coordinator(self, key: str) -> Coordinator:
+        """The one there is."""
+        await self._call("find_transaction_coordinator", key)
+        return self._cluster.transactions.find(key)
+
+    async def init_transactional_id(
+        self, coordinator: Coordinator, request: pb.InitTransactionalIdRequest, timeout_ms: float
+    ) -> pb.InitTransactionalIdResponse:
+        """At once."""
+        return await self._ask("init_transactional_id", request, self._cluster.transactions.init)
+
+    async def end_txn(
+        self, coordinator: Coordinator, request: pb.EndTxnRequest, timeout_ms: float
+    ) -> pb.EndTxnResponse:
+        """At once."""
+        return await self._ask("end_txn", request, self._cluster.transactions.end)
+
+    async def prepare_txn(
+        self, coordinator: Coordinator, request: pb.PrepareTxnRequest, timeout_ms: float
+    ) -> pb.PrepareTxnResponse:
+        """At once."""
+        return await self._ask("prepare_txn", request, self._cluster.transactions.prepare)
+
+    async def decide_prepared(
+        self, coordinator: Coordinator, request: pb.DecidePreparedRequest, timeout_ms: float
+    ) -> pb.DecidePreparedResponse:
+        """At once."""
+        return await self._ask("decide_prepared", request, self._cluster.transactions.decide)
+
+    async def init_owner(
+        self, coordinator: Coordinator, request: pb.InitOwnerRequest, timeout_ms: float
+    ) -> pb.InitOwnerResponse:
+        """At once."""
+        return await self._ask("init_owner", request, self._cluster.transactions.units.init)
+
+    async def commit_unit(
+        self, coordinator: Coordinator, request: pb.CommitUnitRequest, timeout_ms: float
+    ) -> pb.CommitUnitResponse:
+        """At once."""
+        return await self._ask("commit_unit", request, self._cluster.transactions.units.commit)
+
+    async def commit_offsets_in_txn(
+        self, coordinator: Coordinator, request: group_pb.TxnOffsetCommitRequest, timeout_ms: float
+    ) -> group_pb.CommitOffsetsResponse:
+        """At once."""
+        return await self._ask("commit_offsets_in_txn", request, self._cluster.hold_offsets)
+
+    async def _ask(self, api: str, request: Q, answer: Callable[[Q], A]) -> A:
+        """Carry ``request`` out; a fault ``after`` loses the answer."""
+        fault = await self._call(api, request)
+        answered = answer(request)
+        if fault is not None:
+            raise NetworkFailed("injected: the answer was lost")
+        return answered
