@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
-from headrace_common.core.ids import Offset, PartitionId
-from headrace_common.core.image import ClusterImage, ShardKey
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import Endpoint, Offset, PartitionId
+from headrace_common.core.image import ClusterImage, Role, ShardKey
 
 Record: TypeAlias = tuple[bytes, bytes | None]
 """Key and value; the last value of a key counts, and None takes the key away."""
@@ -32,6 +33,19 @@ class Cluster(Protocol):
 
         Counted from when the last answered heartbeat was *sent*, so a process that was paused finds it in the past.
         Minus infinity: the node is fenced, or does not know the image of its registration yet.
+        """
+        ...
+
+
+class Revisions(Protocol):
+    """How new images can be."""
+
+    async def newest_revision(self) -> int:
+        """
+        The revision of the active controller's image, which is not older than any other was when this was asked.
+
+        Raises:
+            HeadraceError: no controller answered in time.
         """
         ...
 
@@ -109,6 +123,53 @@ class LogEnds(Protocol):
 
     async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Offset]:
         """The end offsets that consumers see, of those partitions whose leader answered in time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Who takes ends of transactions: the leader of partitions, or the coordinator of shards of groups."""
+
+    role: Role
+    at: Endpoint
+
+
+class Marker(NamedTuple):
+    """The end of one transaction."""
+
+    producer_id: int
+    epoch: int
+    """Above that of all its records."""
+    commit: bool
+
+
+MarkerErrors: TypeAlias = Sequence[Sequence[HeadraceError | None]]
+"""Per marker and partition of a request, in its order; None: the partition has it."""
+
+
+class Markers(Protocol):
+    """Ends of transactions to those who keep their partitions."""
+
+    async def write(self, to: Destination, markers: Sequence[tuple[Marker, Sequence[PartitionId]]]) -> MarkerErrors:
+        """
+        Write these ends; where there is no error it is committed, or was before.
+
+        Raises:
+            HeadraceError: nothing is known; they may have been written.
+        """
+        ...
+
+
+class ProducerIds(Protocol):
+    """Where new producer ids come from."""
+
+    async def next_id(self) -> int:
+        """
+        An id that nobody has.
+
+        Raises:
+            HeadraceError: none was given; try again.
+        """
         ...
 
 

@@ -1,5 +1,6 @@
 """
-Connections to brokers, shared by all shards: one channel per address, and on it one ``Produce`` stream.
+Connections to brokers (and to coordinators that are told ends of transactions), shared by all shards: one channel per
+address, and on it one ``Produce`` stream.
 
 Decides nothing about logs. A stream is opened by the first request and again by the first after it broke; a request
 without an answer in its time breaks its stream, so that nothing more is entrusted to what is silent.
@@ -116,6 +117,7 @@ class BrokerConnections:
     def __init__(self, tasks: TaskRunner) -> None:
         self._tasks = tasks
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._stubs: dict[Endpoint, BrokerAsyncStub] = {}
         self._produce: dict[Endpoint, _ProduceCall] = {}
 
     async def produce(self, at: Endpoint, entry: pb.ProducePartition, timeout_ms: int) -> pb.ProducePartitionResult:
@@ -182,12 +184,18 @@ class BrokerConnections:
 
     def stub(self, at: Endpoint) -> BrokerAsyncStub:
         """The stub of one broker."""
+        stub = self._stubs.get(at)
+        if stub is None:
+            stub = self._stubs[at] = BrokerStub(self.channel(at))
+        return stub
+
+    def channel(self, at: Endpoint) -> grpc.aio.Channel:
+        """The connection to one process."""
         channel = self._channels.get(at)
         if channel is None:
             options = {**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}
             channel = self._channels[at] = grpc.aio.insecure_channel(str(at), options=list(options.items()))
-        stub: BrokerAsyncStub = BrokerStub(channel)
-        return stub
+        return channel
 
     @property
     def addresses(self) -> set[Endpoint]:
@@ -195,7 +203,7 @@ class BrokerConnections:
         return set(self._channels)
 
     async def keep(self, known: set[Endpoint]) -> None:
-        """Close the connections to all other addresses: those brokers have moved or are gone."""
+        """Close the connections to all other addresses: those processes have moved or are gone."""
         for at in [at for at in self._channels if at not in known]:
             await self._drop(at)
 
@@ -208,6 +216,7 @@ class BrokerConnections:
         call = self._produce.pop(at, None)
         if call is not None:
             call.end(NetworkFailed(f"the connection to {at} was closed; the outcome is unknown"))
+        self._stubs.pop(at, None)
         channel = self._channels.pop(at, None)
         if channel is not None:
             with suppress(grpc.aio.UsageError):

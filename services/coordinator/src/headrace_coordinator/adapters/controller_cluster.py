@@ -1,4 +1,4 @@
-"""The controller as the coordinator's engine sees it: ``Cluster`` over the controller client."""
+"""The controller as the coordinator's engine sees it: ``Cluster`` and ``Revisions`` over the controller client."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import AsyncIterator
 
 from headrace_common.adapters.controller_client import ControllerClient
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.image import ClusterImage, ShardKind
 
 
 class ControllerCluster:
-    """See ``Cluster``."""
+    """See ``Cluster`` and ``Revisions``."""
 
     def __init__(self, client: ControllerClient) -> None:
         self._client = client
@@ -23,6 +23,10 @@ class ControllerCluster:
     def images(self) -> AsyncIterator[ClusterImage]:
         """See ``Cluster``."""
         return self._client.images()
+
+    async def newest_revision(self) -> int:
+        """See ``Revisions``. The topic is there, since its shards are kept here; only the active one answers this."""
+        return await self._client.ensure_internal_topic(ShardKind.TRANSACTIONS)
 
     @property
     def tenure_until_ms(self) -> float:

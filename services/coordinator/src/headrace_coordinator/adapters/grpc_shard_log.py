@@ -67,9 +67,9 @@ class GrpcShardLogs:
         return GrpcShardLog(calls, token, self._connections, self._clock)
 
     async def follow(self) -> None:
-        """Close connections to addresses where no broker is any more; runs until cancelled."""
+        """Close connections to addresses where nobody is any more; runs until cancelled."""
         async for image in self._cluster.images():
-            await self._connections.keep({node.grpc for node in image.brokers()})
+            await self._connections.keep({node.grpc for node in image.nodes.values()})
 
 
 class GrpcShardLog:

@@ -46,6 +46,10 @@ class MemoryCluster:
             seen = self._image
             yield seen
 
+    async def newest_revision(self) -> int:
+        """See ``Revisions``."""
+        return self._image.revision
+
     def show(
         self, *, topics: Mapping[TopicId, Topic] | None = None, shards: Mapping[ShardKey, Shard] | None = None
     ) -> None:

@@ -17,10 +17,9 @@ from headrace_common.core.errors import (
     Rejected,
 )
 from headrace_common.core.ids import NodeId
-from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
+from headrace_common.core.image import ClusterImage, ShardKind
 from headrace_common.core.murmur2 import partition_for
 from headrace_common.runtime.entropy import new_incarnation
-from headrace_common.runtime.logs import logger
 from headrace_coordinator.core.effects import (
     ConsumerStanding,
     GroupDescription,
@@ -40,12 +39,10 @@ from headrace_coordinator.core.events import (
     OffsetToCommit,
 )
 from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
-from headrace_coordinator.engine.host import Phase
+from headrace_coordinator.engine.kept_shards import KeptShards
 from headrace_coordinator.engine.shard_host import ShardHost
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.engine.surroundings import Surroundings
-
-log = logger(__name__)
 
 PartitionsByTopic = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -83,10 +80,11 @@ class Coordinator:
     def __init__(self, who: Who, around: Surroundings) -> None:
         self.who = who
         self._around = around
-        self._hosts: dict[int, ShardHost] = {}
-        self._shards = 0
-        """How many shards there are in the cluster; 0: their topic does not exist yet."""
         self._topics: Topics = {}
+        self._shards = KeptShards(
+            ShardKind.GROUPS, who.node_id, lambda number, epoch: ShardHost(number, epoch, around, self._topics)
+        )
+        self._hosts = self._shards.hosts
         self._seen: ClusterImage | None = None
         self._streams = 0
 
@@ -99,8 +97,6 @@ class Coordinator:
 
     def _apply(self, image: ClusterImage) -> None:
         before, self._seen = self._seen, image
-        internal = image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
-        self._shards = 0 if internal is None else internal.partition_count
         if before is None or before.topics is not image.topics:
             self._topics = {
                 topic.name: TopicInfo(topic.topic_id, topic.partition_count)
@@ -109,37 +105,18 @@ class Coordinator:
             }
             for host in self._hosts.values():
                 host.topics_changed(self._topics)
-        if before is None or before.shards is not image.shards:
-            self._settle(image)
-
-    def _settle(self, image: ClusterImage) -> None:
-        given = {
-            key.number: shard.epoch
-            for key, shard in image.shards.items()
-            if key.kind is ShardKind.GROUPS and shard.owner == self.who.node_id
-        }
-        gone = [number for number, host in self._hosts.items() if given.get(number) != host.epoch]
-        for number in gone:
-            self._hosts.pop(number).stop()
-        new = {number: epoch for number, epoch in given.items() if number not in self._hosts}
-        for number, epoch in new.items():
-            host = self._hosts[number] = ShardHost(number, epoch, self._around, self._topics)
-            host.start()
-        if gone or new:
-            log.info("shards change hands", extra={"let_go": sorted(gone), "taken_on": sorted(new)})
+        self._shards.settle(image)
 
     def stop(self) -> None:
         """Let go of everything: the process ends."""
-        while self._hosts:
-            _, host = self._hosts.popitem()
-            host.stop()
+        self._shards.stop()
 
     def _host(self, group_id: str) -> ShardHost:
         """
         Raises:
             NotCoordinator: this node does not have the group's shard.
         """
-        if not self._shards:
+        if not self._shards.count:
             raise NotCoordinator("there are no groups yet; find the group's coordinator, which makes their topic")
         number = self.shard_of(group_id)
         host = self._hosts.get(number)
@@ -149,7 +126,7 @@ class Coordinator:
 
     def shard_of(self, group_id: str) -> int:
         """The shard of a group; -1: there are none yet."""
-        return partition_for(group_id.encode(), self._shards) if self._shards else -1
+        return partition_for(group_id.encode(), self._shards.count) if self._shards.count else -1
 
     # --- members ----------------------------------------------------------------------------------------------
 
@@ -265,8 +242,7 @@ class Coordinator:
         groups = [
             group for host in self._hosts.values() for group in host.listing() if not states or group.state in states
         ]
-        loading = [number for number, host in self._hosts.items() if host.phase in {Phase.LOADING, Phase.FAILED}]
-        return sorted(groups, key=lambda g: g.group_id), sorted(loading)
+        return sorted(groups, key=lambda g: g.group_id), self._shards.loading()
 
     async def describe(self, group_id: str) -> Described:
         """What is known of one group, here and now."""

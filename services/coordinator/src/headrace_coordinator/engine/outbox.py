@@ -75,7 +75,11 @@ class Outbox(Generic[V]):
         for effect in effects:
             match effect:
                 case Persist(group_id, rows):
-                    self._rows.update(rows)
+                    for key, value in rows:
+                        self._rows.pop(
+                            key, None
+                        )  # at its new place: what is cut off an append is then the newest of it
+                        self._rows[key] = value
                     self._waits[group_id] = self._gathering
                 case PersistGroup(group_id):
                     self._groups[group_id] = None
