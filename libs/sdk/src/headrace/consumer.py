@@ -28,6 +28,7 @@ from headrace.aio._consumer_setup import (
     read_arguments,
 )
 from headrace.aio._offsets import OffsetAndTimestamp
+from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed, Rejected
 from headrace.records import Record, TopicPartition
 
@@ -44,7 +45,7 @@ WAIT_SLICE_MS = 500
 CLOSE_TIMEOUT_S = 10.0
 
 
-class Consumer(GroupCalls):
+class Consumer(GroupCalls, Transactional):
     """
     Reads records of one or more topics: with a group the partitions that it gives to this member, else all of them.
 

@@ -31,6 +31,7 @@ from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE, MemberSubscri
 from headrace_common.core.errors import InvalidConfig
 
 READ_UNCOMMITTED = "read_uncommitted"
+READ_COMMITTED = "read_committed"
 CONSUMER: Final = "consumer"
 CLASSIC: Final = "classic"
 GROUP_ID_LENGTH_MAX: Final = 249
@@ -98,8 +99,8 @@ class ConsumerSettings(ClientSettings):
     """Where this client is; followers of the same rack are read from where brokers have a rack. Empty: only leaders."""
     check_crcs: bool = True
     """Check the bytes of each batch against the checksum that its producer computed."""
-    isolation_level: str = READ_UNCOMMITTED
-    """Only ``read_uncommitted`` until there are transactions."""
+    isolation_level: str = setting(READ_UNCOMMITTED, choices=(READ_UNCOMMITTED, READ_COMMITTED))
+    """``read_committed``: only below the first undecided transaction, and nothing of aborted ones."""
     default_api_timeout_ms: int = setting(60_000, low=1, high=INT_MAX)
     """Calls without a timeout of their own, and partitions that cannot be read, raise after this time, in ms."""
     key_deserializer: Callable[[bytes], Any] | str | None = None
@@ -116,10 +117,6 @@ class ConsumerSettings(ClientSettings):
             wrong.append(str(error))
         except AttributeError:
             wrong.append(f"auto_offset_reset takes a text such as 'earliest', not {self.auto_offset_reset!r}")
-        if self.isolation_level == "read_committed":
-            wrong.append("isolation_level='read_committed' comes with transactions; use 'read_uncommitted' until then")
-        elif self.isolation_level != READ_UNCOMMITTED:
-            wrong.append(f"isolation_level takes 'read_uncommitted', not {self.isolation_level!r}")
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             wrong.append(f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is below retry_backoff_ms")
         return wrong + self._group_rules()
@@ -206,6 +203,11 @@ class ConsumerSettings(ClientSettings):
             retry_backoff_max_ms=max(1, self.retry_backoff_max_ms),
             api_timeout_ms=self.default_api_timeout_ms,
         )
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether transactions are read only when they are committed."""
+        return self.isolation_level == READ_COMMITTED
 
     @property
     def limits(self) -> FetchLimits:

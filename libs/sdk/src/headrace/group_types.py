@@ -1,6 +1,6 @@
 """
-What the admin clients return about consumer groups: frozen values, made from messages of the ``Admin`` service here
-and nowhere else.
+Frozen values about consumer groups: what the admin clients return, made from messages of the ``Admin`` service here and
+nowhere else, and what a consumer says of its own membership.
 """
 
 from __future__ import annotations
@@ -16,6 +16,22 @@ if TYPE_CHECKING:
 
     from headrace_proto.v1 import admin_pb2, errors_pb2
     from headrace_proto.v1 import coordinator_pb2 as wire
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupMetadata:
+    """
+    Who commits positions of a group: ``Consumer.group_metadata()``, for ``Producer.send_offsets_to_transaction``. The
+    coordinator refuses positions of a member that is out, or of a generation that is over.
+    """
+
+    group_id: str
+    member_id: str = ""
+    """Empty: no member; then the group must have none, or nothing is checked (KIP-447)."""
+    generation: int = -1
+    """Generation (classic) or member epoch; -1: none."""
+    group_instance_id: str | None = None
+    """None: a dynamic member."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from headrace._core.fetch_aborted import Aborted
 from headrace._core.fetch_plans import FetchPlan
 from headrace._core.fetch_positions import Answer, FetchPositions, Lookup
 from headrace._core.starts import timestamp_to_ask
@@ -16,17 +17,26 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 A, B = NodeId(1), NodeId(2)
 
 
-def batch(base: int, count: int = 1, *, size: int = 10) -> bytes:
-    """A batch of ``count`` records; each value says its offset."""
+def batch(base: int, count: int = 1, *, size: int = 10, transaction_of: int | None = None) -> bytes:
+    """A batch of ``count`` records; each value says its offset. ``transaction_of``: of that producer's transaction."""
     values = [str(base + n).encode().ljust(size) for n in range(count)]
-    return build_batch(RecordColumns(values=values, timestamps_ms=1000), base_offset=base, leader_epoch=0)
-
-
-def control(base: int) -> bytes:
-    """A commit marker."""
-    return build_control_batch(
-        ControlType.COMMIT, b"", timestamp_ms=1000, producer_id=1, producer_epoch=0, base_offset=base
+    columns = RecordColumns(values=values, timestamps_ms=1000)
+    if transaction_of is None:
+        return build_batch(columns, base_offset=base, leader_epoch=0)
+    return build_batch(
+        columns,
+        base_offset=base,
+        leader_epoch=0,
+        producer_id=transaction_of,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
     )
+
+
+def control(base: int, *, producer: int = 1, kind: ControlType = ControlType.COMMIT) -> bytes:
+    """A marker."""
+    return build_control_batch(kind, b"", timestamp_ms=1000, producer_id=producer, producer_epoch=0, base_offset=base)
 
 
 @dataclass
@@ -36,11 +46,43 @@ class PlainLog:
     batches: list[bytes] = field(default_factory=list)
     start: int = 0
     end: int = 0
+    open: dict[int, int] = field(default_factory=dict)
+    """First offsets of open transactions, by producer."""
+    aborted: list[Aborted] = field(default_factory=list)
 
-    def append(self, count: int, *, hole: int = 0) -> None:
+    def append(self, count: int, *, hole: int = 0, transaction_of: int | None = None) -> None:
         """``hole`` offsets that compaction took, then a batch."""
-        self.batches.append(batch(self.end + hole, count))
+        if transaction_of is not None:
+            self.open.setdefault(transaction_of, self.end + hole)
+        self.batches.append(batch(self.end + hole, count, transaction_of=transaction_of))
         self.end += hole + count
+
+    def decide(self, producer: int, *, commit: bool) -> None:
+        """The marker that ends the producer's transaction."""
+        first = self.open.pop(producer)
+        if not commit:
+            self.aborted.append(Aborted(producer, first, self.end))
+        kind = ControlType.COMMIT if commit else ControlType.ABORT
+        self.batches.append(control(self.end, producer=producer, kind=kind))
+        self.end += 1
+
+    @property
+    def last_stable(self) -> int:
+        return max(self.start, min([self.end, *self.open.values()]))
+
+    def committed(self) -> list[int]:
+        """What readers of committed records see, told record by record."""
+        seen: list[int] = []
+        for header in map(read_header, self.batches):
+            if header.control or header.base_offset >= self.last_stable:
+                continue
+            dropped = header.transactional and any(
+                producer == header.producer_id and first <= header.base_offset <= last
+                for producer, first, last in self.aborted
+            )
+            if not dropped:
+                seen += [o for o in range(header.base_offset, header.next_offset) if o >= self.start]
+        return seen
 
     def append_control(self) -> None:
         self.batches.append(control(self.end))
@@ -50,11 +92,14 @@ class PlainLog:
         self.start = start
         self.batches = [b for b in self.batches if read_header(b).next_offset > start]
 
-    def read(self, offset: int, bytes_max: int) -> list[bytes]:
+    def read(self, offset: int, bytes_max: int, *, end: int | None = None) -> list[bytes]:
         found: list[bytes] = []
         for one in self.batches:
-            if read_header(one).next_offset <= offset:
+            header = read_header(one)
+            if header.next_offset <= offset:
                 continue
+            if end is not None and header.base_offset >= end:
+                break
             if found and bytes_max < len(one):
                 break
             found.append(one)
@@ -72,13 +117,21 @@ class PlainLog:
         ]
 
 
-def answer_for(plan: FetchPlan, key: tuple[TopicId, int], log: PlainLog, *, bytes_max: int = 1 << 20) -> Answer | None:
-    """What a broker says about one partition of a plan; None: no news."""
+def answer_for(
+    plan: FetchPlan, key: tuple[TopicId, int], log: PlainLog, *, bytes_max: int = 1 << 20, committed: bool = False
+) -> Answer | None:
+    """What a broker says about one partition of a plan; None: no news. ``committed``: to a read_committed fetch."""
     entry = plan.entries[key]
     if not log.start <= entry.offset <= log.end:
         return refusal(plan, key, ErrorCode.OFFSET_OUT_OF_RANGE, log=log)
-    found = log.read(entry.offset, bytes_max)
-    return Answer(entry, 0, "", log.end, log.start, found) if found else None
+    found = log.read(entry.offset, bytes_max, end=log.last_stable if committed else None)
+    if not found:
+        return None
+    aborted: list[Aborted] = []
+    if committed:
+        begin, behind = read_header(found[0]).base_offset, read_header(found[-1]).next_offset
+        aborted = [a for a in log.aborted if a.first_offset < behind and a.last_offset >= begin]
+    return Answer(entry, 0, "", log.end, log.start, found, aborted=aborted)
 
 
 def refusal(
@@ -107,7 +160,7 @@ def look_up(core: FetchPositions, logs: dict[TopicPartition, PlainLog], now_ms: 
 def found_by(lookup: Lookup, log: PlainLog) -> int:
     asked = timestamp_to_ask(lookup.start, wall_ms=10_000)
     if asked == -1:
-        return log.end
+        return log.last_stable
     if asked == -2:
         return log.start
     return next((o for o in log.visible() if asked <= 1000), -1)

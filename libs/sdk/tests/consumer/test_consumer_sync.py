@@ -284,7 +284,7 @@ def test_what_needs_a_group_says_so(broker: BrokerThread) -> None:
     ("settings", "text"),
     [
         ({"auto_offset_reset": "smallest"}, "by_duration:PT1H"),
-        ({"isolation_level": "read_committed"}, "comes with transactions"),
+        ({"isolation_level": "serializable"}, "takes read_uncommitted, read_committed, not 'serializable'"),
         ({"max_poll_record": 1}, "max_poll_records"),
         ({"fetch_max_bytes": 0}, "fetch_max_bytes"),
         ({"value_deserializer": "xml"}, "value_deserializer: 'xml'.* json"),

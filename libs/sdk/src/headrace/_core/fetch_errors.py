@@ -1,7 +1,8 @@
 """
 What a consumer does about an error of one partition: the one table of it.
 
-``fetch_positions`` asks here for every error code in an answer to ``Fetch`` or ``ListOffsets``.
+``fetch_positions`` asks here for every error code in an answer to ``Fetch`` or ``ListOffsets``, or in what the group's
+coordinator says of committed offsets.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ _REMEDIES: Final = {
     ErrorCode.OFFSET_NOT_AVAILABLE: Remedy.RETRY,
     ErrorCode.OVERLOADED: Remedy.RETRY,
     ErrorCode.METADATA_UNAVAILABLE: Remedy.RETRY,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: Remedy.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Remedy.RETRY,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Remedy.RETRY,
+    ErrorCode.NOT_COORDINATOR: Remedy.RETRY,
 }
 
 

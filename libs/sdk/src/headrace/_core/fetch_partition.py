@@ -21,9 +21,10 @@ NO_TOPIC_ID = TopicId(b"")
 
 
 class Fetched(NamedTuple):
-    """One batch as it came, and its header."""
+    """One batch as it came, and its header; or only a header, of batches that applications never see."""
 
     batch: bytes
+    """Empty: nothing is handed out below ``header.next_offset``."""
     header: BatchHeader
 
 
@@ -75,6 +76,11 @@ class PartitionFetch:
     """Where the application was when ``auto_offset_reset`` had to be applied."""
     high_watermark: int = -1
     log_start_offset: int = -1
+    base: int | None = None
+    """Where reading goes back to when a transaction fails and the group has committed nothing: where it began, was last
+    sought, or was last committed. None: nothing was handed out yet."""
+    sought: bool = False
+    """``base`` is where the application has sought, and nothing was committed since."""
 
     @property
     def key(self) -> tuple[TopicId, int]:
@@ -105,13 +111,35 @@ class PartitionFetch:
     @property
     def has_records(self) -> bool:
         """Whether something can be handed out."""
-        return bool(self.buffer) and not self.paused and self.assigned
+        buffer = self.buffer
+        return bool(buffer) and (len(buffer) > 1 or bool(buffer[0].batch)) and not self.paused and self.assigned
+
+    def pass_over(self, header: BatchHeader) -> None:
+        """The next batch is not for applications. Those in a row become one, so that they take no room."""
+        if self.buffer and not self.buffer[-1].batch:
+            self.buffer.pop()
+        self.buffer.append(Fetched(b"", header))
+
+    def step_over(self) -> None:
+        """Move the position past what is not for applications, if that comes next."""
+        if self.open is None and self.buffer and not self.buffer[0].batch:
+            header = self.buffer.popleft().header
+            self.position, self.position_epoch = header.next_offset, header.leader_epoch
+
+    @property
+    def after_open(self) -> BatchHeader:
+        """Where the position will be once the open batch is handed out: behind the batch of this header."""
+        assert self.open is not None, "asked only while one is open"
+        follows = self.buffer[0] if self.buffer and not self.buffer[0].batch else self.open
+        return follows.header
 
     def move_to(self, offset: int) -> None:
         """Read on at ``offset``; what was fetched or asked before is stale."""
         self._forget()
         self.position = self.fetch_offset = offset
         self.start = None
+        if self.base is None:
+            self.base = offset
 
     def lose_position(self, start: Start | None) -> None:
         """There is no position any more; ``start`` says what to look up."""

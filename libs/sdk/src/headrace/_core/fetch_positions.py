@@ -6,7 +6,9 @@ send, starts to look up, a metadata refresh, batches to decode. It is called und
 and, in the sync consumer, by the application's thread. Times come in as monotonic milliseconds.
 
 Rules:
-- A position moves when a batch, or a part of one, was handed out; past control batches and compacted offsets too.
+- A position moves when a batch, or a part of one, was handed out; past control batches, batches of aborted
+  transactions and compacted offsets too, as soon as they come next.
+- What an aborted transaction wrote is dropped by one look per batch (``fetch_aborted``), and takes no room.
 - A seek makes everything asked or fetched before it stale (``PartitionFetch.epoch``).
 - Near the client's rack a follower may be read from (``fetch_sources``); a leader's word counts, a follower's does not.
 - A position that the leader's log does not continue (``Answer.diverging``, KIP-320) is told, or goes back as far as the
@@ -20,17 +22,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from headrace._core.fetch_aborted import Aborted, AbortedRanges
 from headrace._core.fetch_errors import Remedy, remedy_for
 from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
 from headrace._core.fetch_rooms import FetchRooms
 from headrace._core.fetch_sources import FetchSources
-from headrace._core.starts import End, Start
+from headrace._core.starts import End, LastCommitted, Start
 from headrace.errors import LogTruncated
-from headrace_common.core.batch.header import read_header
+from headrace_common.core.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
 from headrace_common.core.errors import (
     CorruptBatch,
     HeadraceError,
@@ -40,9 +43,12 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
 
+_MAY_BE_HIDDEN: Final = CONTROL_BIT | TRANSACTIONAL_BIT
+"""Batches with neither are always handed out."""
+
 
 class Lookup(NamedTuple):
-    """One start to look up with ``ListOffsets``."""
+    """One start to look up, with ``ListOffsets`` or, for ``LastCommitted``, at the group's coordinator."""
 
     partition: PartitionFetch
     epoch: int
@@ -64,6 +70,8 @@ class Answer(NamedTuple):
     """What was read last is not in this log: the epoch up to which it is the same, and where that ends."""
     preferred: NodeId = NO_NODE
     """The replica to read from instead."""
+    aborted: Sequence[Aborted] = ()
+    """Aborted transactions that overlap ``batches``; only for ``read_committed``."""
 
 
 class FetchPositions:
@@ -146,14 +154,37 @@ class FetchPositions:
         if partition.position is not None:
             self._tell(TopicRecreated(partition.tp, partition.position))
         partition.leader_epoch = -1
+        partition.base, partition.sought = None, False
         self._dropped(partition)
         partition.lose_position(self._reset)
 
     # --- seeks --------------------------------------------------------------------------------------------------
 
-    def seek(self, tp: TopicPartition, to: int | Start) -> None:
-        """Go on at an offset, or at a start to look up. Takes effect at once; the place is checked when fetching."""
+    def seek(self, tp: TopicPartition, to: int | Start, *, rebase: bool = True) -> None:
+        """
+        Go on at an offset, or at a start to look up. Takes effect at once; the place is checked when fetching.
+        ``rebase``: a transaction that fails later goes back to here, not to what was before.
+        """
         partition = self.partitions[tp]
+        if rebase:
+            partition.base, partition.sought = None, True
+        self._go(partition, to)
+
+    def rewind(self, tp: TopicPartition) -> None:
+        """Go back to what is committed, or to where reading began or was last sought if that came later."""
+        partition = self.partitions[tp]
+        if partition.base in (None, partition.position):
+            return  # nothing was handed out since
+        assert partition.base is not None, "looked at just before"
+        self._go(partition, partition.base if partition.sought else LastCommitted(partition.base))
+
+    def committed(self, tp: TopicPartition, offset: int) -> None:
+        """The group has committed ``offset``, on behalf of this consumer."""
+        partition = self.partitions.get(tp)
+        if partition is not None:
+            partition.base, partition.sought = offset, False
+
+    def _go(self, partition: PartitionFetch, to: int | Start) -> None:
         self._dropped(partition)
         if isinstance(to, int):
             partition.move_to(to)
@@ -194,13 +225,26 @@ class FetchPositions:
         """Starts to look up now, by leader; each is then on its way until ``looked_up`` or ``lookup_failed``."""
         wanted: dict[NodeId, list[Lookup]] = {}
         for partition in self.partitions.values():
-            if partition.may_look_up and partition.start is not None:
+            start = partition.start
+            if partition.may_look_up and start is not None and not isinstance(start, LastCommitted):
                 partition.looking_up = True
-                wanted.setdefault(partition.leader, []).append(Lookup(partition, partition.epoch, partition.start))
+                wanted.setdefault(partition.leader, []).append(Lookup(partition, partition.epoch, start))
         return wanted
 
-    def looked_up(self, lookup: Lookup, offset: int) -> None:
-        """The start is at ``offset``; -1: no record is that young, so it is the end, which is looked up next."""
+    def recalls(self) -> list[Lookup]:
+        """Committed offsets to ask the group's coordinator for now; as ``lookups``."""
+        wanted: list[Lookup] = []
+        for partition in self.partitions.values():
+            if partition.may_look_up and isinstance(partition.start, LastCommitted):
+                partition.looking_up = True
+                wanted.append(Lookup(partition, partition.epoch, partition.start))
+        return wanted
+
+    def looked_up(self, lookup: Lookup, offset: int, last_epoch: int = -1) -> None:
+        """
+        The start is at ``offset``; -1: no record is that young, so it is the end, which is looked up next.
+        ``last_epoch``: under which leader the record before it was written, if that is known.
+        """
         partition, epoch, _ = lookup
         if partition.epoch != epoch:
             return
@@ -211,6 +255,9 @@ class FetchPositions:
             self._settle(partition)
             return
         partition.move_to(offset)
+        partition.last_epoch = partition.position_epoch = last_epoch
+        if isinstance(lookup.start, LastCommitted):
+            partition.base, partition.sought = offset, False
         if lost is not None:
             self._tell(PositionReset(partition.tp, lost, offset, partition.log_start_offset))
         self.rooms.moved(partition)
@@ -289,9 +336,13 @@ class FetchPositions:
         self.rooms.wake(fetches)
 
     def _take_in(self, partition: PartitionFetch, plan: FetchPlan, answer: Answer) -> bool:
-        """Buffer the batches. They are as stored, so the first may begin below the fetch offset; holes are fine."""
-        had, size = partition.has_records, 0
+        """
+        Buffer the batches. They are as stored, so the first may begin below the fetch offset; holes are fine.
+        True: there is more to hand out or to raise.
+        """
+        had, size, kept = partition.has_records, 0, 0
         expected = partition.fetch_offset
+        aborted = AbortedRanges(answer.aborted) if answer.aborted else None
         for batch in answer.batches:
             try:
                 header = read_header(batch)
@@ -304,16 +355,22 @@ class FetchPositions:
             if header.next_offset <= expected:
                 continue
             expected, partition.last_epoch = header.next_offset, header.leader_epoch
-            partition.buffer.append(Fetched(batch, header))
             size += len(batch)
+            hides = header.attributes & _MAY_BE_HIDDEN
+            if hides and (hides & CONTROL_BIT or (aborted is not None and aborted.hold(header))):
+                partition.pass_over(header)
+                continue
+            partition.buffer.append(Fetched(batch, header))
+            kept += len(batch)
         partition.fetch_offset, partition.drain_first = expected, False
+        partition.step_over()
         plan.answered_bytes += size
-        self.rooms.count(partition, size)
+        self.rooms.count(partition, kept)
         if partition.has_records and not had:
             self._ready.append(partition)
         self.rooms.moved(partition)
         self._settle(partition)
-        return bool(size) or partition.failure is not None
+        return bool(kept) or partition.failure is not None
 
     def _refused(self, plan: FetchPlan, answer: Answer, now_ms: float) -> None:
         partition = answer.entry.partition
@@ -367,6 +424,8 @@ class FetchPositions:
             self._fail(partition, LogTruncated.at(partition.tp, lost, end_offset))
             return
         partition.move_to(min(lost, end_offset))
+        if partition.base is not None:
+            partition.base = min(partition.base, end_offset)
         self.rooms.moved(partition)
         if end_offset < lost:
             self._tell(LogDiverged(partition.tp, lost, end_offset))
@@ -397,20 +456,16 @@ class FetchPositions:
         Open the next batch to hand out: it is the ``open`` of the partition returned, to be read from ``position``.
         Partitions take turns. The caller ends it with ``handed_out`` or ``give_back``.
         """
-        while self._ready:
-            partition = self._ready.popleft()
-            fetched = self._pop(partition)
-            if partition.buffer:
-                self._ready.append(partition)
-            assert partition.position is not None, "a partition with records has a position"
-            if fetched.header.control:
-                partition.position = fetched.header.next_offset
-                partition.position_epoch = fetched.header.leader_epoch
-                self._settle(partition)
-                continue
-            partition.open = fetched
-            return partition
-        return None
+        if not self._ready:
+            return None
+        partition = self._ready.popleft()
+        fetched = self._pop(partition)
+        assert fetched.batch, "positions have stepped over what is not for applications"
+        if partition.has_records:
+            self._ready.append(partition)
+        assert partition.position is not None, "a partition with records has a position"
+        partition.open = fetched
+        return partition
 
     def handed_out(self, partition: PartitionFetch, epoch: int, position: int) -> None:
         """The open batch was handed out up to ``position``, which is behind it or, after a failure, within it."""
@@ -426,6 +481,7 @@ class FetchPositions:
             self.give_back(partition, epoch, position)
             return
         partition.open = None
+        partition.step_over()
         if partition.drain_first or partition.failure is not None:
             self._settle(partition)  # it waited until all was handed out
 

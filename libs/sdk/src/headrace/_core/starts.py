@@ -59,7 +59,17 @@ class Ago:
         return f"{self.duration_ms} ms ago"
 
 
-Start = Beginning | End | AtTime | Ago
+@dataclass(frozen=True, slots=True)
+class LastCommitted:
+    """What the group has committed, which only its coordinator knows; ``fallback`` if that is nothing."""
+
+    fallback: int
+
+    def __str__(self) -> str:
+        return "the last committed offset"
+
+
+Start = Beginning | End | AtTime | Ago | LastCommitted
 
 
 def timestamp_to_ask(start: Start, wall_ms: int) -> int:
@@ -73,6 +83,8 @@ def timestamp_to_ask(start: Start, wall_ms: int) -> int:
             return timestamp_ms
         case Ago(duration_ms):
             return max(0, wall_ms - duration_ms)
+        case LastCommitted():
+            raise AssertionError("a leader is not asked for what a group has committed")
 
 
 def parse_reset(text: str) -> Start | None:

@@ -215,10 +215,13 @@ class MemoryGroups:
             self.check()
             known = self.offsets.get(request.group_id, {})
             wanted = [TopicPartition(e.topic, number) for e in request.partitions for number in e.partitions]
+            unstable = self.pending.unstable(request.group_id) if request.require_stable else frozenset()
             answer = pb.FetchOffsetsResponse()
             for tp in wanted or known:
                 nothing = pb.CommittedOffset(topic=tp.topic, partition=tp.partition, offset=-1, leader_epoch=-1)
-                answer.offsets.append(known.get(tp, nothing))
+                if tp in unstable:
+                    nothing.error = errors_pb2.UNSTABLE_OFFSET_COMMIT
+                answer.offsets.append(nothing if tp in unstable else known.get(tp, nothing))
         return answer
 
 

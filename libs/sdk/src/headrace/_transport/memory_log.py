@@ -191,17 +191,16 @@ class MemoryLog:
             taken.append(batch)
         return taken
 
-    def find(self, timestamp_ms: int) -> tuple[int, int]:
-        """(offset, timestamp): the end (-1), the start (-2), the latest timestamp (-3), or the first at or after."""
-        if timestamp_ms == END:
-            return self.end, -1
+    def find(self, timestamp_ms: int, end: int) -> tuple[int, int]:
+        """(offset, timestamp): the start (-2), the latest timestamp (-3), or the first at or after; below ``end``."""
         if timestamp_ms == START:
             return self.start, -1
         rows = [
             (offset, stamp_ms)
             for batch in self.batches
+            if not read_header(batch).control
             for offset, stamp_ms in zip(*_offsets_and_times(batch), strict=True)
-            if offset >= self.start
+            if self.start <= offset < end
         ]
         if timestamp_ms == LATEST:
             return max(rows, key=lambda row: row[1], default=(-1, -1))

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace._transport.memory_log import MemoryLog
+from headrace._transport.memory_log import END, MemoryLog
+from headrace._transport.memory_transactions import aborted, last_stable
+from headrace_common.core.batch import read_header
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import errors_pb2
 
@@ -47,7 +49,15 @@ class MemoryPartition:
         return bool(result.error)
 
     def fetch(
-        self, broker: NodeId, entry: Any, result: Any, bytes_max: int, *, first: bool, near: NodeId = NO_NODE
+        self,
+        broker: NodeId,
+        entry: Any,
+        result: Any,
+        bytes_max: int,
+        *,
+        first: bool,
+        near: NodeId = NO_NODE,
+        committed: bool = False,
     ) -> int:
         """
         Answer one entry of a fetch; returns the bytes of batches.
@@ -55,10 +65,11 @@ class MemoryPartition:
         Args:
             first: whether the first batch comes whatever its size.
             near: the replica that the leader should name, if it holds what is asked for.
+            committed: only what is below the last stable offset, with the aborted transactions in it.
         """
         log, asked = self.log, entry.fetch_offset
         end = log.end if broker == self.leader else self.known.get(broker, log.end)
-        result.high_watermark = result.last_stable_offset = end
+        result.high_watermark, result.last_stable_offset = end, last_stable(self, end)
         result.log_start_offset = log.start
         if entry.HasField("last_fetched_epoch"):
             epoch, epoch_end = log.end_of(entry.last_fetched_epoch)
@@ -75,9 +86,18 @@ class MemoryPartition:
             result.preferred_replica = near
             return 0
         room = min(entry.max_bytes, bytes_max)
-        batches = log.read(asked, room, first=first, end=end) if room > 0 else []
+        readable = result.last_stable_offset if committed else end
+        batches = log.read(asked, room, first=first, end=readable) if room > 0 else []
         result.batches.extend(batches)
+        if committed and batches:
+            begin, behind = read_header(batches[0]).base_offset, read_header(batches[-1]).next_offset
+            result.aborted.extend(aborted(self, begin, behind))
         return sum(map(len, batches))
+
+    def find(self, timestamp_ms: int, *, committed: bool) -> tuple[int, int]:
+        """As ``MemoryLog.find``; ``committed``: below the last stable offset."""
+        end = last_stable(self) if committed else self.log.end
+        return (end, -1) if timestamp_ms == END else self.log.find(timestamp_ms, end)
 
     def near(self, broker: NodeId, rack: str, racks: Mapping[NodeId, str], down: set[NodeId]) -> NodeId:
         """The replica in ``rack`` that the leader names; none when it is there itself."""

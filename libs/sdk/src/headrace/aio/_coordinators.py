@@ -15,6 +15,9 @@ from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import coordinator_pb2 as pb
 
+UNSTABLE_PAUSE_MS: Final = 10.0
+"""First pause where a transaction is being decided: that takes a few ms, unless somebody hangs."""
+
 ATTEMPT_MS: Final = 6_000
 """How long one request to a coordinator may take: longer than it may wait for its log, shorter than a session."""
 
@@ -51,13 +54,14 @@ class Coordinators:
         self, partitions: Collection[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, Committed | None]:
         """
-        What is committed; repeated while that can help.
+        What is committed; repeated while that can help. A position in a transaction that is not decided is waited for.
 
         Raises:
             HeadraceError: what the coordinator said last.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        pause_ms = float(max(1, self._settings.retry_backoff_ms))
+        longest_ms = float(max(1, self._settings.retry_backoff_ms))
+        pause_ms, unstable_ms = longest_ms, min(UNSTABLE_PAUSE_MS, longest_ms)
         while True:
             error = None
             try:
@@ -75,13 +79,17 @@ class Coordinators:
                     f"committed offsets of group {self.group_id!r} could not be had within {timeout_ms:g} ms: {error}"
                 )
                 raise WaitTimedOut(text) from error
+            if error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                await self._clock.sleep_ms(min(unstable_ms, left_ms))
+                unstable_ms = min(unstable_ms * 2, longest_ms)
+                continue
             await self._clock.sleep_ms(min(pause_ms, left_ms))
             pause_ms = min(pause_ms * 2, max(1, self._settings.retry_backoff_max_ms))
 
     async def _ask(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed | None]:
         if not partitions:
             return {}
-        request = pb.FetchOffsetsRequest(group_id=self.group_id, partitions=listed(partitions, {}))
+        request = pb.FetchOffsetsRequest(group_id=self.group_id, partitions=listed(partitions, {}), require_stable=True)
         attempt_ms = min(ATTEMPT_MS, self._settings.request_timeout_ms)
         response = await self._transport.fetch_offsets(await self.find(), request, attempt_ms)
         found: dict[TopicPartition, Committed | None] = dict.fromkeys(partitions)

@@ -6,6 +6,7 @@ The request is kept: only entries that moved are written again, and protobuf ser
 
 from __future__ import annotations
 
+from headrace._core.fetch_aborted import Aborted
 from headrace._core.fetch_plans import FetchPlan
 from headrace._core.fetch_positions import Answer
 from headrace.consumer_settings import ConsumerSettings
@@ -42,6 +43,7 @@ class FetchWire:
             min_bytes=settings.fetch_min_bytes,
             max_wait_ms=settings.fetch_max_wait_ms,
             rack=settings.client_rack or None,
+            isolation_level=pb.READ_COMMITTED if settings.read_committed else pb.READ_UNCOMMITTED,
         )
         bytes_max = min(settings.max_partition_fetch_bytes, settings.fetch_max_bytes)
         self._sent = {}
@@ -78,6 +80,7 @@ class FetchWire:
                     leader,
                     None if end is None else (end.epoch, end.end_offset),
                     NodeId(result.preferred_replica) if result.HasField("preferred_replica") else NO_NODE,
+                    [Aborted(a.producer_id, a.first_offset, a.last_offset) for a in result.aborted],
                 )
             )
         return answers

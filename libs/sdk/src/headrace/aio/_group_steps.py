@@ -4,6 +4,9 @@ What a member of a group does on the application's own thread or task: rebalance
 The same for both twins: methods that may wait are generators of *actions*, which the sync consumer carries out by
 blocking and the asyncio consumer by awaiting (``run_blocking``, ``run_awaiting``). ``step`` runs at each poll and
 between batches of iteration: what was handed out before has been handled.
+
+While a transaction is to commit this consumer's positions (``_transaction_positions``), partitions are given up only
+after it: else its records would be committed without the positions they came from.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from headrace._runtime import Clock, LoopThread
 from headrace.aio._consumer_setup import GroupHealth
 from headrace.aio._group import Group
 from headrace.aio._reading import Reading
+from headrace.aio._transaction_positions import TransactionPositions
 from headrace.errors import HeadraceError, InvalidRegularExpression, Overloaded, Rejected
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
@@ -168,6 +172,8 @@ class GroupSteps:
         """What was committed last, as far as this consumer knows."""
         self._auto_at_ms = clock.monotonic_ms() + self._settings.auto_commit_interval_ms
         self._stepping = False
+        self.transaction = TransactionPositions(group, self._out, self._committed)
+        reading.recall = self.transaction.recall
 
     # --- at each poll -------------------------------------------------------------------------------------------------
 
@@ -211,7 +217,7 @@ class GroupSteps:
         while self._answers:
             callback, offsets, error = self._answers.popleft()
             yield Call(callback, (offsets, error))
-        while (job := self.group.begin_job()) is not None:
+        while not self._held_back and (job := self.group.begin_job()) is not None:
             yield from self._do(job)
         failure = self.group.take_failure(self._clock.monotonic_ms())
         if failure is not None:
@@ -219,6 +225,11 @@ class GroupSteps:
             raise failure
         if self._auto_is_due(now_ms):
             self._auto_commit()
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether rebalances wait for the end of a transaction. What is lost is lost, and the transaction with it."""
+        return self._out.in_transaction and not self.group.core.holdings.lost
 
     def _do(self, job: Job) -> Steps[None]:
         partitions = sorted(job.partitions)
@@ -242,6 +253,7 @@ class GroupSteps:
                 if told is not None:
                     yield Call(told, (partitions,))
         finally:
+            self.transaction.lost(partitions)
             self._out.release(job.partitions)
             for tp in job.partitions:
                 self._committed.pop(tp, None)
@@ -278,6 +290,7 @@ class GroupSteps:
         """Read these, without being a member; positions of the group are used and committed."""
         if self.group.joined:
             raise Rejected("this consumer is a member of its group, which assigns partitions; make another to assign")
+        self.transaction.check_none("assign")
         wanted = dict.fromkeys(partitions)
         yield OnReading(lambda: self._reading.check(wanted))
         held = set(self._out.assignment())
@@ -285,6 +298,7 @@ class GroupSteps:
         offsets = yield OnGroup(lambda: self.group.committed(new, self._settings.default_api_timeout_ms))
         self._out.release(held.difference(wanted))
         yield OnReading(lambda: self._reading.hold(offsets))
+        self._committed.update({tp: at.offset for tp, at in offsets.items() if at is not None})
 
     # --- commits ------------------------------------------------------------------------------------------------------
 
@@ -314,10 +328,11 @@ class GroupSteps:
 
     def commit(self, given: Mapping[Any, Any] | None, timeout_ms: float) -> Steps[None]:
         """Commit and wait."""
+        self.transaction.check_none("commit")
         offsets = self.offsets_to_commit(given)
         if offsets:
             yield OnGroup(lambda: self.group.commit(offsets, timeout_ms))
-            self._committed.update({tp: at.offset for tp, at in offsets.items()})
+            self.transaction.committed(offsets)
 
     def commit_async(self, given: Mapping[Any, Any] | None, callback: CommitCallback | None) -> None:
         """Commit; ``callback`` is called at the next poll after the answer."""
@@ -325,6 +340,7 @@ class GroupSteps:
             raise Overloaded(
                 f"{ASYNC_MAX} calls of commit_async are not answered, or wait for a poll; poll, then commit"
             )
+        self.transaction.check_none("commit_async")
         offsets = self.offsets_to_commit(given)
         me = object()
         self._under_way.add(me)
@@ -332,7 +348,7 @@ class GroupSteps:
         def done(error: HeadraceError | None) -> None:
             self._under_way.discard(me)
             if error is None:
-                self._committed.update({tp: at.offset for tp, at in offsets.items()})
+                self.transaction.committed(offsets)
             if callback is not None:
                 self._answers.append((callback, offsets, error))
             elif error is not None:
@@ -352,7 +368,7 @@ class GroupSteps:
 
         def done(error: HeadraceError | None) -> None:
             if error is None:
-                self._committed.update({tp: at.offset for tp, at in moved.items()})
+                self.transaction.committed(moved)
             else:
                 _log.warning("automatic commit of group %s failed: %s", self._settings.group_id, error)
 
@@ -376,7 +392,7 @@ class GroupSteps:
         limit_ms = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms / 2, timeout_ms)
         try:
             yield OnGroup(lambda: self.group.commit(moved, limit_ms))
-            self._committed.update({tp: at.offset for tp, at in moved.items()})
+            self.transaction.committed(moved)
         except HeadraceError as error:
             names = ", ".join(map(str, sorted(moved)[:5]))
             _log.warning("%s given up uncommitted, records will be read again: %s", names, error)

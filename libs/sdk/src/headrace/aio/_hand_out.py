@@ -46,6 +46,8 @@ class HandOut:
         self._clock = clock
         self._deserializers = deserializers
         self._changed = changed
+        self.in_transaction = False
+        """The positions are a transaction's: if it fails, what is sought meanwhile fails with it."""
         self._run: RecordRun | None = None
         self._marked: dict[TopicPartition, Committed] = {}
         """Where partitions were at the last ``mark``, of those that were handed out since."""
@@ -168,6 +170,36 @@ class HandOut:
             known.update({tp: at for tp, at in self._marked.items() if tp in known and at.offset < known[tp].offset})
         return known
 
+    def to_commit(self, known: Mapping[TopicPartition, int]) -> dict[TopicPartition, Committed]:
+        """Where partitions are that have moved from what is ``known`` to be committed of them."""
+        moved: dict[TopicPartition, Committed] = {}
+        with self.lock:
+            for partition in self.core.partitions.values():
+                if partition.position is None:
+                    continue
+                at, last = self._position_of(partition), known.get(partition.tp)
+                if at.offset != (partition.base if last is None else last):
+                    moved[partition.tp] = at
+        return moved
+
+    def committed(self, offsets: Mapping[TopicPartition, Committed]) -> None:
+        """The group has committed these: a transaction that fails later goes back to them."""
+        with self.lock:
+            for tp, at in offsets.items():
+                self.core.committed(tp, at.offset)
+
+    def rewind(self) -> None:
+        """
+        Go back to what is committed in all partitions of which something was handed out since; what is buffered or on
+        the wire of them is dropped. ``Reading`` looks the positions up.
+        """
+        with self.lock:
+            self.close_run()
+            self._marked.clear()
+            for tp in self.core.partitions:
+                self.core.rewind(tp)
+        self._changed()
+
     def _position_of(self, partition: PartitionFetch) -> Committed:
         run, position = self._run, partition.position
         assert position is not None, "asked only where there is a position"
@@ -177,6 +209,9 @@ class HandOut:
             and run.epoch == partition.epoch
             and partition.open is not None
         ):
+            if run.finished and run.failure is None:
+                header = partition.after_open
+                return Committed(header.next_offset, header.leader_epoch)
             within = run.position
             if within > position:
                 return Committed(within, partition.open.header.leader_epoch)
@@ -221,7 +256,7 @@ class HandOut:
             self._check_assigned(targets)
             self.close_run()
             for tp, target in targets.items():
-                self.core.seek(tp, target)
+                self.core.seek(tp, target, rebase=not self.in_transaction)
         self._changed()
 
     def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:
@@ -242,11 +277,8 @@ class HandOut:
         """The next record that will be handed out; None while it is looked up."""
         with self.lock:
             self._check_assigned((tp,))
-            run = self._run
             partition = self.core.partitions[tp]
-            if run is not None and run.partition is partition and run.epoch == partition.epoch:
-                return run.position
-            return partition.position
+            return None if partition.position is None else self._position_of(partition).offset
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         for tp in partitions:

@@ -1,5 +1,6 @@
 """
-Asks leaders for offsets, by position or by time, and follows them when they move.
+Asks leaders for offsets, by position or by time, and follows them when they move. With ``read_committed`` they answer
+for what is below the last stable offset.
 
 Used by the consumer for ``beginning_offsets`` and the like; starts that the core looks up go the same way once.
 """
@@ -99,7 +100,8 @@ class OffsetQueries:
         self, broker: NodeId, wanted: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | HeadraceError]:
         """One request to one leader; failures, of the call too, are returned per partition."""
-        request = pb.ListOffsetsRequest()
+        level = pb.READ_COMMITTED if self._settings.read_committed else pb.READ_UNCOMMITTED
+        request = pb.ListOffsetsRequest(isolation_level=level)
         for tp, timestamp_ms in wanted.items():
             view, leader = self._cluster.known(tp.topic), self._cluster.leader(tp)
             if view is None or leader is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,7 @@ from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchPlan
 from headrace._core.fetch_positions import Answer, Lookup
 from headrace._core.record_runs import Deserializers
-from headrace._core.starts import Beginning, parse_reset, timestamp_to_ask
+from headrace._core.starts import Beginning, LastCommitted, parse_reset, timestamp_to_ask
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient, Leader
@@ -41,6 +41,9 @@ SILENCE_MS: Final = 500
 """An answer that is this late makes the consumer ask who leads; again after as much."""
 
 _log = logging.getLogger("headrace.consumer")
+
+Recall = Callable[[Collection[TopicPartition]], Coroutine[object, object, dict[TopicPartition, Committed | None]]]
+"""What the group has committed. Raises: ``HeadraceError``: it cannot be had now."""
 
 
 @dataclass(slots=True)
@@ -75,6 +78,8 @@ class Reading:
         self.out = HandOut(settings, clock, deserializers, self._nudge)
         self.resets = 0
         """How often ``auto_offset_reset`` was applied to a position that was gone."""
+        self.recall: Recall | None = None
+        """Asks the group, if there is one; called on the loop."""
         self._transport = transport
         self._clock = clock
         self._signal = signal
@@ -271,7 +276,7 @@ class Reading:
                 core.events.clear()
                 core.refresh_reason = None
                 doubts, core.doubts = core.doubts, {}
-                lookups = core.lookups()
+                lookups, recalls = core.lookups(), core.recalls()
                 self._cluster_is_fresh()
             for event in events:
                 self.resets += isinstance(event, PositionReset | LogDiverged)
@@ -282,6 +287,8 @@ class Reading:
                     self._cluster.doubt(tp, epoch, reason)
             for broker, wanted in lookups.items():
                 self._tasks.start(self._look_up(broker, wanted), f"consumer: look up starts at broker {broker}")
+            if recalls:
+                self._tasks.start(self._go_back(recalls), "consumer: look up committed offsets")
             self._act()
             await self._until(self._care, due_ms)
 
@@ -309,6 +316,26 @@ class Reading:
                     self.out.core.lookup_failed(lookup, answer, self._clock.monotonic_ms())
                 else:
                     self.out.core.looked_up(lookup, answer.offset)
+        self._positions_known()
+
+    async def _go_back(self, lookups: list[Lookup]) -> None:
+        assert self.recall is not None, "only a group's consumer goes back to what is committed"
+        try:
+            committed = await self.recall([lookup.partition.tp for lookup in lookups])
+        except HeadraceError as error:
+            with self.out.lock:
+                for lookup in lookups:
+                    self.out.core.lookup_failed(lookup, error, self._clock.monotonic_ms())
+        else:
+            with self.out.lock:
+                for lookup in lookups:
+                    assert isinstance(lookup.start, LastCommitted), "the core sorts them"
+                    at = committed[lookup.partition.tp] or Committed(lookup.start.fallback)
+                    self.out.core.looked_up(lookup, at.offset, at.leader_epoch)
+        self._positions_known()
+
+    def _positions_known(self) -> None:
+        """Starts were looked up: go on, and tell those who wait for a position."""
         self._act()
         waiters, self._position_waiters = self._position_waiters, []
         for waiter in waiters:
