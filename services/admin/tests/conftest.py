@@ -12,10 +12,12 @@ from fastapi import FastAPI
 from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.adapters.memory_messages import MemoryMessages
-from headrace_admin.config import Limits
+from headrace_admin.adapters.memory_transactions import MemoryTransactions
+from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.rest import Engines, rest_app
+from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.rest import rest_app
 from headrace_common.testing.clock import FakeClock
 
 LIMITS = Limits(body_bytes_max=64_000, records_max=100)
@@ -28,17 +30,22 @@ class Rest:
     cluster: MemoryCluster
     log: MemoryMessages
     coordinators: MemoryCoordinators
+    transactions: MemoryTransactions
     app: FastAPI
     client: httpx.AsyncClient
     ready: list[bool] = field(default_factory=lambda: [True])
 
 
 def make_app(
-    cluster: MemoryCluster, log: MemoryMessages, coordinators: MemoryCoordinators, ready: list[bool]
+    cluster: MemoryCluster,
+    log: MemoryMessages,
+    coordinators: MemoryCoordinators,
+    transactions: MemoryTransactions,
+    ready: list[bool],
 ) -> FastAPI:
     messages = Messages(log, cluster, LIMITS)
     engine = Administration(cluster, cluster, cluster)
-    engines = Engines.over(engine, messages, coordinators, FakeClock())
+    engines = Engines.over(engine, messages, Ports(coordinators, transactions, FakeClock()), TransactionLimits())
     return rest_app(engines, LIMITS, ready=lambda: ready[0], local_only=True)
 
 
@@ -46,7 +53,8 @@ def make_app(
 async def rest() -> AsyncIterator[Rest]:
     cluster, log, ready = MemoryCluster(), MemoryMessages(), [True]
     coordinators = MemoryCoordinators(cluster)
-    app = make_app(cluster, log, coordinators, ready)
+    transactions = MemoryTransactions(cluster)
+    app = make_app(cluster, log, coordinators, transactions, ready)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9480") as client:
-        yield Rest(cluster, log, coordinators, app, client, ready)
+        yield Rest(cluster, log, coordinators, transactions, app, client, ready)

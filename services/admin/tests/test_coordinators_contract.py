@@ -149,7 +149,7 @@ async def twin_of_a_cluster() -> MemoryCoordinators:
     topics = [controller_pb2.NewTopic(name=name, partition_count=count) for name, count in (("t", 2), ("u", 1))]
     await cluster.create_topics(controller_pb2.CreateTopicsRequest(topics=topics))
     cluster.start_coordinators(1)
-    cluster.make_groups_topic()
+    cluster.make_shards()
     return MemoryCoordinators(cluster)
 
 

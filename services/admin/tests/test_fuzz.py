@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.adapters.memory_messages import MemoryMessages
-from headrace_admin.config import Limits
+from headrace_admin.adapters.memory_transactions import MemoryTransactions
+from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.rest import Engines, rest_app
+from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.rest import rest_app
 from headrace_common.runtime.clock import SystemClock
 
 anything = st.recursive(
@@ -61,8 +63,8 @@ class World:
             Engines.over(
                 Administration(cluster, cluster, cluster),
                 Messages(MemoryMessages(), cluster, limits),
-                coordinators,
-                Impatient(),
+                Ports(coordinators, MemoryTransactions(cluster), Impatient()),
+                TransactionLimits(),
             ),
             limits,
             ready=lambda: True,

@@ -65,7 +65,7 @@ async def world() -> World:
     await cluster.create_topics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partition_count=2)]))
     cluster.start_coordinators(1, 2)
     coordinators = MemoryCoordinators(cluster)
-    coordination = Coordination(cluster, cluster, clock)
+    coordination = Coordination(ShardKind.GROUPS, cluster, cluster, clock)
     groups = Groups(cluster, coordinators, coordination, LogOffsets(cluster, cluster), clock)
     made = World(cluster, coordinators, groups, Resets(groups, clock), clock)
     made.holds(0, 10, 500)
@@ -84,7 +84,7 @@ class TestListing:
         assert world.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS]) is None
 
     async def test_all_coordinators_are_merged_by_id(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         for n in range(9):
             world.coordinators.commit(f"g{n}", {("t", 0): 5})
         world.coordinators.join("g3", "m", {"t": [0]})
@@ -96,7 +96,7 @@ class TestListing:
         assert [g.group.group_id for g in stable.groups] == ["g3"]
 
     async def test_shards_that_cannot_answer_are_named_with_the_reason(self, world: World) -> None:
-        world.cluster.make_groups_topic()  # shards 0 and 2 at coordinator 1, 1 and 3 at 2
+        world.cluster.make_shards()  # shards 0 and 2 at coordinator 1, 1 and 3 at 2
         world.coordinators.down.add(2)
         world.coordinators.loading.add(0)
         world.cluster.give_shard(2, -1)
@@ -111,7 +111,7 @@ class TestListing:
 
 class TestDescribing:
     async def test_each_group_at_its_coordinator_or_its_error(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.join("a", "m1", {"t": [0, 1]})
         world.coordinators.commit("b", {("t", 0): 1})
         found = await world.groups.describe(["a", "nope", "b"])
@@ -123,7 +123,7 @@ class TestDescribing:
         assert world.coordinators.asked.count("describe_groups") == len({*map(world.cluster.coordinator_of, found)})
 
     async def test_a_shard_that_moves_is_followed(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("a", {("t", 0): 1})
         shard = world.cluster.shard_of("a")
         world.cluster.give_shard(shard, -1)
@@ -137,14 +137,14 @@ class TestDescribing:
         assert not isinstance(found["a"], HeadraceError)
 
     async def test_waiting_for_a_coordinator_has_an_end(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.cluster.give_shard(world.cluster.shard_of("a"), -1)
         found = await world.groups.describe(["a"])
         assert isinstance(found["a"], CoordinatorNotAvailable)
         assert world.clock.monotonic_ms() == 15_000
 
     async def test_another_broker_is_asked_where_one_is_silent(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("a", {("t", 0): 1})
         world.cluster.down.add(1)
         assert not isinstance((await world.groups.describe(["a"]))["a"], HeadraceError)
@@ -157,7 +157,7 @@ class TestDescribing:
 
 class TestLag:
     async def test_in_records_and_in_time(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.join("g", "m1", {"t": [0]}, client="reader")
         world.coordinators.commit("g", {T0: 495, T1: 900})
         _, (zero, one) = await world.groups.lag("g")
@@ -170,13 +170,13 @@ class TestLag:
         assert zero.committed.committed_at_ms == 1_700_000_000_000
 
     async def test_what_was_trimmed_is_not_to_be_read_any_more(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 3})
         _, (zero,) = await world.groups.lag("g")
         assert (zero.lag, zero.lag_ms) == (490, world.clock.now_ms() - TIME_ZERO_MS - 10_000)
 
     async def test_partitions_that_cannot_be_asked_say_why_and_the_others_are_told(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 20, T1: 899, ("gone", 0): 4})
         world.cluster.lead("t", 0, -1)
         _, found = await world.groups.lag("g")
@@ -187,7 +187,7 @@ class TestLag:
         ]
 
     async def test_many_lookups_of_ages_at_once_are_refused_and_not_queued(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 495})
         fetch, gate, waiting = world.cluster.fetch, asyncio.Event(), 0
 
@@ -210,13 +210,13 @@ class TestLag:
         assert (await world.groups.lag("g"))[1][0].lag_ms is not None
 
     async def test_some_topics_and_without_ages(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 20, ("gone", 0): 4})
         _, found = await world.groups.lag("g", ["t"], ages=False)
         assert [(one.partition, one.lag, one.lag_ms) for one in found] == [(T0, 480, None)]
 
     async def test_a_member_that_has_committed_nothing_yet_has_no_lag(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.join("g", "m", {"t": [1]})
         _, (one,) = await world.groups.lag("g")
         assert (one.partition, one.committed, one.lag, one.lag_ms) == (T1, None, None, None)
@@ -224,7 +224,7 @@ class TestLag:
 
 class TestReset:
     async def test_a_plan_changes_nothing_and_its_execution_does(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 495, T1: 2})
         reset = await world.resets.reset("g", [], Earliest(), execute=False)
         assert [(m.planned.old, m.planned.new) for m in reset.moved] == [(495, 10), (2, 0)]
@@ -233,7 +233,7 @@ class TestReset:
         assert (done.executed, world.coordinators.committed("g")) == (True, {T0: 10, T1: 0})
 
     async def test_times_are_looked_up_at_the_leaders(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         since = Since(TIME_ZERO_MS + 499_500)
         reset = await world.resets.reset("g", [("t", [])], since, execute=True)
         assert world.coordinators.committed("g") == {T0: 500, T1: 500}
@@ -249,7 +249,7 @@ class TestReset:
         assert (done.new_group, world.coordinators.committed("new")) == (True, {T1: 900})
 
     async def test_members_are_named_and_nothing_is_changed(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.join("g", "m1", {"t": [0]}, client="reader")
         world.coordinators.commit("g", {T0: 20})
         with pytest.raises(NonEmptyGroup, match=r"1 members \(reader at 10.0.0.7:4711\); stop"):
@@ -261,7 +261,7 @@ class TestReset:
         assert world.coordinators.committed("g") == {T0: 10}
 
     async def test_a_member_that_joins_meanwhile_is_a_member_too(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 20})
         find = world.cluster.list_offsets
 
@@ -275,7 +275,7 @@ class TestReset:
         assert world.coordinators.committed("g") == {T0: 20}
 
     async def test_a_lost_answer_is_asked_for_again(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 20})
         world.coordinators.lost = 3
         done = await world.resets.reset("g", [], At(77), execute=True)
@@ -283,7 +283,7 @@ class TestReset:
         assert world.coordinators.committed("g") == {T0: 77}
 
     async def test_what_cannot_be_known_changes_nothing(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 20, T1: 30})
         with pytest.raises(UnknownTopicOrPartition):
             await world.resets.reset("g", [("nope", [])], Latest(), execute=True)
@@ -318,7 +318,7 @@ class TestReset:
 
 class TestForgetting:
     async def test_groups_each_by_itself(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("old", {T0: 20})
         world.coordinators.join("busy", "m", {"t": [0]})
         done = await world.groups.delete(["old", "busy", "nope"])
@@ -328,7 +328,7 @@ class TestForgetting:
             await world.groups.delete(["a", "a"])
 
     async def test_a_deletion_whose_answer_was_lost_is_not_repeated(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("old", {T0: 20})
         world.coordinators.lost = 1
         done = await world.groups.delete(["old"])
@@ -336,7 +336,7 @@ class TestForgetting:
         assert world.coordinators.asked.count("delete_groups") == 1
 
     async def test_offsets_of_a_topic_or_of_a_partition(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.commit("g", {T0: 20, T1: 30, ("gone", 3): 4})
         assert await world.groups.delete_offsets("g", [("t", [1])]) == {T1: None}
         assert await world.groups.delete_offsets("g", [("gone", [])]) == {TopicPartition("gone", 3): None}
@@ -347,7 +347,7 @@ class TestForgetting:
             await world.groups.delete_offsets("g", [])
 
     async def test_offsets_that_members_need_stay(self, world: World) -> None:
-        world.cluster.make_groups_topic()
+        world.cluster.make_shards()
         world.coordinators.join("g", "m", {"t": [0]})
         world.coordinators.commit("g", {T0: 20, ("other", 0): 1})
         with pytest.raises(HeadraceError, match="stop it") as refused:

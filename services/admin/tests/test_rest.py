@@ -349,10 +349,12 @@ async def test_requests_are_measured_by_route() -> None:
     from headrace_admin.adapters.memory_cluster import MemoryCluster
     from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
     from headrace_admin.adapters.memory_messages import MemoryMessages
-    from headrace_admin.config import Limits
+    from headrace_admin.adapters.memory_transactions import MemoryTransactions
+    from headrace_admin.config import Limits, TransactionLimits
     from headrace_admin.engine.administration import Administration
     from headrace_admin.engine.messages import Messages
-    from headrace_admin.rpc.rest import Engines, rest_app
+    from headrace_admin.rpc.engines import Engines, Ports
+    from headrace_admin.rpc.rest import rest_app
     from headrace_common.core.ids import Endpoint
     from headrace_common.runtime.clock import SystemClock
     from headrace_common.runtime.metrics import open_metrics
@@ -361,7 +363,8 @@ async def test_requests_are_measured_by_route() -> None:
     engine = Administration(cluster, cluster, cluster)
     with open_metrics("admin", 1, Endpoint("127.0.0.1", 0)) as metrics:
         messages = Messages(MemoryMessages(), cluster, Limits())
-        engines = Engines.over(engine, messages, MemoryCoordinators(cluster), SystemClock())
+        ports = Ports(MemoryCoordinators(cluster), MemoryTransactions(cluster), SystemClock())
+        engines = Engines.over(engine, messages, ports, TransactionLimits())
         app = rest_app(engines, Limits(), ready=lambda: True, local_only=True, meter=metrics.meter)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

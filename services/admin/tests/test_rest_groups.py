@@ -18,7 +18,7 @@ async def groups(rest: Any) -> Any:
     topic_id = rest.cluster.image.topic_ids["t"]
     rest.cluster.ends |= {PartitionId(topic_id, 0): 500, PartitionId(topic_id, 1): 900}
     rest.cluster.start_coordinators(1, 2)
-    rest.cluster.make_groups_topic()
+    rest.cluster.make_shards()
     rest.coordinators.commit("g", {("t", 0): 495, ("t", 1): 900})
     rest.coordinators.join("live", "m1", {"t": [0, 1]}, client="reader")
     return rest

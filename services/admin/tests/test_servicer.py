@@ -13,14 +13,12 @@ from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
-from headrace_admin.engine.absences import Absences
+from headrace_admin.adapters.memory_messages import MemoryMessages
+from headrace_admin.adapters.memory_transactions import MemoryTransactions
+from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
-from headrace_admin.engine.coordination import Coordination
-from headrace_admin.engine.groups import Groups
-from headrace_admin.engine.log_offsets import LogOffsets
-from headrace_admin.engine.reassignments import Reassignments
-from headrace_admin.engine.resets import Resets
-from headrace_admin.engine.statuses import Statuses
+from headrace_admin.engine.messages import Messages
+from headrace_admin.rpc.engines import Engines, Ports
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import (
@@ -54,6 +52,7 @@ QUIET = ServerConfig(drain_ms_max=0)
 class Face:
     cluster: MemoryCluster
     coordinators: MemoryCoordinators
+    transactions: MemoryTransactions
     stub: Any
 
 
@@ -63,20 +62,15 @@ async def face() -> AsyncIterator[Face]:
     engine = Administration(cluster, cluster, cluster)
     clock = FakeClock()
     coordinators = MemoryCoordinators(cluster)
-    logs = LogOffsets(cluster, cluster)
-    groups = Groups(cluster, coordinators, Coordination(cluster, cluster, clock), logs, clock)
-    servicer = AdminServicer(
-        engine,
-        Reassignments(engine, clock),
-        Statuses(cluster, cluster, Absences(clock)),
-        groups,
-        Resets(groups, clock),
-    )
+    transactions = MemoryTransactions(cluster)
+    messages = Messages(MemoryMessages(), cluster, Limits())
+    engines = Engines.over(engine, messages, Ports(coordinators, transactions, clock), TransactionLimits())
+    servicer = AdminServicer(engines)
     async with (
         GrpcService.open(QUIET, [(add_AdminServicer_to_server, servicer)]) as server,
         open_channel(f"127.0.0.1:{server.port}") as channel,
     ):
-        yield Face(cluster, coordinators, AdminStub(channel))
+        yield Face(cluster, coordinators, transactions, AdminStub(channel))
 
 
 async def test_every_operation_answers(face: Face) -> None:
@@ -140,7 +134,7 @@ async def test_groups_are_administered(face: Face) -> None:
     await stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partition_count=2)]))
     face.cluster.ends[PartitionId(face.cluster.image.topic_ids["t"], 0)] = 500
     face.cluster.start_coordinators(1)
-    face.cluster.make_groups_topic()
+    face.cluster.make_shards()
     coordinators.commit("g", {("t", 0): 499})
     coordinators.join("live", "m", {"t": [1]})
     listed = await stub.ListGroups(admin_pb2.ListClusterGroupsRequest())

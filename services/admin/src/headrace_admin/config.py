@@ -37,6 +37,30 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class TransactionLimits:
+    """When a transaction is called long, too long, or hanging. As the coordinators have it, where they have it too."""
+
+    transaction_max_timeout_ms: int = 900_000
+    """Longest that a transaction may be open, in ms: transaction.max.timeout.ms of the coordinators."""
+    transaction_prepared_max_ms: int = 86_400_000
+    """Prepared for longer than this and decided by nobody: the status is degraded and says so; in ms."""
+    transaction_notice_ms: int = 10_000
+    """Open for longer than this: the status names it, because readers of read_committed wait for it; in ms."""
+    transaction_hanging_margin_ms: int = 60_000
+    """Beyond its longest time a transaction hangs after this; for clocks that differ and ends on their way; in ms."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 0:
+                raise ValueError(f"{name} takes 0 or more, not {value}")
+
+    @property
+    def hanging_after_ms(self) -> int:
+        """After so long without a write no producer can still be in a transaction that coordinators do not know."""
+        return self.transaction_max_timeout_ms + self.transaction_hanging_margin_ms
+
+
+@dataclass(frozen=True)
 class AdminConfig:
     """Headrace admin: REST and gRPC administration. Stateless; run as many as you like, each with its own node id."""
 
@@ -50,6 +74,8 @@ class AdminConfig:
     """Where gRPC listens, and how the process leaves."""
     limits: Limits = inline(Limits)
     """What one request may take."""
+    transactions: TransactionLimits = inline(TransactionLimits)
+    """When a transaction is called long, too long, or hanging."""
 
     def __post_init__(self) -> None:
         if not self.controllers:

@@ -15,7 +15,8 @@ from headrace_admin.adapters.http_server import HttpServer
 from headrace_admin.config import AdminConfig
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
-from headrace_admin.rpc.rest import Engines, rest_app
+from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.errors import HeadraceError
@@ -69,7 +70,8 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(log.close)
         engine = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
         messages = Messages(log, cluster, config.limits)
-        engines = Engines.over(engine, messages, coordinators, SystemClock())
+        ports = Ports(coordinators, coordinators, SystemClock())
+        engines = Engines.over(engine, messages, ports, config.transactions)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         app = rest_app(
             engines,
@@ -84,7 +86,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         grpc = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
-                [(add_AdminServicer_to_server, _servicer(engines))],
+                [(add_AdminServicer_to_server, AdminServicer(engines))],
                 ["headrace.v1.Admin"],
                 [tracing, RpcMetrics(metrics.meter)],
                 serving=False,
@@ -96,12 +98,6 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")
         await run_until(stop, tasks)
         await _leave(client)
-
-
-def _servicer(engines: Engines) -> AdminServicer:
-    return AdminServicer(
-        engines.administration, engines.reassignments, engines.statuses, engines.groups, engines.resets
-    )
 
 
 def _node(config: AdminConfig, grpc: Endpoint, http: Endpoint, metrics: Endpoint | None) -> Node:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from headrace_common.core.ids import Endpoint, NodeId, Offset
 from headrace_common.core.image import ClusterImage
-from headrace_proto.v1 import broker_pb2, controller_pb2, coordinator_pb2
+from headrace_proto.v1 import broker_pb2, controller_pb2, coordinator_pb2, transaction_pb2
 
 
 class Cluster(Protocol):
@@ -132,10 +132,22 @@ class Brokers(Protocol):
         """Makes the internal topic where there is none. Each key has its own error. Raises: ``HeadraceError``."""
         ...
 
+    async def describe_producers(
+        self, broker: NodeId, request: broker_pb2.DescribeProducersRequest
+    ) -> broker_pb2.DescribeProducersResponse:
+        """Of partitions that it leads; each has its own error. Raises: ``HeadraceError``."""
+        ...
+
+    async def write_txn_markers(
+        self, broker: NodeId, request: transaction_pb2.WriteTxnMarkersRequest
+    ) -> transaction_pb2.WriteTxnMarkersResponse:
+        """Committed when answered; may be repeated. Each partition has its own error. Raises: ``HeadraceError``."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorPlace:
-    """Whom to ask about some groups, and where."""
+    """Whom to ask about some groups or transactional ids, and where."""
 
     id: NodeId
     endpoint: Endpoint
@@ -178,6 +190,46 @@ class Coordinators(Protocol):
         self, place: CoordinatorPlace, request: coordinator_pb2.DeleteOffsetsRequest
     ) -> coordinator_pb2.DeleteOffsetsResponse:
         """Each partition has its own error. Raises: ``UnknownOutcome``: some may be gone; it may be repeated."""
+        ...
+
+
+class TransactionCoordinators(Protocol):
+    """Single coordinators of transactions; whoever is not the id's says ``NotCoordinator``. Answers are durable."""
+
+    async def list_transactions(
+        self, place: CoordinatorPlace, request: transaction_pb2.ListTransactionsRequest
+    ) -> transaction_pb2.ListTransactionsResponse:
+        """The transactional ids of its shards. Raises: ``HeadraceError``."""
+        ...
+
+    async def describe_transactions(
+        self, place: CoordinatorPlace, request: transaction_pb2.DescribeTransactionsRequest
+    ) -> transaction_pb2.DescribeTransactionsResponse:
+        """Each id has its own error. Raises: ``HeadraceError``."""
+        ...
+
+    async def decide_prepared(
+        self, place: CoordinatorPlace, request: transaction_pb2.DecidePreparedRequest
+    ) -> transaction_pb2.DecidePreparedResponse:
+        """
+        The verdict that holds, which may be an earlier one.
+
+        Raises:
+            TxnVerdictUnknown: it was decided long ago, or never prepared.
+            UnknownOutcome: it may be decided; it may be repeated.
+        """
+        ...
+
+    async def abort_transaction(
+        self, place: CoordinatorPlace, request: transaction_pb2.AbortTransactionRequest
+    ) -> transaction_pb2.AbortTransactionResponse:
+        """
+        Decided when answered; readers see it soon after.
+
+        Raises:
+            TransactionalIdNotFound, InvalidTxnState: there is nothing to abort, or it is prepared.
+            UnknownOutcome: it may be aborted, and the id's next transaction may be open.
+        """
         ...
 
 

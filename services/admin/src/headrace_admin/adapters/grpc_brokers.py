@@ -17,6 +17,7 @@ from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.transaction_pb2 import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 
 if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
@@ -75,6 +76,22 @@ class GrpcBrokers:
         """Who has the shards of some groups, as one broker knows it."""
         try:
             return await (await self._stub(broker)).FindCoordinator(request, timeout=self._timeout)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    async def describe_producers(
+        self, broker: NodeId, request: pb.DescribeProducersRequest
+    ) -> pb.DescribeProducersResponse:
+        """Producers of partitions that one broker leads."""
+        try:
+            return await (await self._stub(broker)).DescribeProducers(request, timeout=self._timeout)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    async def write_txn_markers(self, broker: NodeId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+        """Ends of transactions, at one leader."""
+        try:
+            return await (await self._stub(broker)).WriteTxnMarkers(request, timeout=self._timeout)
         except grpc.RpcError as failure:
             raise error_from_rpc(failure) from failure
 

@@ -1,4 +1,7 @@
-"""The ``Coordinators`` port: one channel per address that a broker or the image gave for a coordinator."""
+"""
+The ports ``Coordinators`` and ``TransactionCoordinators``: one channel per address that a broker or the image gave for
+a coordinator.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,13 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import coordinator_pb2 as pb
+from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
+from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
 
 if TYPE_CHECKING:
     from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorAsyncStub
+    from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub
 
 A = TypeVar("A")
 
@@ -65,6 +71,32 @@ class GrpcCoordinators:
         """Durable when it is answered."""
         return await self._call(place, lambda stub: stub.DeleteOffsets(request, timeout=self._timeout))
 
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self, place: CoordinatorPlace, request: txn.ListTransactionsRequest
+    ) -> txn.ListTransactionsResponse:
+        """The transactional ids of its shards."""
+        return await self._transactions(place, lambda stub: stub.ListTransactions(request, timeout=self._timeout))
+
+    async def describe_transactions(
+        self, place: CoordinatorPlace, request: txn.DescribeTransactionsRequest
+    ) -> txn.DescribeTransactionsResponse:
+        """Read."""
+        return await self._transactions(place, lambda stub: stub.DescribeTransactions(request, timeout=self._timeout))
+
+    async def decide_prepared(
+        self, place: CoordinatorPlace, request: txn.DecidePreparedRequest
+    ) -> txn.DecidePreparedResponse:
+        """Durable when it is answered."""
+        return await self._transactions(place, lambda stub: stub.DecidePrepared(request, timeout=self._timeout))
+
+    async def abort_transaction(
+        self, place: CoordinatorPlace, request: txn.AbortTransactionRequest
+    ) -> txn.AbortTransactionResponse:
+        """Durable when it is answered."""
+        return await self._transactions(place, lambda stub: stub.AbortTransaction(request, timeout=self._timeout))
+
     async def close(self) -> None:
         """Close all channels."""
         while self._channels:
@@ -76,12 +108,24 @@ class GrpcCoordinators:
         return len(self._channels)
 
     async def _call(self, place: CoordinatorPlace, ask: Callable[[CoordinatorAsyncStub], Awaitable[A]]) -> A:
-        channel = self._channels.pop(place.endpoint, None) or open_channel(str(place.endpoint))
-        self._channels[place.endpoint] = channel  # now the last to be closed
-        if len(self._channels) > CHANNELS_MAX:
-            await self._channels.pop(next(iter(self._channels))).close()
-        stub: CoordinatorAsyncStub = CoordinatorStub(channel)
+        stub: CoordinatorAsyncStub = CoordinatorStub(await self._channel(place))
         try:
             return await ask(stub)
         except grpc.RpcError as failure:
             raise error_from_rpc(failure) from failure
+
+    async def _transactions(
+        self, place: CoordinatorPlace, ask: Callable[[TransactionCoordinatorAsyncStub], Awaitable[A]]
+    ) -> A:
+        stub: TransactionCoordinatorAsyncStub = TransactionCoordinatorStub(await self._channel(place))
+        try:
+            return await ask(stub)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    async def _channel(self, place: CoordinatorPlace) -> grpc.aio.Channel:
+        channel = self._channels.pop(place.endpoint, None) or open_channel(str(place.endpoint))
+        self._channels[place.endpoint] = channel  # now the last to be closed
+        if len(self._channels) > CHANNELS_MAX:
+            await self._channels.pop(next(iter(self._channels))).close()
+        return channel

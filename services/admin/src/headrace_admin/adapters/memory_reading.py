@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from headrace_admin.adapters.memory_producers import MemoryProducers
 from headrace_common.core.batch import RecordColumns, build_batch
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
@@ -39,10 +40,9 @@ from headrace_proto.v1 import broker_pb2 as pb
 TIME_ZERO_MS: Final = 1_699_999_000_000
 _STEP_MS: Final = 1_000
 _BATCH: Final = 10
-_GROUPS_TOPIC: Final = INTERNAL_TOPICS[ShardKind.GROUPS]
 
 
-class MemoryReading:
+class MemoryReading(MemoryProducers):
     """Part of ``MemoryCluster``, whose image and logs it reads."""
 
     image: ClusterImage
@@ -51,6 +51,7 @@ class MemoryReading:
     starts: dict[PartitionId, int]
 
     def __init__(self) -> None:
+        super().__init__()
         self.coordinator_ids: tuple[int, ...] = ()
         self.shard_count = 4
 
@@ -65,9 +66,10 @@ class MemoryReading:
         ]
         self._apply(nodes=tuple(nodes))
 
-    def make_groups_topic(self) -> None:
-        """With its shards spread over the coordinators."""
-        topic = Topic(_GROUPS_TOPIC, TopicId(b"groups".ljust(16, b"\0")), self.shard_count, {}, internal=True)
+    def make_shards(self, kind: ShardKind = ShardKind.GROUPS) -> None:
+        """The internal topic, with its shards spread over the coordinators."""
+        name = INTERNAL_TOPICS[kind]
+        topic = Topic(name, TopicId(name.encode()[:16].ljust(16, b"\0")), self.shard_count, {}, internal=True)
         broker = self.image.brokers()[0].key.id
         partitions = [
             Partition(PartitionId(topic.topic_id, n), (broker,), (broker,), broker, 0, 0)
@@ -75,33 +77,36 @@ class MemoryReading:
         ]
         self._apply(topics=(topic,), partitions=tuple(partitions))
         for n in range(self.shard_count):
-            self.give_shard(n, self.coordinator_ids[n % len(self.coordinator_ids)] if self.coordinator_ids else NO_NODE)
+            owner = self.coordinator_ids[n % len(self.coordinator_ids)] if self.coordinator_ids else NO_NODE
+            self.give_shard(n, owner, kind)
 
-    def give_shard(self, number: int, owner: int) -> None:
+    def give_shard(self, number: int, owner: int, kind: ShardKind = ShardKind.GROUPS) -> None:
         """To another coordinator, or to nobody (-1)."""
-        key = ShardKey(ShardKind.GROUPS, number)
+        key = ShardKey(kind, number)
         before = self.image.shards.get(key)
         self._apply(shards=(Shard(key, NodeId(owner), 1 if before is None else before.epoch + 1),))
 
-    def shard_of(self, group: str) -> int:
-        """Which shard a group belongs to."""
-        return (murmur2(group.encode()) & 0x7FFFFFFF) % self.shard_count
+    def shard_of(self, key: str, kind: ShardKind = ShardKind.GROUPS) -> int:
+        """Which shard a group or a transactional id belongs to."""
+        hashed = key.partition("/")[0] if kind is ShardKind.TRANSACTIONS else key
+        return (murmur2(hashed.encode()) & 0x7FFFFFFF) % self.shard_count
 
-    def coordinator_of(self, group: str) -> int:
+    def coordinator_of(self, key: str, kind: ShardKind = ShardKind.GROUPS) -> int:
         """Who has it; -1: nobody."""
-        shard = self.image.shards.get(ShardKey(ShardKind.GROUPS, self.shard_of(group)))
+        shard = self.image.shards.get(ShardKey(kind, self.shard_of(key, kind)))
         return NO_NODE if shard is None else shard.owner
 
     async def find_coordinator(self, broker: NodeId, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         """By the image."""
         self._reach(broker)
-        if self.image.topic(_GROUPS_TOPIC) is None:
-            self.make_groups_topic()
+        kind = ShardKind.TRANSACTIONS if request.type == pb.TRANSACTION else ShardKind.GROUPS
+        if self.image.topic(INTERNAL_TOPICS[kind]) is None:
+            self.make_shards(kind)
         answer = pb.FindCoordinatorResponse()
         for key in request.keys:
-            owner = self.coordinator_of(key)
+            owner = self.coordinator_of(key, kind)
             node = self.image.nodes.get(NodeKey(Role.COORDINATOR, NodeId(owner)))
-            found = answer.coordinators.add(key=key, shard=self.shard_of(key), coordinator=owner)
+            found = answer.coordinators.add(key=key, shard=self.shard_of(key, kind), coordinator=owner)
             if node is None:
                 detail = detail_of(CoordinatorNotAvailable(f"no coordinator has shard {found.shard}; start one"))
                 found.error, found.message = detail.code, detail.message
@@ -124,6 +129,8 @@ class MemoryReading:
                 detail = detail_of(error)
                 result.error, result.message = detail.code, detail.message
                 continue
+            if request.isolation_level == pb.READ_COMMITTED:
+                end = max(start, self.stable_end(i))
             at = max(start, -(-(p.timestamp_ms - TIME_ZERO_MS) // _STEP_MS))
             result.offset = {-1: end, -2: start}.get(p.timestamp_ms, at if at < end else -1)
         return answer

@@ -26,7 +26,7 @@ class Earliest:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """One past the last record."""
+    """One past the last record that is visible to all: what a transaction that is open now writes comes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,13 @@ class Found:
     """None: nothing is committed."""
     since: int | None = None
     """For ``Since``: the offset of the record; None: none is that young."""
+    stable_end: int | None = None
+    """Where readers of read_committed are stopped by an open transaction; None: at the end of the log."""
+
+    @property
+    def latest(self) -> int:
+        """From where on all is new to every reader: what an open transaction has written is not visible yet."""
+        return self.bounds.end if self.stable_end is None else min(self.stable_end, self.bounds.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +169,10 @@ def _wanted(target: Target, state: Found) -> tuple[int, str | None]:
         case Earliest():
             return state.bounds.start, None
         case Latest():
-            return state.bounds.end, None
+            return state.latest, _open_from(state)
         case Current():
             if state.committed is None:
-                return state.bounds.end, "nothing is committed: to the end"
+                return state.latest, _open_from(state) or "nothing is committed: to the end"
             return state.committed, None
         case At(offset):
             return _not_negative(offset), None
@@ -178,6 +185,10 @@ def _wanted(target: Target, state: Found) -> tuple[int, str | None]:
             return state.since, None
         case Given(offsets):
             return _not_negative(offsets[state.partition]), None
+
+
+def _open_from(state: Found) -> str | None:
+    return None if state.latest == state.bounds.end else f"a transaction is open from {state.latest} on: to there"
 
 
 def _not_negative(offset: int) -> int:

@@ -13,9 +13,19 @@ from enum import Enum
 from typing import Final
 
 from headrace_admin.core.progress import waits_for
+from headrace_admin.core.transactions import NOTHING_WAITS, Waiting
 from headrace_common.core.configs import TopicConfig, min_isr_in_force
 from headrace_common.core.ids import NodeId, TopicId
-from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, NodeKey, Partition, Role, ShardKey
+from headrace_common.core.image import (
+    INTERNAL_TOPICS,
+    ClusterImage,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
+    ShardKey,
+    ShardKind,
+)
 
 TROUBLED_MAX: Final = 100
 
@@ -27,7 +37,7 @@ class State(Enum):
     DEGRADED = "degraded"
     """All is served, with less to spare than there should be, or metadata cannot be changed."""
     UNAVAILABLE = "unavailable"
-    """Some partitions are not served, or refuse acks=all, or some consumer groups have no coordinator."""
+    """Some partitions are not served, or refuse acks=all, or some groups or transactions have no coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +100,15 @@ class Status:
     coordinators: tuple[Node, ...] = ()
     """Registered, by id."""
     shards: int = 0
-    """Partitions of internal topics, each of which a coordinator keeps."""
+    """Of consumer groups; each is kept by a coordinator."""
     unowned_shards: int = 0
     """Those that no living coordinator has: their groups cannot work."""
+    transaction_shards: int = 0
+    """Of transactions; likewise."""
+    unowned_transaction_shards: int = 0
+    """Those that no living coordinator has: their transactions can neither begin nor end."""
+    waiting: Waiting = NOTHING_WAITS
+    """What readers of read_committed wait for."""
 
     @property
     def offline(self) -> tuple[Trouble, ...]:
@@ -116,7 +132,12 @@ class Status:
 
 
 def observe(
-    image: ClusterImage, *, controller: NodeId | None, store_reachable: bool, away_since_ms: Mapping[NodeId, int]
+    image: ClusterImage,
+    *,
+    controller: NodeId | None,
+    store_reachable: bool,
+    away_since_ms: Mapping[NodeId, int],
+    waiting: Waiting = NOTHING_WAITS,
 ) -> Status:
     """The status of an image; what it cannot know is told by the arguments."""
     leaders: Counter[NodeId] = Counter(p.leader for p in image.partitions.values())
@@ -139,8 +160,11 @@ def observe(
         troubles=_troubles(image),
         stalled=_stalled(image),
         coordinators=tuple(sorted(_coordinators(image), key=lambda n: n.key.id)),
-        shards=len(_shards(image)),
-        unowned_shards=sum(not _owned(image, key) for key in _shards(image)),
+        shards=len(_shards(image, ShardKind.GROUPS)),
+        unowned_shards=_unowned(image, ShardKind.GROUPS),
+        transaction_shards=len(_shards(image, ShardKind.TRANSACTIONS)),
+        unowned_transaction_shards=_unowned(image, ShardKind.TRANSACTIONS),
+        waiting=waiting,
     )
 
 
@@ -148,9 +172,13 @@ def _coordinators(image: ClusterImage) -> list[Node]:
     return [n for n in image.nodes.values() if n.key.role is Role.COORDINATOR]
 
 
-def _shards(image: ClusterImage) -> list[ShardKey]:
-    topics = ((kind, image.topic(name)) for kind, name in INTERNAL_TOPICS.items())
-    return [ShardKey(kind, n) for kind, topic in topics if topic is not None for n in range(topic.partition_count)]
+def _shards(image: ClusterImage, kind: ShardKind) -> list[ShardKey]:
+    topic = image.topic(INTERNAL_TOPICS[kind])
+    return [] if topic is None else [ShardKey(kind, n) for n in range(topic.partition_count)]
+
+
+def _unowned(image: ClusterImage, kind: ShardKind) -> int:
+    return sum(not _owned(image, key) for key in _shards(image, kind))
 
 
 def _owned(image: ClusterImage, key: ShardKey) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble
+from headrace_admin.core.waiting import clock, counted, waiting_for_now, waiting_in_vain
 from headrace_common.core.ids import NodeId
 
 NAMED_MAX = 3
@@ -22,12 +23,13 @@ def verdict(status: Status) -> tuple[State, str]:
     """The state and the sentence."""
     worst = _unavailable(status)
     if worst:
-        return State.UNAVAILABLE, _line("unavailable", [*worst, *_degraded(status, told=True)])
+        rest = [*_degraded(status, told=True), *waiting_for_now(status.waiting)]
+        return State.UNAVAILABLE, _line("unavailable", [*worst, *rest])
     degraded = _degraded(status, told=False)
     if degraded:
-        return State.DEGRADED, _line("degraded", degraded)
+        return State.DEGRADED, _line("degraded", [*degraded, *waiting_for_now(status.waiting)])
     there = ((len(status.brokers), "broker"), (status.topics, "topic"), (status.partitions, "partition"))
-    parts = [", ".join(_counted(number, what) for number, what in there)]
+    parts = [", ".join(counted(number, what) for number, what in there)]
     return State.HEALTHY, _line("healthy", [*parts, *_notes(status)])
 
 
@@ -49,26 +51,39 @@ def _unavailable(status: Status) -> list[str]:
 
 
 def _unowned(status: Status) -> list[str]:
-    if not status.unowned_shards:
-        return []
-    shards = _counted(status.shards, "shard")
-    has = "has" if status.unowned_shards == 1 else "have"
-    what = f"{status.unowned_shards:,} of {shards} of consumer groups {has} no coordinator"
+    kinds = [
+        (
+            (status.unowned_shards, status.shards, "consumer groups"),
+            "their members cannot commit or share work, what was committed is kept",
+        ),
+        (
+            (status.unowned_transaction_shards, status.transaction_shards, "transactions"),
+            "they can neither begin nor end, and readers of read_committed wait for those that are open",
+        ),
+    ]
+    told = [(_without_coordinator(*number), harm) for number, harm in kinds if number[0]]
+    whys = [f": {_why_unowned(status)}", *([""] * len(told))]
+    return [f"{what}{why}; {harm}" for (what, harm), why in zip(told, whys, strict=False)]
+
+
+def _without_coordinator(unowned: int, shards: int, of_what: str) -> str:
+    return f"{unowned:,} of {counted(shards, 'shard')} of {of_what} {'has' if unowned == 1 else 'have'} no coordinator"
+
+
+def _why_unowned(status: Status) -> str:
     away = [n.key.id for n in status.coordinators if n.fenced]
     if not status.coordinators:
-        why = "none is registered; start one"
-    elif away:
+        return "none is registered; start one"
+    if away:
         they = "coordinator" if len(away) == 1 else "coordinators"
-        why = f"{they} {', '.join(map(str, away[:NAMED_MAX]))} {'is' if len(away) == 1 else 'are'} away; start one"
-    else:
-        why = "the controller gives them one; if that lasts, look into its log"
-    return [f"{what}: {why}; their members cannot commit or share work, what was committed is kept"]
+        return f"{they} {', '.join(map(str, away[:NAMED_MAX]))} {'is' if len(away) == 1 else 'are'} away; start one"
+    return "the controller gives them one; if that lasts, look into its log"
 
 
 def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:
     if not offline:
         return []
-    what = f"{_counted(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
+    what = f"{counted(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
     needed = {b for t in offline for b in _who_may_lead(t)}
     away = [b for b in status.brokers if b.away and b.node.key.id in needed]
     if away:
@@ -114,7 +129,7 @@ def _refusing(status: Status, refusing: Sequence[Trouble]) -> list[str]:
         return []
     t = refusing[0]
     what = (
-        f"{_counted(len(refusing), 'partition')} ({_named(refusing)}) {_refuse(refusing)} writes with acks=all: "
+        f"{counted(len(refusing), 'partition')} ({_named(refusing)}) {_refuse(refusing)} writes with acks=all: "
         f"{len(t.partition.isr)} in sync of {t.min_isr} that min.insync.replicas asks for{_because(status, refusing)}"
     )
     return [f"{what}; reads go on and nothing is lost; {_comes_back(status, refusing)}"]
@@ -131,7 +146,7 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         parts.append(_behind(status, behind, told=told))
     if recovering := status.recovering:
         parts.append(
-            f"{_counted(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a replica "
+            f"{counted(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a replica "
             "that may have lost committed records, since an operator or setting allowed it; check what was read last"
         )
     away = [b for b in status.brokers if b.away]
@@ -146,7 +161,7 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         parts.append(f"no controller is active: {_FROZEN}; start one")
     elif not status.store_reachable:
         parts.append(f"etcd cannot be reached: {_FROZEN}; start etcd")
-    return parts
+    return [*parts, *waiting_in_vain(status.waiting)]
 
 
 def _stalled(status: Status, *, named: bool) -> str:
@@ -157,9 +172,7 @@ def _stalled(status: Status, *, named: bool) -> str:
     gone = sorted(awaited - {b.node.key.id for b in away})
     who = _brokers(sorted(awaited))
     number = len(status.stalled)
-    what = (
-        f"{_counted(number, 'partition')} on the move ({_named(status.stalled)}) {'waits' if number == 1 else 'wait'}"
-    )
+    what = f"{counted(number, 'partition')} on the move ({_named(status.stalled)}) {'waits' if number == 1 else 'wait'}"
     hint = f"`headrace partition cancel {_one(status.stalled)}` goes back to the replicas before"
     if gone:
         return f"{what} for {who}, {'which is' if len(awaited) == 1 else 'of which some are'} not registered; {hint}"
@@ -171,9 +184,9 @@ def _behind(status: Status, behind: Sequence[Trouble], *, told: bool) -> str:
     shapes = Counter((len(t.partition.isr), len(t.partition.replicas) - len(t.partition.adding)) for t in behind)
     (have, of), _ = min(shapes.items(), key=lambda item: (-item[1], item[0]))
     number = len(behind)
-    what = f"{_counted(number, 'partition')} {_have(behind)} {have} of {of} replicas in sync"
+    what = f"{counted(number, 'partition')} {_have(behind)} {have} of {of} replicas in sync"
     if len(shapes) > 1:
-        what = f"{_counted(number, 'partition')} {_have(behind)} too few replicas in sync, most {have} of {of}"
+        what = f"{counted(number, 'partition')} {_have(behind)} too few replicas in sync, most {have} of {of}"
     if told:
         return what
     safe = "" if status.recovering else "nothing is lost; "
@@ -216,24 +229,19 @@ def _comes_back(status: Status, troubles: Sequence[Trouble]) -> str:
 def _notes(status: Status) -> list[str]:
     notes: list[str] = []
     if status.reassigning:
-        notes.append(f"{_counted(status.reassigning, 'partition')} on the move")
+        notes.append(f"{counted(status.reassigning, 'partition')} on the move")
     if drained := [b.node.key.id for b in status.brokers if b.node.drained]:
         undrain = f"`headrace broker undrain {drained[0]}` ends that"
         notes.append(f"{_brokers(drained)} {'is' if len(drained) == 1 else 'are'} drained, {undrain}")
-    return notes
+    return [*notes, *waiting_for_now(status.waiting)]
 
 
 def _who_is_away(away: Sequence[BrokerStatus]) -> str:
     times = {b.away_since_ms for b in away}
     verb = "is" if len(away) == 1 else "are"
     since = next(iter(times)) if len(times) == 1 else max((t for t in times if t is not None), default=None)
-    when = "" if since is None else f" since {_clock(since)}"
+    when = "" if since is None else f" since {clock(since)}"
     return f"{_brokers([b.node.key.id for b in away])} {verb} away{when}"
-
-
-def _clock(ms: int) -> str:
-    minutes, seconds = divmod(ms // 1_000 % 86_400, 60)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02} UTC"
 
 
 def _brokers(ids: Sequence[NodeId]) -> str:
@@ -248,10 +256,6 @@ def _named(troubles: Sequence[Trouble]) -> str:
 
 def _one(troubles: Sequence[Trouble]) -> str:
     return str(troubles[0])
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _have(things: Sequence[object]) -> str:

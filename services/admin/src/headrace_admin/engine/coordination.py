@@ -1,29 +1,39 @@
 """
-Asks the coordinators of groups, wherever they are: found through any broker, and found anew when a shard has moved.
+Asks the coordinators of groups, or those of transactions, wherever they are: found through any broker, and found anew
+when a shard has moved.
 
-Called by ``groups`` and ``resets``. What may be done twice is asked again also after an answer was lost; what may not
-is asked again only where it surely was not done.
+Called by ``groups``, ``resets`` and ``transactions``. What may be done twice is asked again also after an answer was
+lost; what may not is asked again only where it surely was not done. Keys are group ids or transactional ids.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from headrace_admin.ports import Brokers, Cluster, CoordinatorPlace
-from headrace_common.core.errors import CoordinatorNotAvailable, ErrorCode, HeadraceError, UnknownOutcome, error_for
-from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
+from headrace_common.core.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    ErrorCode,
+    HeadraceError,
+    NetworkFailed,
+    UnknownOutcome,
+    error_for,
+)
+from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, NodeKey, Role, ShardKey, ShardKind
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import broker_pb2, errors_pb2
 
 R = TypeVar("R")
 Answers: TypeAlias = Mapping[str, R | HeadraceError]
 Ask: TypeAlias = Callable[[CoordinatorPlace, Sequence[str]], Awaitable[Answers[R]]]
-"""Asks one coordinator about some groups."""
+"""Asks one coordinator about some keys."""
 
-GROUPS_PER_REQUEST_MAX: Final = 1_000
+KEYS_PER_REQUEST_MAX: Final = 1_000
 PATIENCE_MS: Final = 15_000.0
 """How long a shard may be on its way to another coordinator."""
 _BROKERS_TRIED_MAX: Final = 3
@@ -32,57 +42,131 @@ _PAUSE_MS_MAX: Final = 1_000.0
 _IMAGE_WAIT_MS: Final = 500.0
 _NOT_DONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 _ELSEWHERE: Final = _NOT_DONE | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+_TYPES: Final = {ShardKind.GROUPS: broker_pb2.GROUP, ShardKind.TRANSACTIONS: broker_pb2.TRANSACTION}
+_LIST_MS_MAX: Final = 5_000.0
+_AWAY_LIST_MS_MAX: Final = 1_000.0
+"""A coordinator that is fenced seldom answers; who lists all must not wait for it."""
+
+
+class Listing(Protocol):
+    """A coordinator's list."""
+
+    @property
+    def loading(self) -> Sequence[int]:
+        """Shards that it has and does not serve yet."""
+        ...
+
+
+L = TypeVar("L", bound=Listing)
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A shard of which nothing is known."""
+
+    shard: int
+    coordinator: NodeId | None
+    """None: nobody has it."""
+    error: HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Generic[L]):
+    """What each coordinator listed, and the shards that are missing, by number."""
+
+    lists: Mapping[NodeId, L]
+    unanswered: tuple[Unanswered, ...]
 
 
 class Coordination:
-    """Stateless; any number of calls at one time on one event loop."""
+    """Of one kind of shards. Stateless; any number of calls at one time on one event loop."""
 
-    def __init__(self, cluster: Cluster, brokers: Brokers, clock: Clock, patience_ms: float = PATIENCE_MS) -> None:
+    def __init__(
+        self,
+        kind: ShardKind,
+        cluster: Cluster,
+        brokers: Brokers,
+        clock: Clock,
+        patience_ms: float = PATIENCE_MS,
+    ) -> None:
+        self._kind = kind
         self._cluster = cluster
         self._brokers = brokers
         self._clock = clock
         self._patience_ms = patience_ms
 
-    async def any_groups(self) -> bool:
-        """Whether there can be any group: the first one makes the internal topic, and only looking must not."""
+    async def any_shards(self) -> bool:
+        """Whether there can be any key: the first one makes the internal topic, and only looking must not."""
         image = self._cluster.image
-        name = INTERNAL_TOPICS[ShardKind.GROUPS]
+        name = INTERNAL_TOPICS[self._kind]
         if image.topic(name) is None:
             image = await self._cluster.newer(image.revision, _IMAGE_WAIT_MS)
         return image.topic(name) is not None
 
-    async def each(self, group_ids: Sequence[str], ask: Ask[R], *, repeatable: bool) -> dict[str, R | HeadraceError]:
+    async def all(self, ask: Callable[[CoordinatorPlace], Awaitable[L]]) -> Said[L]:
+        """The lists of all coordinators that have shards, at once."""
+        if not await self.any_shards():
+            return Said({}, ())
+        owners, unanswered = _owners(self._cluster.image, self._kind)
+        asked = sorted(set(owners.values()))
+        said = dict(zip(asked, await asyncio.gather(*(self._listed(c, ask) for c in asked)), strict=True))
+        for shard, owner in owners.items():
+            answer = said[owner]
+            if isinstance(answer, HeadraceError):
+                unanswered.append(Unanswered(shard, owner, answer))
+            elif shard in answer.loading:
+                text = f"coordinator {owner} still reads shard {shard}; ask again in a moment"
+                unanswered.append(Unanswered(shard, owner, CoordinatorLoading(text)))
+        unanswered.sort(key=lambda u: u.shard)
+        lists = {c: answer for c, answer in said.items() if not isinstance(answer, HeadraceError)}
+        return Said(lists, tuple(unanswered))
+
+    async def _listed(self, coordinator: NodeId, ask: Callable[[CoordinatorPlace], Awaitable[L]]) -> L | HeadraceError:
+        node = self._cluster.image.nodes.get(NodeKey(Role.COORDINATOR, coordinator))
+        if node is None:
+            return CoordinatorNotAvailable(f"coordinator {coordinator} is not registered any more; ask again")
+        limit_ms = _AWAY_LIST_MS_MAX if node.fenced else _LIST_MS_MAX
+        try:
+            async with asyncio.timeout(limit_ms / 1_000):
+                return await ask(CoordinatorPlace(coordinator, node.grpc))
+        except TimeoutError:
+            what = self._kind.name.lower()
+            return NetworkFailed(f"coordinator {coordinator} did not tell its {what} within {limit_ms / 1_000:g} s")
+        except HeadraceError as error:
+            return error
+
+    async def each(self, keys: Sequence[str], ask: Ask[R], *, repeatable: bool) -> dict[str, R | HeadraceError]:
         """
-        The answer about each group, in the order of ``group_ids``; in place of one that failed, its error.
+        The answer about each key, in the order of ``keys``; in place of one that failed, its error.
 
         Args:
             repeatable: the same may be asked again when an answer was lost.
         """
         deadline = self._clock.monotonic_ms() + self._patience_ms
         done: dict[str, R | HeadraceError] = {}
-        left, pause_ms = list(dict.fromkeys(group_ids)), _PAUSE_MS
+        left, pause_ms = list(dict.fromkeys(keys)), _PAUSE_MS
         while True:
             places = await self._places(left)
             done.update(await self._round(places, ask))
             left = [i for i in left if _again(places[i], done[i], repeatable)]
             remaining_ms = deadline - self._clock.monotonic_ms()
             if not left or remaining_ms <= 0:
-                return {i: done[i] for i in group_ids}
+                return {i: done[i] for i in keys}
             await self._clock.sleep_ms(min(pause_ms, remaining_ms))
             pause_ms = min(2 * pause_ms, _PAUSE_MS_MAX)
 
-    async def one(self, group_id: str, ask: Callable[[CoordinatorPlace], Awaitable[R]], *, repeatable: bool) -> R:
+    async def one(self, key: str, ask: Callable[[CoordinatorPlace], Awaitable[R]], *, repeatable: bool) -> R:
         """
-        The answer about one group.
+        The answer about one key.
 
         Raises:
             HeadraceError: what its coordinator said last.
         """
 
         async def asked(place: CoordinatorPlace, _: Sequence[str]) -> Answers[R]:
-            return {group_id: await ask(place)}
+            return {key: await ask(place)}
 
-        (answer,) = (await self.each([group_id], asked, repeatable=repeatable)).values()
+        (answer,) = (await self.each([key], asked, repeatable=repeatable)).values()
         if isinstance(answer, HeadraceError):
             raise answer
         return answer
@@ -96,20 +180,20 @@ class Coordination:
             if not isinstance(place, HeadraceError):
                 by_place.setdefault(place, []).append(i)
         chunks = [
-            (place, ids[at : at + GROUPS_PER_REQUEST_MAX])
+            (place, ids[at : at + KEYS_PER_REQUEST_MAX])
             for place, ids in by_place.items()
-            for at in range(0, len(ids), GROUPS_PER_REQUEST_MAX)
+            for at in range(0, len(ids), KEYS_PER_REQUEST_MAX)
         ]
         for answered in await asyncio.gather(*(_asked(ask, place, ids) for place, ids in chunks)):
             done.update(answered)
         return done
 
-    async def _places(self, group_ids: Sequence[str]) -> dict[str, CoordinatorPlace | HeadraceError]:
+    async def _places(self, wanted: Sequence[str]) -> dict[str, CoordinatorPlace | HeadraceError]:
         places: dict[str, CoordinatorPlace | HeadraceError] = {}
-        for at in range(0, len(group_ids), GROUPS_PER_REQUEST_MAX):
-            keys = group_ids[at : at + GROUPS_PER_REQUEST_MAX]
+        for at in range(0, len(wanted), KEYS_PER_REQUEST_MAX):
+            keys = wanted[at : at + KEYS_PER_REQUEST_MAX]
             try:
-                found = await self._find(broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=keys))
+                found = await self._find(broker_pb2.FindCoordinatorRequest(type=_TYPES[self._kind], keys=keys))
             except HeadraceError as error:
                 places |= dict.fromkeys(keys, error)
                 continue
@@ -118,7 +202,7 @@ class Coordination:
 
     async def _find(self, request: broker_pb2.FindCoordinatorRequest) -> broker_pb2.FindCoordinatorResponse:
         """Ask brokers until one answers."""
-        error: HeadraceError = CoordinatorNotAvailable("no broker is there to say who coordinates the group; start one")
+        error: HeadraceError = CoordinatorNotAvailable("no broker is there to say who coordinates it; start one")
         brokers = [node.key.id for node in self._cluster.image.brokers() if not node.fenced]
         for broker in brokers[:_BROKERS_TRIED_MAX]:
             try:
@@ -150,3 +234,18 @@ def _again(place: CoordinatorPlace | HeadraceError, answer: object, repeatable: 
     if repeatable:
         return answer.code in _ELSEWHERE or isinstance(answer, UnknownOutcome)
     return answer.code in _NOT_DONE
+
+
+def _owners(image: ClusterImage, kind: ShardKind) -> tuple[dict[int, NodeId], list[Unanswered]]:
+    """Who has each shard; and those that nobody has."""
+    topic = image.topic(INTERNAL_TOPICS[kind])
+    owners: dict[int, NodeId] = {}
+    nobody: list[Unanswered] = []
+    for n in range(topic.partition_count if topic is not None else 0):
+        shard = image.shards.get(ShardKey(kind, n))
+        if shard is None or shard.owner == NO_NODE:
+            text = f"no coordinator has shard {n}; start one, or wait for the controller to give it to another"
+            nobody.append(Unanswered(n, None, CoordinatorNotAvailable(text)))
+        else:
+            owners[n] = shard.owner
+    return owners, nobody

@@ -7,28 +7,23 @@ group, and to the leaders of the partitions that it reads.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from headrace_admin.core.lag import Committed, Owner, PartitionLag, age_ms, lags
-from headrace_admin.engine.coordination import Coordination
+from headrace_admin.engine.coordination import Coordination, Unanswered
 from headrace_admin.engine.log_offsets import Answers, LogOffsets
 from headrace_admin.ports import Cluster, CoordinatorPlace, Coordinators
 from headrace_common.core.errors import (
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
     GroupNotFound,
     HeadraceError,
-    NetworkFailed,
     NotFound,
     Overloaded,
     Rejected,
     error_for,
 )
-from headrace_common.core.ids import NO_NODE, NodeId, TopicPartition
-from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, NodeKey, Role, ShardKey, ShardKind
+from headrace_common.core.ids import NodeId, TopicPartition
 from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import errors_pb2
@@ -39,9 +34,6 @@ AGES_AT_ONCE_MAX: Final = 8
 """Groups whose ages are looked up at one time: each may hold some megabytes of batches."""
 GROUPS_MAX: Final = 1_000
 """Groups of one request."""
-_LIST_MS_MAX: Final = 5_000.0
-_AWAY_LIST_MS_MAX: Final = 1_000.0
-"""A coordinator that is fenced seldom answers; who lists all must not wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +42,6 @@ class Listed:
 
     group: pb.GroupListing
     coordinator: NodeId
-
-
-@dataclass(frozen=True, slots=True)
-class Unanswered:
-    """A shard whose groups are not known."""
-
-    shard: int
-    coordinator: NodeId | None
-    """None: nobody has it."""
-    error: HeadraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,42 +79,10 @@ class Groups:
 
     async def listing(self, states: Iterable[pb.GroupState.ValueType] = ()) -> Listing:
         """The groups of all coordinators, or those in some states."""
-        if not await self.coordination.any_groups():
-            return Listing((), ())
-        owners, unanswered = _owners(self.cluster.image)
         request = pb.ListGroupsRequest(states=states)
-        asked = sorted(set(owners.values()))
-        said = dict(zip(asked, await asyncio.gather(*(self._listed(c, request) for c in asked)), strict=True))
-        groups: dict[str, Listed] = {}
-        loading: dict[NodeId, set[int]] = {}
-        for coordinator, answer in said.items():
-            if not isinstance(answer, HeadraceError):
-                groups |= {g.group_id: Listed(g, coordinator) for g in answer.groups}
-                loading[coordinator] = set(answer.loading)
-        for shard, owner in owners.items():
-            wrong = said[owner]
-            if isinstance(wrong, HeadraceError):
-                unanswered.append(Unanswered(shard, owner, wrong))
-            elif shard in loading[owner]:
-                text = f"coordinator {owner} still reads shard {shard}; ask again in a moment"
-                unanswered.append(Unanswered(shard, owner, CoordinatorLoading(text)))
-        unanswered.sort(key=lambda u: u.shard)
-        return Listing(tuple(groups[i] for i in sorted(groups)), tuple(unanswered))
-
-    async def _listed(
-        self, coordinator: NodeId, request: pb.ListGroupsRequest
-    ) -> pb.ListGroupsResponse | HeadraceError:
-        node = self.cluster.image.nodes.get(NodeKey(Role.COORDINATOR, coordinator))
-        if node is None:
-            return CoordinatorNotAvailable(f"coordinator {coordinator} is not registered any more; ask again")
-        limit_ms = _AWAY_LIST_MS_MAX if node.fenced else _LIST_MS_MAX
-        try:
-            async with asyncio.timeout(limit_ms / 1_000):
-                return await self.coordinators.list_groups(CoordinatorPlace(coordinator, node.grpc), request)
-        except TimeoutError:
-            return NetworkFailed(f"coordinator {coordinator} did not tell its groups within {limit_ms / 1_000:g} s")
-        except HeadraceError as error:
-            return error
+        said = await self.coordination.all(lambda place: self.coordinators.list_groups(place, request))
+        groups = {g.group_id: Listed(g, c) for c, answer in said.lists.items() for g in answer.groups}
+        return Listing(tuple(groups[i] for i in sorted(groups)), said.unanswered)
 
     async def describe(self, group_ids: Sequence[str]) -> dict[str, Described]:
         """
@@ -142,7 +92,7 @@ class Groups:
             Rejected: none, or more than 1,000.
         """
         _check_count(group_ids)
-        if not await self.coordination.any_groups():
+        if not await self.coordination.any_shards():
             return {i: not_found(i) for i in group_ids}
 
         async def ask(place: CoordinatorPlace, ids: Sequence[str]) -> dict[str, Described]:
@@ -190,7 +140,7 @@ class Groups:
         committed = {p: c for p, c in standing.committed.items() if not topics or p.topic in topics}
         held = {p: o for p, o in owners.items() if not topics or p.topic in topics}
         failed = {p: e for p, e in standing.failed.items() if not topics or p.topic in topics}
-        bounds = await self.logs.bounds(sorted({*committed, *held} - {*failed}))
+        bounds = await self.logs.bounds(sorted({*committed, *held} - {*failed}), stable=True)
         found = lags(committed, held, {**bounds, **failed})
         found += [PartitionLag(p, None, error=e) for p, e in failed.items() if p not in held]
         if ages:
@@ -233,7 +183,7 @@ class Groups:
         _check_count(group_ids)
         if len(set(group_ids)) != len(group_ids):
             raise Rejected("a group is named twice; name each once")
-        if not await self.coordination.any_groups():
+        if not await self.coordination.any_shards():
             return {i: not_found(i) for i in group_ids}
 
         async def ask(place: CoordinatorPlace, ids: Sequence[str]) -> dict[str, HeadraceError | None]:
@@ -308,21 +258,6 @@ def _described(group_id: str, group: pb.GroupDescription) -> Described:
 
 def _error_of(code: int, message: str) -> HeadraceError | None:
     return None if code == errors_pb2.NONE else error_for(code, message)
-
-
-def _owners(image: ClusterImage) -> tuple[dict[int, NodeId], list[Unanswered]]:
-    """Who has each shard; and those that nobody has."""
-    topic = image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
-    owners: dict[int, NodeId] = {}
-    nobody: list[Unanswered] = []
-    for n in range(topic.partition_count if topic is not None else 0):
-        shard = image.shards.get(ShardKey(ShardKind.GROUPS, n))
-        if shard is None or shard.owner == NO_NODE:
-            text = f"no coordinator has shard {n}; start one, or wait for the controller to give it to another"
-            nobody.append(Unanswered(n, None, CoordinatorNotAvailable(text)))
-        else:
-            owners[n] = shard.owner
-    return owners, nobody
 
 
 def _owners_of(described: pb.GroupDescription) -> dict[TopicPartition, Owner]:

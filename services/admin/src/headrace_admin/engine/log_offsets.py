@@ -1,8 +1,9 @@
 """
-What the leaders of partitions know of their logs: where they begin and end, which record a time means, and when a
-record was written. Batched by leader, and asked again where leadership has moved.
+What the leaders of partitions know of their logs: where they begin and end, which record a time means, when a record
+was written, and which producers have a transaction open. Batched by leader, and asked again where leadership has moved.
 
-Called by ``groups`` and ``resets``. Answers are per partition; one that nobody could give is its error.
+Called by ``groups``, ``resets`` and ``open_transactions``. Answers are per partition; one that nobody could give is
+its error.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId, Topi
 from headrace_common.core.image import ClusterImage
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
+from headrace_proto.v1.transaction_pb2 import TxnMarker, TxnPartition, WriteTxnMarkersRequest
 
 R = TypeVar("R")
 Answers: TypeAlias = dict[TopicPartition, R | HeadraceError]
@@ -54,11 +56,15 @@ class LogOffsets:
         self._cluster = cluster
         self._brokers = brokers
 
-    async def bounds(self, partitions: Iterable[TopicPartition]) -> Answers[Bounds]:
-        """The first offset that is there, and one past the last that readers see."""
+    async def bounds(self, partitions: Iterable[TopicPartition], *, stable: bool) -> Answers[Bounds]:
+        """
+        The first offset that is there, and one past the last; ``stable``: past the last that readers of read_committed
+        see, which is less while a transaction is open.
+        """
+        level = pb.READ_COMMITTED if stable else pb.READ_UNCOMMITTED
 
         async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[Bounds]:
-            return await self._listed(leader, ids, (EARLIEST, LATEST), _bounds)
+            return await self._listed(leader, ids, (EARLIEST, LATEST), _bounds, level)
 
         return await self._at_leaders(partitions, ask)
 
@@ -80,6 +86,46 @@ class LogOffsets:
             return await self._read(leader, ids, offsets)
 
         return await self._at_leaders(offsets, ask)
+
+    async def open_producers(self, partitions: Iterable[TopicPartition]) -> Answers[pb.PartitionProducers]:
+        """Producers that have a transaction open there, by the start of it."""
+
+        async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[pb.PartitionProducers]:
+            wanted = [pb.FollowedPartition(topic_id=i.topic_id, partition=i.partition) for i in ids.values()]
+            request = pb.DescribeProducersRequest(partitions=wanted, open_only=True)
+            said = (await self._brokers.describe_producers(leader, request)).partitions
+            assert len(said) == len(ids), "an answer has one entry per entry of its request"
+            return {
+                tp: one if one.error == errors_pb2.NONE else error_for(one.error, f"{tp}: {one.message}")
+                for tp, one in zip(ids, said, strict=True)
+            }
+
+        return await self._at_leaders(partitions, ask)
+
+    async def write_marker(self, partition: TopicPartition, marker: TxnMarker) -> None:
+        """
+        Write the end of a transaction into one partition; may be repeated.
+
+        Raises:
+            HeadraceError: what its leader said last.
+        """
+
+        async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[None]:
+            (i,) = ids.values()
+            whole = TxnMarker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                commit=marker.commit,
+                partitions=[TxnPartition(topic_id=i.topic_id, partition=i.partition)],
+            )
+            answer = await self._brokers.write_txn_markers(leader, WriteTxnMarkersRequest(markers=[whole]))
+            ((said,),) = (one.partitions for one in answer.markers)
+            failed = said.error != errors_pb2.NONE
+            return {partition: error_for(said.error, f"{partition}: {said.message}") if failed else None}
+
+        (done,) = (await self._at_leaders([partition], ask)).values()
+        if isinstance(done, HeadraceError):
+            raise done
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -105,13 +151,15 @@ class LogOffsets:
         ids: Mapping[TopicPartition, PartitionId],
         times: Sequence[int],
         read: Callable[[Sequence[pb.ListOffsetsPartitionResult]], R],
+        level: pb.IsolationLevel.ValueType = pb.READ_UNCOMMITTED,
     ) -> Answers[R]:
         request = pb.ListOffsetsRequest(
+            isolation_level=level,
             partitions=[
                 pb.ListOffsetsPartition(topic_id=i.topic_id, partition=i.partition, timestamp_ms=t)
                 for i in ids.values()
                 for t in times
-            ]
+            ],
         )
         said = (await self._brokers.list_offsets(leader, request)).partitions
         assert len(said) == len(ids) * len(times), "an answer has one entry per entry of its request"

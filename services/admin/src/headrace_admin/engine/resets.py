@@ -106,11 +106,12 @@ class Resets:
     async def _found(
         self, wanted: Sequence[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
     ) -> list[Found]:
-        bounds = _all(await self._groups.logs.bounds(wanted))
+        bounds = _all(await self._groups.logs.bounds(wanted, stable=False))
+        stable = _all(await self._groups.logs.bounds(wanted, stable=True))
         since: Mapping[TopicPartition, int | None] = {}
         if isinstance(target, Since):
             since = _all(await self._groups.logs.at(wanted, target.timestamp_ms))
-        return [Found(p, bounds[p], committed.get(p), since.get(p)) for p in wanted]
+        return [Found(p, bounds[p], committed.get(p), since.get(p), stable[p].end) for p in wanted]
 
     async def _committed(self, group_id: str, planned: Sequence[Planned]) -> list[Moved]:
         moved: list[Moved] = []

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace_admin.core.status import State, Status, observe
+from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
+from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_admin.ports import Cluster, Controllers
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
@@ -29,9 +31,12 @@ class Judged:
 class Statuses:
     """Stateless; any number of calls at one time."""
 
-    def __init__(self, cluster: Cluster, controllers: Controllers, absences: Absences) -> None:
+    def __init__(
+        self, cluster: Cluster, controllers: Controllers, absences: Absences, transactions: OpenTransactions
+    ) -> None:
         self._cluster = cluster
         self._controllers = controllers
+        self._transactions = transactions
         self.absences = absences
 
     async def now(self) -> Judged:
@@ -41,12 +46,13 @@ class Statuses:
         Raises:
             MetadataUnavailable: this process has never had an image.
         """
-        controller, reachable = await self._controller()
+        (controller, reachable), waiting = await asyncio.gather(self._controller(), self._waiting())
         image = self._cluster.image
         if not image.cluster_id:
             raise MetadataUnavailable("nothing is known of the cluster yet: no controller has answered; start one")
         self.absences.look(image)
-        status = observe(image, controller=controller, store_reachable=reachable, away_since_ms=self.absences.since_ms)
+        away = self.absences.since_ms
+        status = observe(image, controller=controller, store_reachable=reachable, away_since_ms=away, waiting=waiting)
         return Judged(status, *verdict(status))
 
     async def _controller(self) -> tuple[NodeId | None, bool]:
@@ -57,3 +63,10 @@ class Statuses:
             return None, False
         active = answer.active_controller.id if answer.HasField("active_controller") else -1
         return (NodeId(active) if active >= 0 else None), answer.metadata_store_reachable
+
+    async def _waiting(self) -> Waiting:
+        try:
+            async with asyncio.timeout(_ASK_MS_MAX / 1_000):
+                return await self._transactions.waiting()
+        except (HeadraceError, TimeoutError):
+            return Waiting(unasked=len(self._cluster.image.partitions))

@@ -10,6 +10,7 @@ from headrace_admin.core.progress import Progress, ReplicaProgress
 from headrace_admin.core.status import TROUBLED_MAX, BrokerStatus, State
 from headrace_admin.engine.reassignments import Leaving, Outcome, Started
 from headrace_admin.engine.statuses import Judged
+from headrace_admin.rpc.transactions_out import open_transaction, overdue_message
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.convert import partition_to_proto
@@ -48,6 +49,12 @@ def status_message(judged: Judged) -> pb.DescribeStatusResponse:
         coordinators=len(status.coordinators),
         shards=status.shards,
         unowned_shards=status.unowned_shards,
+        transaction_shards=status.transaction_shards,
+        unowned_transaction_shards=status.unowned_transaction_shards,
+        holding_back=map(open_transaction, status.waiting.holding[:TROUBLED_MAX]),
+        holding_back_more=max(0, len(status.waiting.holding) - TROUBLED_MAX),
+        prepared_overdue=map(overdue_message, status.waiting.overdue[:TROUBLED_MAX]),
+        prepared_overdue_more=max(0, len(status.waiting.overdue) - TROUBLED_MAX),
     )
 
 

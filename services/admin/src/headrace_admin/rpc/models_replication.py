@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace_admin.rpc.models import INT64_MAX, Int32, NodeIds, Partition, Problem, Request, TopicName
+from headrace_admin.rpc.models_transactions import OpenTransaction
 
 Rate = Annotated[int, Field(ge=-1, le=INT64_MAX, description="Bytes per second; -1: no bound.")]
 
@@ -127,6 +128,14 @@ class Troubled(BaseModel):
     min_isr: int = Field(description="The min.insync.replicas in force.")
 
 
+class PreparedOverdue(BaseModel):
+    """A prepared transaction that nobody decides."""
+
+    transactional_id: str
+    producer_id: int
+    prepared_at_ms: int
+
+
 class Status(BaseModel):
     """How the cluster is."""
 
@@ -146,8 +155,18 @@ class Status(BaseModel):
     coordinators: int = Field(description="Registered ones.")
     group_shards: int = Field(description="Parts into which consumer groups are divided; 0 until one was needed.")
     unowned_group_shards: int = Field(description="Those that no living coordinator has.")
+    transaction_shards: int = Field(
+        description="Parts into which transactional ids are divided; 0 until one was needed."
+    )
+    unowned_transaction_shards: int = Field(description="Those that no living coordinator has.")
     brokers: list[BrokerStatus]
     troubled: list[Troubled] = Field(description="Up to 100, worst first.")
+    holding_back: list[OpenTransaction] = Field(
+        description="Open for so long that readers of read_committed notice, or never to end; up to 100, worst first."
+    )
+    prepared_overdue: list[PreparedOverdue] = Field(
+        description="Prepared for longer than is allowed without an alarm; up to 100, oldest first."
+    )
 
 
 class ClusterHealth(BaseModel):

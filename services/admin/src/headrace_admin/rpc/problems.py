@@ -33,6 +33,7 @@ _STATUS_OF_CODE: Final[Mapping[ErrorCode, int]] = {
     ErrorCode.RECORD_LIST_TOO_LARGE: 413,
     ErrorCode.OVERLOADED: 429,
     ErrorCode.POLICY_VIOLATION: 403,
+    ErrorCode.INVALID_TXN_STATE: 409,
 }
 _NEXT_STEP: Final[Mapping[Kind, str]] = {
     Kind.INVALID: "Correct the request; as it is it will never succeed.",
@@ -49,6 +50,12 @@ _NEXT_STEP_OF_CODE: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.NON_EMPTY_GROUP: "Stop the group's members, wait until GET /v1/groups/{group} shows none, and repeat it.",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read the topic, or have them read others; repeat it.",
     ErrorCode.GROUP_ID_NOT_FOUND: "Check the id; GET /v1/groups lists those there are.",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Check the id; GET /v1/transactions lists those there are.",
+    ErrorCode.INVALID_TXN_STATE: "GET /v1/transactions/{id} shows how it is; GET /v1/transactions-prepared the tokens "
+    "that decide prepared ones, GET /v1/transactions-open what holds readers back.",
+    ErrorCode.TXN_VERDICT_UNKNOWN: "Look at the data, or into the application's own records: what became of it is not "
+    "kept for ever.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "Its end is being written; wait a moment and send the same request again.",
 }
 _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     404: "There is nothing here",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -18,18 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from headrace_admin.config import Limits
-from headrace_admin.engine.absences import Absences
-from headrace_admin.engine.administration import Administration
-from headrace_admin.engine.coordination import Coordination
-from headrace_admin.engine.groups import Groups
-from headrace_admin.engine.log_offsets import LogOffsets
-from headrace_admin.engine.messages import Messages
-from headrace_admin.engine.reassignments import Reassignments
-from headrace_admin.engine.resets import Resets
-from headrace_admin.engine.statuses import Statuses
-from headrace_admin.ports import Coordinators
 from headrace_admin.rpc import models
 from headrace_admin.rpc.docs_page import docs_routes
+from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.json_gate import JsonGate
 from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
 from headrace_admin.rpc.rest_broker_changes import broker_change_routes
@@ -41,8 +31,9 @@ from headrace_admin.rpc.rest_metrics import RestMetrics
 from headrace_admin.rpc.rest_reassignments import reassignment_routes
 from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_topics import topic_routes
+from headrace_admin.rpc.rest_transactions import transaction_routes
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
-from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.clock import SystemClock
 
 _log = logging.getLogger(__name__)
 
@@ -67,28 +58,6 @@ class RestApp(FastAPI):
                 document["components"]["schemas"].pop(unused, None)
         assert self.openapi_schema is not None, "it was just made"
         return self.openapi_schema
-
-
-@dataclass(frozen=True, slots=True)
-class Engines:
-    """What the routes call."""
-
-    administration: Administration
-    messages: Messages
-    reassignments: Reassignments
-    statuses: Statuses
-    groups: Groups
-    resets: Resets
-
-    @staticmethod
-    def over(administration: Administration, messages: Messages, coordinators: Coordinators, clock: Clock) -> Engines:
-        """All of them, over ``coordinators`` and the ports that ``administration`` has."""
-        cluster, brokers = administration.cluster, administration.brokers
-        statuses = Statuses(cluster, administration.controllers, Absences(clock))
-        logs = LogOffsets(cluster, brokers)
-        groups = Groups(cluster, coordinators, Coordination(cluster, brokers, clock), logs, clock)
-        reassignments = Reassignments(administration, clock)
-        return Engines(administration, messages, reassignments, statuses, groups, Resets(groups, clock))
 
 
 def rest_app(
@@ -127,6 +96,7 @@ def rest_app(
     app.include_router(topic_routes(engines.administration))
     app.include_router(message_routes(engines.messages))
     app.include_router(group_routes(engines.groups, engines.resets))
+    app.include_router(transaction_routes(engines.transactions, engines.open_transactions))
     app.include_router(docs_routes())
     _health(app, ready)
     _errors(app)

@@ -6,16 +6,15 @@ from typing import Any
 
 from typing_extensions import override
 
-from headrace_admin.engine.administration import Administration
-from headrace_admin.engine.groups import Groups
-from headrace_admin.engine.reassignments import Reassignments
-from headrace_admin.engine.resets import Resets
-from headrace_admin.engine.statuses import Statuses
 from headrace_admin.rpc import groups_out as out
+from headrace_admin.rpc import transactions_out
+from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.messages_out import leaving_message, progress_message, rebalance_message, status_message
+from headrace_common.core.ids import TopicPartition
 from headrace_common.rpc.convert import partition_id_from_proto
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
+from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1.admin_pb2_grpc import AdminServicer as GeneratedServicer
 
 Context = Any
@@ -24,20 +23,15 @@ Context = Any
 class AdminServicer(GeneratedServicer):
     """One engine call per RPC; errors pass to the interceptor."""
 
-    def __init__(
-        self,
-        engine: Administration,
-        reassignments: Reassignments,
-        statuses: Statuses,
-        groups: Groups,
-        resets: Resets,
-    ) -> None:
-        self._engine = engine
-        self._reassignments = reassignments
-        self._statuses = statuses
-        self._groups = groups
-        self._resets = resets
-        self._controllers = engine.controllers
+    def __init__(self, engines: Engines) -> None:
+        self._engine = engines.administration
+        self._reassignments = engines.reassignments
+        self._statuses = engines.statuses
+        self._groups = engines.groups
+        self._resets = engines.resets
+        self._transactions = engines.transactions
+        self._open = engines.open_transactions
+        self._controllers = engines.administration.controllers
 
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
@@ -190,6 +184,67 @@ class AdminServicer(GeneratedServicer):
     ) -> coordinator_pb2.DeleteOffsetsResponse:
         results = await self._groups.delete_offsets(request.group_id, out.named(request.partitions))
         return coordinator_pb2.DeleteOffsetsResponse(results=[out.offset_result(p, e) for p, e in results.items()])
+
+    # --- transactions ---------------------------------------------------------------------------------------------
+
+    @override
+    async def ListTransactions(
+        self, request: txn.ListTransactionsRequest, context: Context
+    ) -> admin_pb2.ListClusterTransactionsResponse:
+        return transactions_out.listing_message(await self._transactions.listing(request))
+
+    @override
+    async def DescribeTransactions(
+        self, request: txn.DescribeTransactionsRequest, context: Context
+    ) -> admin_pb2.DescribeClusterTransactionsResponse:
+        described = await self._transactions.describe(request.transactional_ids)
+        messages = [transactions_out.described_message(i, described[i]) for i in request.transactional_ids]
+        return admin_pb2.DescribeClusterTransactionsResponse(transactions=messages)
+
+    @override
+    async def ListPreparedTransactions(
+        self, request: admin_pb2.ListPreparedTransactionsRequest, context: Context
+    ) -> admin_pb2.ListPreparedTransactionsResponse:
+        listing = await self._transactions.prepared(request.older_than_ms)
+        return transactions_out.prepared_message(listing, self._transactions.limits.transaction_prepared_max_ms)
+
+    @override
+    async def ListOpenTransactions(
+        self, request: admin_pb2.ListOpenTransactionsRequest, context: Context
+    ) -> admin_pb2.ListOpenTransactionsResponse:
+        older_than_ms = request.older_than_ms if request.HasField("older_than_ms") else None
+        listing = await self._open.listing(
+            list(request.topics), older_than_ms=older_than_ms, hanging_only=request.hanging_only
+        )
+        return transactions_out.open_message(listing)
+
+    @override
+    async def DecidePrepared(self, request: txn.DecidePreparedRequest, context: Context) -> txn.DecidePreparedResponse:
+        return await self._transactions.decide(request)
+
+    @override
+    async def AbortTransaction(
+        self, request: admin_pb2.AbortClusterTransactionRequest, context: Context
+    ) -> admin_pb2.AbortClusterTransactionResponse:
+        aborted = await self._transactions.abort(
+            request.transactional_id,
+            request.producer_id if request.HasField("producer_id") else None,
+            request.producer_epoch if request.HasField("producer_epoch") else None,
+            validate_only=request.validate_only,
+        )
+        return transactions_out.aborted_message(aborted)
+
+    @override
+    async def AbortHangingTransaction(
+        self, request: admin_pb2.AbortHangingTransactionRequest, context: Context
+    ) -> admin_pb2.AbortHangingTransactionResponse:
+        ended = await self._open.abort_hanging(
+            TopicPartition(request.topic, request.partition),
+            request.producer_id if request.HasField("producer_id") else None,
+            validate_only=request.validate_only,
+            force=request.force,
+        )
+        return transactions_out.ended_message(ended)
 
 
 def _throttle(request: admin_pb2.RebalanceClusterRequest | admin_pb2.DecommissionBrokerRequest) -> int | None:

@@ -14,6 +14,7 @@ from headrace_admin.rpc import models_replication as shapes
 from headrace_admin.rpc.messages_out import topic_name
 from headrace_admin.rpc.problems import problem_body
 from headrace_admin.rpc.views import partition_out
+from headrace_admin.rpc.views_transactions import open_transaction_out
 from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ClusterImage
@@ -42,10 +43,19 @@ def status_out(judged: Judged) -> shapes.Status:
         coordinators=len(status.coordinators),
         group_shards=status.shards,
         unowned_group_shards=status.unowned_shards,
+        transaction_shards=status.transaction_shards,
+        unowned_transaction_shards=status.unowned_transaction_shards,
         brokers=[_broker(b) for b in status.brokers],
         troubled=[
             shapes.Troubled(topic=t.topic, partition=partition_out(partition_to_proto(t.partition)), min_isr=t.min_isr)
             for t in status.troubles[:TROUBLED_MAX]
+        ],
+        holding_back=[open_transaction_out(t) for t in status.waiting.holding[:TROUBLED_MAX]],
+        prepared_overdue=[
+            shapes.PreparedOverdue(
+                transactional_id=p.transactional_id, producer_id=p.producer_id, prepared_at_ms=p.prepared_at_ms
+            )
+            for p in status.waiting.overdue[:TROUBLED_MAX]
         ],
     )
 

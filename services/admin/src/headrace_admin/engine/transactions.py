@@ -1,0 +1,255 @@
+"""
+Transactions as their coordinators have them: which there are, what each writes to, deciding and aborting them.
+
+Lists ask every coordinator at once and say which shards are missing; everything else goes to the coordinator of the
+transactional id. What is open in the logs, whoever knows of it, is ``open_transactions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from headrace_admin.config import TransactionLimits
+from headrace_admin.engine.coordination import Coordination, Unanswered
+from headrace_admin.ports import Cluster, CoordinatorPlace, TransactionCoordinators
+from headrace_common.core.errors import (
+    HeadraceError,
+    InvalidTxnState,
+    Rejected,
+    TransactionalIdNotFound,
+    error_for,
+)
+from headrace_common.core.ids import NodeId, PartitionId, TopicId, TopicPartition
+from headrace_common.core.image import ClusterImage
+from headrace_proto.v1 import errors_pb2
+from headrace_proto.v1 import transaction_pb2 as pb
+
+IDS_MAX: Final = 1_000
+"""Transactional ids of one request."""
+_OPEN: Final = frozenset({pb.TXN_ONGOING, pb.TXN_PREPARED})
+_ENDING: Final = frozenset({pb.TXN_PREPARE_COMMIT, pb.TXN_PREPARE_ABORT})
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A transactional id, and who coordinates it."""
+
+    transaction: pb.TransactionListing
+    coordinator: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Transactional ids by name, and the shards that are missing."""
+
+    transactions: tuple[Listed, ...]
+    unanswered: tuple[Unanswered, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """A transactional id, its partitions by name."""
+
+    transaction: pb.TransactionDescription
+    partitions: tuple[TopicPartition, ...]
+    """Topics that are gone are named by their id in hexadecimal."""
+    without_marker: frozenset[TopicPartition]
+
+
+Described: TypeAlias = Detail | HeadraceError
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedListing:
+    """Prepared transactions, oldest first, and the shards that are missing."""
+
+    transactions: tuple[Detail, ...]
+    unanswered: tuple[Unanswered, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """A transaction as it was before, and whether it was aborted."""
+
+    before: Detail
+    aborted: bool
+
+
+class Transactions:
+    """Stateless; any number of calls at one time on one event loop."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        coordinators: TransactionCoordinators,
+        coordination: Coordination,
+        limits: TransactionLimits,
+    ) -> None:
+        self.cluster = cluster
+        self.coordinators = coordinators
+        self.coordination = coordination
+        self.limits = limits
+
+    # --- looking --------------------------------------------------------------------------------------------------
+
+    async def listing(self, request: pb.ListTransactionsRequest) -> Listing:
+        """
+        The transactional ids of all coordinators that ``request`` asks for.
+
+        Raises:
+            Rejected: an age below 0, or a state that there is not.
+        """
+        if request.older_than_ms < 0:
+            raise Rejected(f"older_than_ms takes 0 or more, not {request.older_than_ms}")
+        unknown = [s for s in request.states if s not in pb.TxnState.values() or s == pb.TXN_STATE_UNSPECIFIED]
+        if unknown:
+            raise Rejected(f"there is no state {unknown[0]} of a transaction")
+        said = await self.coordination.all(lambda place: self.coordinators.list_transactions(place, request))
+        found = {t.transactional_id: Listed(t, c) for c, answer in said.lists.items() for t in answer.transactions}
+        return Listing(tuple(found[i] for i in sorted(found)), said.unanswered)
+
+    async def describe(self, ids: Sequence[str]) -> dict[str, Described]:
+        """
+        Transactional ids with their partitions; in place of one that cannot be told, its error.
+
+        Raises:
+            Rejected: none, or more than 1,000.
+        """
+        if not 1 <= len(ids) <= IDS_MAX:
+            raise Rejected(f"name 1 to {IDS_MAX} transactional ids, not {len(ids)}")
+        if not await self.coordination.any_shards():
+            return {i: not_found(i) for i in ids}
+
+        async def ask(place: CoordinatorPlace, some: Sequence[str]) -> dict[str, Described]:
+            request = pb.DescribeTransactionsRequest(transactional_ids=some)
+            answer = await self.coordinators.describe_transactions(place, request)
+            image = self.cluster.image
+            return {i: _described(i, t, image) for i, t in zip(some, answer.transactions, strict=True)}
+
+        return await self.coordination.each(ids, ask, repeatable=True)
+
+    async def one(self, transactional_id: str) -> Detail:
+        """
+        One transactional id.
+
+        Raises:
+            TransactionalIdNotFound: there is none of this name.
+        """
+        (described,) = (await self.describe([transactional_id])).values()
+        if isinstance(described, HeadraceError):
+            raise described
+        return described
+
+    async def prepared(self, older_than_ms: int = 0) -> PreparedListing:
+        """Transactions that are prepared and not decided, with the tokens that decide them."""
+        request = pb.ListTransactionsRequest(states=[pb.TXN_PREPARED], older_than_ms=older_than_ms)
+        listed = await self.listing(request)
+        ids = [t.transaction.transactional_id for t in listed.transactions]
+        details: list[Detail] = []
+        for at in range(0, len(ids), IDS_MAX):
+            said = await self.describe(ids[at : at + IDS_MAX])
+            details += [d for d in said.values() if isinstance(d, Detail) and d.transaction.state == pb.TXN_PREPARED]
+        details.sort(key=lambda d: (d.transaction.prepared_at_ms, d.transaction.transactional_id))
+        return PreparedListing(tuple(details), listed.unanswered)
+
+    # --- ending ---------------------------------------------------------------------------------------------------
+
+    async def decide(self, request: pb.DecidePreparedRequest) -> pb.DecidePreparedResponse:
+        """
+        Commit or abort a prepared transaction; the answer has the verdict that holds.
+
+        Raises:
+            TxnVerdictUnknown: it was decided too long ago, or never prepared.
+            Rejected: that is no token.
+        """
+        i = request.token.transactional_id
+        if not i:
+            raise Rejected("the token names no transactional id; `headrace txn prepared` shows those there are")
+        if not await self.coordination.any_shards():
+            raise not_found(i)
+        return await self.coordination.one(
+            i, lambda place: self.coordinators.decide_prepared(place, request), repeatable=True
+        )
+
+    async def abort(
+        self,
+        transactional_id: str,
+        producer_id: int | None = None,
+        producer_epoch: int | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Aborted:
+        """
+        Abort what is open and fence its producer. Only that transaction, and never the id's next one: what is seen open
+        is what is named to the coordinator.
+
+        Raises:
+            TransactionalIdNotFound: there is none of this name.
+            InvalidTxnState: nothing is open, it is prepared, or it is ending already.
+        """
+        before = await self.one(transactional_id)
+        was = before.transaction
+        _check_open(was)
+        if producer_id is not None and producer_id != was.producer_id:
+            raise InvalidTxnState(f"{transactional_id!r} has producer id {was.producer_id} now, not {producer_id}")
+        if producer_epoch is not None and producer_epoch != was.producer_epoch:
+            raise InvalidTxnState(f"{transactional_id!r} has epoch {was.producer_epoch} now, not {producer_epoch}")
+        if validate_only:
+            return Aborted(before, False)
+        request = pb.AbortTransactionRequest(
+            transactional_id=transactional_id, producer_id=was.producer_id, producer_epoch=was.producer_epoch
+        )
+        await self.coordination.one(
+            transactional_id, lambda place: self.coordinators.abort_transaction(place, request), repeatable=False
+        )
+        return Aborted(before, True)
+
+
+def not_found(transactional_id: str) -> TransactionalIdNotFound:
+    """What is said of an id that nobody knows."""
+    return TransactionalIdNotFound(
+        f"there is no transactional id {transactional_id!r}; `headrace txn list` shows those there are"
+    )
+
+
+def _check_open(was: pb.TransactionDescription) -> None:
+    i = was.transactional_id
+    if was.state == pb.TXN_PREPARED:
+        raise InvalidTxnState(
+            f"the transaction of {i!r} is prepared, and whoever has its token decides it: `headrace txn prepared` "
+            "shows the token, `headrace txn abort TOKEN` aborts it"
+        )
+    if was.state in _ENDING:
+        how = "committed" if was.state == pb.TXN_PREPARE_COMMIT else "aborted"
+        raise InvalidTxnState(
+            f"the transaction of {i!r} is {how} already, and {len(was.without_marker)} of its partitions are still to "
+            "be told; `headrace txn describe` shows which, `headrace cluster health` whether they are served"
+        )
+    if was.state not in _OPEN:
+        raise InvalidTxnState(
+            f"{i!r} has no transaction open; if a partition holds readers back, `headrace txn find-hanging` says why"
+        )
+
+
+def _described(i: str, t: pb.TransactionDescription, image: ClusterImage) -> Described:
+    if t.error == errors_pb2.TRANSACTIONAL_ID_NOT_FOUND:
+        return not_found(i)
+    if t.error != errors_pb2.NONE:
+        return error_for(t.error, t.message)
+    return Detail(t, tuple(_named(t.partitions, image)), frozenset(_named(t.without_marker, image)))
+
+
+def _named(partitions: Iterable[pb.TxnPartition], image: ClusterImage) -> list[TopicPartition]:
+    return sorted(_name(PartitionId(TopicId(p.topic_id), p.partition), image) for p in partitions)
+
+
+def _name(i: PartitionId, image: ClusterImage) -> TopicPartition:
+    topic = image.topics.get(i.topic_id)
+    return TopicPartition(bytes(i.topic_id).hex() if topic is None else topic.name, i.partition)
+
+
+def by_producer(listing: Listing) -> Mapping[int, Listed]:
+    """Transactional ids by their producer id."""
+    return {t.transaction.producer_id: t for t in listing.transactions}

@@ -1,0 +1,66 @@
+"""What both faces call: every engine, over the ports that a process has. Made once, by ``main``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace_admin.config import TransactionLimits
+from headrace_admin.engine.absences import Absences
+from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.coordination import Coordination
+from headrace_admin.engine.groups import Groups
+from headrace_admin.engine.log_offsets import LogOffsets
+from headrace_admin.engine.messages import Messages
+from headrace_admin.engine.open_transactions import OpenTransactions
+from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.engine.resets import Resets
+from headrace_admin.engine.statuses import Statuses
+from headrace_admin.engine.transactions import Transactions
+from headrace_admin.ports import Coordinators, TransactionCoordinators
+from headrace_common.core.image import ShardKind
+from headrace_common.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What is asked besides controllers and brokers."""
+
+    coordinators: Coordinators
+    transactions: TransactionCoordinators
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """What the routes and the servicer call."""
+
+    administration: Administration
+    messages: Messages
+    reassignments: Reassignments
+    statuses: Statuses
+    groups: Groups
+    resets: Resets
+    transactions: Transactions
+    open_transactions: OpenTransactions
+
+    @staticmethod
+    def over(administration: Administration, messages: Messages, ports: Ports, limits: TransactionLimits) -> Engines:
+        """All of them, over ``ports`` and those that ``administration`` has."""
+        cluster, brokers, clock = administration.cluster, administration.brokers, ports.clock
+        logs = LogOffsets(cluster, brokers)
+        groups = Groups(
+            cluster, ports.coordinators, Coordination(ShardKind.GROUPS, cluster, brokers, clock), logs, clock
+        )
+        of_transactions = Coordination(ShardKind.TRANSACTIONS, cluster, brokers, clock)
+        transactions = Transactions(cluster, ports.transactions, of_transactions, limits)
+        open_transactions = OpenTransactions(transactions, logs, clock)
+        return Engines(
+            administration=administration,
+            messages=messages,
+            reassignments=Reassignments(administration, clock),
+            statuses=Statuses(cluster, administration.controllers, Absences(clock), open_transactions),
+            groups=groups,
+            resets=Resets(groups, clock),
+            transactions=transactions,
+            open_transactions=open_transactions,
+        )
