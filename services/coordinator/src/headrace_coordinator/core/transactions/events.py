@@ -9,9 +9,9 @@ that nobody has. If the effects of the event have ``TookProducerId`` it is used 
 What the engine uses of ``shard.TransactionShard``::
 
     TransactionShard(number: int, settings: TransactionSettings)
-    replay(rows: Iterable[Row]) -> None       # before Loaded, as often as there are batches; raises RecordDamaged,
-                                              # UnsupportedVersion; reads them (may run in a thread)
-    handle(event: Event) -> list[Effect]
+    replay(rows: Iterable[Row]) -> None       # before Loaded, as often as there are batches; reads them (may run in a
+                                              # thread); raises RecordDamaged, UnsupportedVersion
+    handle(event: Event) -> list[Effect]      # raises RecordDamaged from Loaded, if records do not fit together
     next_wake_ms() -> float | None            # monotonic; send Woken then (late is harmless, early too)
     listing() -> list[TransactionListing]     # all ids, by name
     tally() -> Tally                          # open, prepared, ending now; costs what these are
@@ -116,7 +116,7 @@ class OwnerInitAsked:
 
 @dataclass(frozen=True, slots=True)
 class UnitAsked:
-    """The owner commits the listed prepared transactions at once, and aborts its other prepared ones. ``UnitResult``."""
+    """The owner commits the listed prepared transactions at once and aborts its other prepared ones. ``UnitResult``."""
 
     owner: str
     ref: object

@@ -1,0 +1,89 @@
+"""
+One owner of transactional ids ``owner/suffix``: its epoch, its last unit, and the producer ids that its ids share.
+
+Ids of an owner live for a transaction or a few; a producer id goes from one to the next, each time with a higher epoch,
+so that brokers need not learn a new one for each. ``units`` and ``register`` call this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from headrace_coordinator.core.transactions.transaction import Transaction
+from headrace_coordinator.core.transactions.values import EPOCH_LAST, NO_SEQUENCE, Producer
+
+FREE: Final = Struct(">qh")
+NONCE: Final = Struct(">Q")
+
+
+@dataclass(slots=True)
+class Owner:
+    """State of one owner; all of it is durable but ``ids``, which the ids' own records tell."""
+
+    name: str
+    epoch: int = -1
+    last_sequence: int = NO_SEQUENCE
+    """Of the last unit."""
+    free: bytearray = field(default_factory=bytearray)
+    """Producer ids and the epochs that come next, as the record has them; the last one is taken first."""
+    ids: dict[str, Transaction] = field(default_factory=dict)
+    _undone: set[int] = field(default_factory=set)
+    """Nonces of what units committed and is not complete yet."""
+    _packed: bytes | None = None
+
+    # --- units ------------------------------------------------------------------------------------------------
+
+    def commit(self, sequence: int, nonces: Iterable[int]) -> None:
+        """A unit is decided: with the owner's record all that it lists is."""
+        assert sequence > self.last_sequence, "sequences of units grow"
+        self.last_sequence = sequence
+        self._undone.update(nonces)
+        self._packed = None
+
+    def completed(self, nonce: int) -> None:
+        """A transaction of a unit is complete; its nonce may stay in the record for a while, it means nothing more."""
+        self._undone.discard(nonce)
+        if self._packed is not None and 2 * len(self._undone) * NONCE.size < len(self._packed):
+            self._packed = None
+
+    def has_committed(self, nonce: int) -> bool:
+        """Whether a unit committed what was prepared under ``nonce``."""
+        return nonce in self._undone
+
+    def packed_undone(self) -> bytes:
+        """Nonces of what units committed, as the record has them."""
+        if self._packed is None:
+            self._packed = b"".join(map(NONCE.pack, self._undone))
+        return self._packed
+
+    def read_undone(self, packed: bytes) -> None:
+        """Take what ``packed_undone`` gave."""
+        self._undone = {nonce for (nonce,) in NONCE.iter_unpack(packed)}
+
+    # --- producer ids -----------------------------------------------------------------------------------------
+
+    def put_back(self, producer: Producer, most: int) -> None:
+        """An id that had ``producer`` is no more. The next one gets a higher epoch, if there is one."""
+        if producer.epoch < EPOCH_LAST and len(self.free) < most * FREE.size:
+            self.free += FREE.pack(producer.producer_id, producer.epoch + 1)
+
+    def take(self) -> Producer | None:
+        """An identity that nobody ever had; None: none is free. The owner's record has to be written."""
+        if not self.free:
+            return None
+        producer = Producer(*FREE.unpack_from(self.free, len(self.free) - FREE.size))
+        del self.free[-FREE.size :]
+        return producer
+
+    def drop_taken(self) -> bool:
+        """Producer ids that an id has are not free, whatever the record says. Whether there were any."""
+        taken = {txn.producer.producer_id for txn in self.ids.values()}
+        kept = bytearray()
+        for producer_id, epoch in FREE.iter_unpack(self.free):
+            if producer_id not in taken:
+                kept += FREE.pack(producer_id, epoch)
+        dropped, self.free = len(kept) < len(self.free), kept
+        return dropped

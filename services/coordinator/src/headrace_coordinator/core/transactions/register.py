@@ -1,0 +1,121 @@
+"""
+All ids and owners of a shard, and whose time is up. What changes an id calls ``saved`` or ``bury`` and persists the row
+that it gets.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import inf
+
+from headrace_coordinator.core.effects import Row
+from headrace_coordinator.core.transactions.effects import Tally
+from headrace_coordinator.core.transactions.owner import Owner
+from headrace_coordinator.core.transactions.records import owner_row, transaction_key, transaction_row
+from headrace_coordinator.core.transactions.settings import TransactionSettings
+from headrace_coordinator.core.transactions.transaction import Transaction
+from headrace_coordinator.core.transactions.values import NO_TIME, Producer, TxnState, owner_of
+from headrace_coordinator.core.values import Moment
+
+
+class Register:
+    """Of one shard."""
+
+    def __init__(self, settings: TransactionSettings) -> None:
+        self._settings = settings
+        self.ids: dict[str, Transaction] = {}
+        self.owners: dict[str, Owner] = {}
+        self._busy: dict[str, Transaction] = {}
+        """Those that are not at rest."""
+        self._wakes: list[tuple[float, str]] = []
+        """At most one per id counts: that of its ``scheduled_ms``. A time that moves on does not move its entry."""
+
+    # --- ids --------------------------------------------------------------------------------------------------
+
+    def add(self, txn: Transaction) -> None:
+        """An id that was not there."""
+        assert txn.transactional_id not in self.ids, "an id is there once"
+        self.ids[txn.transactional_id] = txn
+        owner = owner_of(txn.transactional_id)
+        if owner is not None:
+            self.owners[owner].ids[txn.transactional_id] = txn
+
+    def saved(self, txn: Transaction, at: Moment) -> Row:
+        """The id's row, to be persisted now."""
+        txn.updated_at_ms = at.wall_ms
+        self.note(txn)
+        return transaction_row(txn)
+
+    def note(self, txn: Transaction) -> None:
+        """The id may have another state, or another time."""
+        if txn.at_rest:
+            self._busy.pop(txn.transactional_id, None)
+        else:
+            self._busy[txn.transactional_id] = txn
+        if txn.due_ms < txn.scheduled_ms:
+            txn.scheduled_ms = txn.due_ms
+            heappush(self._wakes, (txn.due_ms, txn.transactional_id))
+
+    def bury(self, txn: Transaction) -> Row:
+        """An id that is through is no more; its row, to be persisted now. An owner gets the producer id back."""
+        assert txn.at_rest, "only what is over is forgotten"
+        name = owner_of(txn.transactional_id)
+        if name is not None:
+            self.owners[name].put_back(txn.producer, self._settings.unit_free_producer_ids_max)
+        return self.discard(txn)
+
+    def discard(self, txn: Transaction) -> Row:
+        """The id is no more, and nor is its producer id; its row, to be persisted now."""
+        del self.ids[txn.transactional_id]
+        self._busy.pop(txn.transactional_id, None)
+        name = owner_of(txn.transactional_id)
+        if name is not None:
+            del self.owners[name].ids[txn.transactional_id]
+        return transaction_key(txn.transactional_id), None
+
+    def free_identity(self, transactional_id: str) -> tuple[Producer, Row] | None:
+        """An identity that the id's owner has to give, and the owner's row, which has to be persisted with the id's."""
+        name = owner_of(transactional_id)
+        producer = None if name is None else self.owners[name].take()
+        return None if name is None or producer is None else (producer, owner_row(self.owners[name]))
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    def next_due_ms(self) -> float:
+        """When the next id's time may be up, monotonic; inf: never."""
+        while self._wakes:
+            due_ms, transactional_id = self._wakes[0]
+            txn = self.ids.get(transactional_id)
+            if txn is not None and txn.scheduled_ms == due_ms:
+                return due_ms
+            heappop(self._wakes)
+        return inf
+
+    def take_due(self, now_ms: float) -> list[Transaction]:
+        """Ids whose time is up, each once."""
+        due: list[Transaction] = []
+        while self.next_due_ms() <= now_ms:
+            _, transactional_id = heappop(self._wakes)
+            txn = self.ids[transactional_id]
+            txn.scheduled_ms = inf
+            if txn.due_ms <= now_ms:
+                due.append(txn)
+            else:
+                self.note(txn)
+        return due
+
+    # --- measuring --------------------------------------------------------------------------------------------
+
+    def tally(self) -> Tally:
+        """What is to be done now."""
+        busy = self._busy.values()
+        opened = [txn.started_at_ms for txn in busy if txn.state is TxnState.ONGOING]
+        prepared = [txn.prepared_at_ms for txn in busy if txn.state is TxnState.PREPARED]
+        return Tally(
+            open=len(opened),
+            prepared=len(prepared),
+            ending=len(busy) - len(opened) - len(prepared),
+            waiting=sum(len(txn.waiting) for txn in busy),
+            oldest_open_at_ms=min(opened, default=NO_TIME),
+            oldest_prepared_at_ms=min(prepared, default=NO_TIME),
+        )
