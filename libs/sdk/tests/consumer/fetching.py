@@ -74,7 +74,7 @@ class PlainLog:
         """What readers of committed records see, told record by record."""
         seen: list[int] = []
         for header in map(read_header, self.batches):
-            if header.control or header.base_offset >= self.last_stable:
+            if header.control or header.next_offset > self.last_stable:
                 continue
             dropped = header.transactional and any(
                 producer == header.producer_id and first <= header.base_offset <= last
@@ -98,7 +98,7 @@ class PlainLog:
             header = read_header(one)
             if header.next_offset <= offset:
                 continue
-            if end is not None and header.base_offset >= end:
+            if end is not None and header.next_offset > end:
                 break
             if found and bytes_max < len(one):
                 break
