@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.producer import Producer
     from headrace.records import Committed, Record, RecordMetadata, TimestampType, TopicPartition
     from headrace.serializers import bulk_partitioner
+    from headrace.transactions import PreparedTransaction
 
 # gRPC's own fork handlers crash children of a process whose connections are in use; before gRPC is loaded.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -33,6 +34,7 @@ _HOME: Final = {
     "Delivery": "headrace.delivery",
     "HeadraceError": "headrace.errors",
     "NewTopic": "headrace.admin",
+    "PreparedTransaction": "headrace.transactions",
     "Producer": "headrace.producer",
     "Record": "headrace.records",
     "RecordMetadata": "headrace.records",
@@ -50,6 +52,7 @@ __all__ = [
     "Delivery",
     "HeadraceError",
     "NewTopic",
+    "PreparedTransaction",
     "Producer",
     "Record",
     "RecordMetadata",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, Final, NamedTuple
 
 from headrace._core.chunk import Chunk
@@ -91,6 +92,8 @@ class Intake:
         """The thread of the engine's loop."""
         self.failure: HeadraceError | None = None
         """Why nothing is taken any more."""
+        self.gate: HeadraceError | None = None
+        """Why nothing is taken now: no transaction is open."""
         self.rules = RecordRules(settings)
         self._settings = settings
         self._clock = clock
@@ -100,10 +103,16 @@ class Intake:
 
     # --- one record -------------------------------------------------------------------------------------------
 
-    def check_open(self) -> None:
+    def check_alive(self) -> None:
         """Raises: ``ClientClosed`` or what ended the producer."""
         if self.failure is not None:
             raise self.failure
+
+    def check_open(self) -> None:
+        """Raises: as ``check_alive``, or why no record is taken now."""
+        self.check_alive()
+        if self.gate is not None:
+            raise copy(self.gate)
 
     def add(self, view: View, row: Row) -> Delivery | None:
         """Append ``row``; None when the budget has no room. With the token held."""
@@ -233,6 +242,12 @@ class Intake:
     def fail(self, error: HeadraceError) -> None:
         """Take nothing any more; what is open is closed. With the token held."""
         self.failure = self.failure or error
+        self.close_all()
+        self._wake()
+
+    def shut(self, why: HeadraceError) -> None:
+        """Take nothing until ``gate`` is None again; what is open is closed. With the token held."""
+        self.gate = why
         self.close_all()
         self._wake()
 

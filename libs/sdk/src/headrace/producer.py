@@ -31,6 +31,7 @@ from headrace import _runtime
 from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._intake import closed_error
+from headrace._transaction_calls import TransactionCalls
 from headrace.aio._engine import ProducerEngine
 from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, exhausted
 from headrace.delivery import Deliveries, Delivery
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(TransactionCalls):
     """
     Sends records from any thread.
 
@@ -103,6 +104,7 @@ class Producer:
             RecordTooLarge, SerializationFailed, UnknownTopicOrPartition, Rejected: the record is wrong.
             BufferExhausted: the buffer stayed full.
             ClientClosed: the producer is closed.
+            InvalidTxnState: it writes in transactions, and none is open.
         """
         if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
             if key is None:
@@ -145,6 +147,7 @@ class Producer:
         timestamp_ms: int | None,
     ) -> Delivery:
         intake = self._intake
+        intake.check_open()
         view = self._view(topic)
         try:
             row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
@@ -154,7 +157,7 @@ class Producer:
         return self._until_room(lambda: intake.add(view, row), row.size)
 
     def _view(self, topic: str, at_least: int = 0) -> View:
-        self._intake.check_open()
+        self._intake.check_alive()
         view = self._intake.topics.get(topic)
         if view is None or view.partitions < at_least:
             view = self._thread.call(self._engine.topic(topic, self._settings.max_block_ms, at_least))
@@ -205,6 +208,7 @@ class Producer:
         Raises:
             As ``send``.
         """
+        self._intake.check_open()
         view = self._view(topic)
         parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
         return self._send_slices(view, parts)
@@ -223,6 +227,7 @@ class Producer:
         Raises:
             As ``send``.
         """
+        self._intake.check_open()
         view = self._view(topic)
         return self._send_slices(view, table_columns(self._intake, view, table))
 
@@ -237,7 +242,7 @@ class Producer:
         Raises:
             WaitTimedOut: ``timeout`` seconds have passed; the work goes on.
         """
-        self._intake.check_open()
+        self._intake.check_alive()
         self._thread.call(self._engine.flush(timeout))
 
     def partitions_for(self, topic: str) -> int:

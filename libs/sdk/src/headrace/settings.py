@@ -30,6 +30,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 INT_MAX: Final = 2**31 - 1
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 """A partition remembers this many batches of a producer."""
+TRANSACTIONAL_ID_LENGTH_MAX: Final = 249
 
 S = TypeVar("S", bound="ClientSettings")
 
@@ -103,6 +104,14 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DecidingSettings(ClientSettings):
+    """Settings of ``PreparedTransactions`` and ``UnitOwner``."""
+
+    default_api_timeout_ms: int = _int(60_000, 1)
+    """How long a call is repeated while nobody answers, in ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(ClientSettings):
     """Settings of a producer. Defaults are those of Kafka's Java client 4.x, except ``batch_size``."""
 
@@ -134,6 +143,13 @@ class ProducerSettings(ClientSettings):
     """Turns a key into bytes; a function of one argument, or a name: ``string``, ``json``, ``int64``…"""
     value_serializer: Callable[[Any], bytes | None] | None = None
     """Turns a value into bytes; a function of one argument, or a name."""
+    transactional_id: str | None = None
+    """Names this producer for ever, 1 to 249 characters: then it writes in transactions, and fences earlier producers
+    of the same id. Ids of the form ``owner/suffix`` belong to units (``headrace.UnitOwner``), need ``owner_epoch``."""
+    transaction_timeout_ms: int = _int(60_000, 1)
+    """One that is open for longer is aborted by its coordinator, in ms; at most transaction.max.timeout.ms."""
+    owner_epoch: int | None = None
+    """What ``UnitOwner.init()`` gave the owner of this transactional id."""
     on_delivery: Callable[[Any], None] | None = None
     """Called with each ``DeliveredBatch``, on the client's own thread: be quick."""
     trace: bool = True
@@ -162,6 +178,21 @@ class ProducerSettings(ClientSettings):
             wrong.append(f"max_request_size ({self.max_request_size}) is above buffer_memory ({self.buffer_memory})")
         if self.enable_idempotence:
             wrong += self._idempotence_rules()
+        return wrong + self._transaction_rules()
+
+    def _transaction_rules(self) -> list[str]:
+        key, wrong = self.transactional_id, list[str]()
+        if key is not None and (not isinstance(key, str) or not 1 <= len(key) <= TRANSACTIONAL_ID_LENGTH_MAX):
+            wrong.append(f"transactional_id takes a text of 1 to {TRANSACTIONAL_ID_LENGTH_MAX} characters, not {key!r}")
+            return wrong
+        if key is not None and not self.enable_idempotence:
+            wrong.append("transactional_id needs enable_idempotence, and so acks='all'; leave both out")
+        unit = key is not None and "/" in key
+        epoch = self.owner_epoch
+        if unit and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
+            wrong.append(f"transactional_id {key!r} belongs to an owner of units: owner_epoch= is what its init() gave")
+        elif epoch is not None and not unit:
+            wrong.append("owner_epoch is for transactional ids of the form 'owner/suffix'")
         return wrong
 
     def _idempotence_rules(self) -> list[str]:

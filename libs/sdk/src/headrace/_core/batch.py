@@ -122,7 +122,7 @@ class Batch:
             self.size_bytes + piece.size_bytes <= size_max and self.count + len(piece.values) <= RECORDS_PER_BATCH_MAX
         )
 
-    def encode(self, codec: Codec, identity: Identity | None, sequence: int) -> bytes:
+    def encode(self, codec: Codec, identity: Identity | None, sequence: int, *, transactional: bool = False) -> bytes:
         """
         The batch as it goes on the wire; kept until the outcome is known.
 
@@ -134,7 +134,12 @@ class Batch:
         columns = self._columns()
         self.timestamps = columns.timestamps_ms
         self.encoded = build_batch(
-            columns, codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            columns,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
         )
         return self.encoded
 

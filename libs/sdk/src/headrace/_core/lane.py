@@ -79,6 +79,8 @@ class LaneRules:
     backoff_ms: float
     backoff_max_ms: float
     codec: Codec
+    transactional: bool = False
+    """Identities come from transactions, one each; a batch that is given up is the end of its transaction."""
 
 
 class Lane:
@@ -158,6 +160,8 @@ class Lane:
             return False
         if self.identity is None:
             return True
+        if self._rules.transactional:
+            return False
         return self.gap and not self.in_flight and all(batch.absent or batch.written for batch in self.sent)
 
     def renew(self, identity: Identity) -> None:
@@ -204,7 +208,8 @@ class Lane:
             return None, []
         if self._rules.idempotent:
             if not self.sent and current is not None and current != self.identity:
-                self.identity, self.next_sequence, self.proven = current, 0, False
+                self.identity, self.next_sequence = current, 0
+                self.proven = self._rules.transactional  # logs take only 0 as a transaction's first sequence
             if self.identity is None:
                 return None, []
         return self._drain(leader, now_ms)
@@ -214,7 +219,7 @@ class Lane:
         while self.waiting:
             batch = self.waiting[0]
             try:
-                encoded = batch.encode(self._rules.codec, self.identity, self.next_sequence if self.identity else -1)
+                encoded = self._encode(batch, self.next_sequence if self.identity else -1)
             except (HeadraceError, TypeError, ValueError, OverflowError) as error:
                 self.waiting.popleft()
                 effects += self._settle(batch, _as_ours(error))
@@ -228,6 +233,9 @@ class Lane:
             self.sent.append(batch)
             return self._leaves(batch, leader, now_ms), effects
         return None, effects
+
+    def _encode(self, batch: Batch, sequence: int) -> bytes:
+        return batch.encode(self._rules.codec, self.identity, sequence, transactional=self._rules.transactional)
 
     def _leaves(self, batch: Batch, leader: tuple[int, int], now_ms: float) -> Batch:
         assert not batch.in_flight, "a batch is under way once"
@@ -322,6 +330,9 @@ class Lane:
         batch.last_error = error
         earlier = self.sent[: self.sent.index(batch)]
         if all(other.absent or other.written for other in earlier):
+            if self._rules.transactional:  # its sequence cannot be given anew: the epoch is the transaction's
+                self._leave(batch)
+                return self._give_up(batch, error)
             batch.absent = True
             self.gap = True
         else:
@@ -334,7 +345,7 @@ class Lane:
         sequence = batch.sequence
         halves = batch.halves()
         for half in halves:
-            half.encode(self._rules.codec, self.identity, sequence)
+            self._encode(half, sequence)
             if self.identity is not None:
                 sequence = (sequence + half.count) % SEQUENCES
         self.sent[place : place + 1] = halves
@@ -364,13 +375,14 @@ class Lane:
         return effects
 
     def abort(self, error: HeadraceError) -> list[Effect]:
-        """Give up everything: the producer ends."""
+        """Give up everything: the producer ends, or its transaction. Answers that come later are not for this lane."""
         effects: list[Effect] = []
         for batch in [*self.sent, *self.waiting]:
             if batch.outcome is None:
                 effects += self._settle(batch, error)
             batch.in_flight = False
         self.in_flight = 0
+        self.gap = self.retrying = False
         self.sent.clear()
         self.waiting.clear()
         return effects

@@ -159,6 +159,7 @@ class ProducerCore:
         if self.identity is not None and self.identity != lane.identity:
             lane.renew(self.identity)
             return True
+        assert not self._rules.transactional, "records are taken only under a transaction's identity"
         self._ready[lane] = None
         if not self._asking:
             self._asking = True
@@ -209,7 +210,7 @@ class ProducerCore:
         return effects
 
     def identified(self, identity: Identity) -> None:
-        """The answer to ``AskIdentity``."""
+        """The answer to ``AskIdentity``, or the identity of the next transaction."""
         self.identity = identity
         self._asking = False
 
@@ -242,7 +243,7 @@ class ProducerCore:
         return effects
 
     def abort(self, error: HeadraceError) -> list[Effect]:
-        """Give up everything."""
+        """Give up everything; answers that come later count for nothing."""
         effects: list[Effect] = []
         for lane in self._busy:
             effects += lane.abort(error)

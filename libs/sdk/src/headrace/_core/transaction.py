@@ -15,6 +15,7 @@ batch, an answer) is told by its epoch, and nobody has to wait for it.
 
 from __future__ import annotations
 
+from copy import copy
 from enum import Enum
 from typing import Any, Final
 
@@ -145,16 +146,32 @@ class TransactionCore:
         self._asked = True
         return True
 
-    def decides(self) -> None:
-        """Raises: ``InvalidTxnState``: nothing is prepared here, or why the producer is over."""
-        if self.state is not State.PREPARED:
-            raise self._not_now("deciding a prepared transaction")
+    def decides(self, token: Any) -> bool:
+        """
+        Whether ``token`` is of this producer's own prepared transaction; false: it is an older one of its id.
+
+        Raises:
+            InvalidTxnState: not now.
+            HeadraceError: why the producer is over.
+        """
+        if self.state is State.PREPARED:
+            return bool(token == self.prepared)
+        if self.state not in (State.NEW, State.READY):
+            raise self._not_now(Call.DECIDE.value)
+        return False
 
     def writes(self) -> None:
         """Offsets are about to be added. Raises: as ``ends``."""
-        if self.state is not State.OPEN:
+        if self.state is not State.OPEN and not (self.state is State.ENDING and self._call is not Call.ABORT):
             raise self._not_now(Call.OFFSETS.value)
         self.wrote = True
+
+    @property
+    def unsure_of(self) -> Call:
+        """The end that was not answered."""
+        assert self.state is State.UNSURE, "asked before"
+        assert self._call is not None, "it was made"
+        return self._call
 
     # --- what was answered --------------------------------------------------------------------------------------------
 
@@ -239,10 +256,10 @@ class TransactionCore:
     def _not_now(self, call: str) -> HeadraceError:
         if self.state is State.OVER:
             assert self.failure is not None, "it has a reason"
-            return self.failure
+            return copy(self.failure)
         if self.state is State.BROKEN:
             return self._abortable()
-        if self.state is State.READY:
+        if self.state in (State.NEW, State.READY):
             return InvalidTxnState(f"{call}: no transaction is open; call begin_transaction() first")
         under_way = f" ({self._call.value})" if self.state in (State.ENDING, State.UNSURE) and self._call else ""
         error = InvalidTxnState(f"{call} is not possible now: {self.state.value}{under_way}")

@@ -27,8 +27,9 @@ from headrace._runtime import Clock, SystemClock, Tasks
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient, TopicView
 from headrace.aio._requests import Requests
+from headrace.aio._transactions import Transactions
 from headrace.delivery import DeliveredBatch, batch_settled, changed, finish
-from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, WaitTimedOut
+from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, InvalidTxnState, Then, WaitTimedOut
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
@@ -72,6 +73,17 @@ class ProducerEngine:
         self.intake = Intake(settings, self._clock, on_open=self._opened, on_close=self._call)
         self.cluster = ClusterClient(transport, settings, clock=self._clock, on_change=self._metadata_changed)
         self._requests = Requests(transport, self.cluster, self._core, settings, self._clock, self._note)
+        self._transactions: Transactions | None = None
+        if settings.transactional_id is not None:
+            self._transactions = Transactions(transport, settings, self._clock, self)
+            self.intake.gate = self._transactions.core.gate()
+
+    @property
+    def transactions(self) -> Transactions:
+        """Raises: ``InvalidTxnState``: the producer has no transactional id."""
+        if self._transactions is None:
+            raise InvalidTxnState("this producer has no transactions; give it a transactional_id")
+        return self._transactions
 
     def start(self) -> None:
         """Run on the current loop."""
@@ -140,6 +152,8 @@ class ProducerEngine:
             self._drop(chunk, error)
         except Exception as error:  # noqa: BLE001  # the application's own partitioner
             self._drop(chunk, Internal(f"the partitioner raised {error!r}"))
+        if chunk.error is not None and self._transactions is not None:
+            self._failed(self._transactions, chunk.error)
         for look in changed(chunk):
             look()
 
@@ -152,12 +166,15 @@ class ProducerEngine:
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         given_back = 0
         settled: list[Batch] = []
+        transactions = self._transactions
         for effect in effects:
             match effect:
                 case Settle(batch, size_bytes):
                     given_back += size_bytes
                     settled.append(batch)
                 case SendBatches(broker, batches):
+                    if transactions is not None:
+                        transactions.core.wrote = True
                     self._requests.send(broker, batches)
                 case DoubtLeader(topic, partition, epoch, reason):
                     self.cluster.doubt(TopicPartition(topic, partition), epoch, reason)
@@ -171,11 +188,57 @@ class ProducerEngine:
         if given_back:
             with self.intake.hold:
                 self.intake.give_back(given_back)
+        if transactions is not None:
+            self._look_for_failures(transactions, settled)
         for batch in settled:
             for look in changed(batch):
                 look()
             if self._settings.on_delivery is not None:
                 self._report(batch)
+
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    def _look_for_failures(self, transactions: Transactions, settled: Sequence[Batch]) -> None:
+        """A batch that was given up is the end of its transaction: nothing more of it is sent."""
+        for batch in settled:
+            if batch.outcome is not None and batch.outcome.error is not None:
+                self._failed(transactions, batch.outcome.error)
+
+    def _failed(self, transactions: Transactions, error: Exception) -> None:
+        assert isinstance(error, HeadraceError), "outcomes are ours"
+        rest = transactions.core.delivery_failed(error)
+        if error.then is Then.RETRY:
+            error.then = Then.ABORT
+        if rest is not None:
+            self.shut_gate(rest)
+            self.drop_all(rest)
+
+    def open_gate(self, identity: Identity) -> None:
+        """Take records from now on, for a transaction under ``identity``. On any thread."""
+        self._core.identified(identity)
+        self.intake.gate = None
+
+    def shut_gate(self, why: HeadraceError) -> None:
+        """Take no more; what was taken is on its way at once."""
+        with self.intake.hold:
+            self.intake.shut(why)
+
+    def drop_all(self, error: HeadraceError) -> None:
+        """Whatever has no outcome fails with ``error`` now; answers that come later count for nothing."""
+        self._carry_out(self._dropped(error))
+
+    def _dropped(self, error: HeadraceError) -> list[Effect]:
+        self._drop_closed(error)
+        return self._core.abort(error)
+
+    def _drop_closed(self, error: HeadraceError) -> None:
+        while self.intake.closed:
+            chunk = self.intake.closed.popleft()
+            self._drop(chunk, error)
+            for look in changed(chunk):
+                look()
+
+    # --- requests ---------------------------------------------------------------------------------------------
 
     def _report(self, batch: Batch) -> None:
         outcome = batch.outcome
@@ -187,8 +250,6 @@ class ProducerEngine:
             self._settings.on_delivery(report)
         except Exception:  # noqa: BLE001  # the application's own function must not stop its producer
             _log.exception("on_delivery raised")
-
-    # --- requests ---------------------------------------------------------------------------------------------
 
     def _note(self, handle: Callable[..., list[Effect]], *args: Any) -> None:
         self._noted.append((handle, args))
@@ -317,7 +378,12 @@ class ProducerEngine:
             raise WaitTimedOut(f"not all was acknowledged within {timeout:g} s; it goes on") from None
 
     async def close(self, timeout: float | None, error: HeadraceError) -> None:
-        """Accept nothing more, flush within ``timeout`` seconds, fail the rest with ``error``, and let all go."""
+        """
+        Accept nothing more, flush within ``timeout`` seconds, fail the rest with ``error``, and let all go. An open
+        transaction is aborted.
+        """
+        if self._transactions is not None:
+            await self._transactions.leave(timeout)
         with self.intake.hold:
             self.intake.fail(error)
         try:
@@ -341,12 +407,7 @@ class ProducerEngine:
         for timer in (self._timer, self._expiry):
             if timer is not None:
                 timer.cancel()
-        while self.intake.closed:
-            chunk = self.intake.closed.popleft()
-            self._drop(chunk, error)
-            for look in changed(chunk):
-                look()
-        self._carry_out(self._core.abort(error))
+        self._carry_out(self._dropped(error))
 
     def _crashed(self, error: BaseException) -> None:
         broken = Internal(f"the producer met a bug and has stopped: {error!r}")
@@ -379,4 +440,5 @@ def _rules(settings: ProducerSettings) -> LaneRules:
         backoff_ms=settings.retry_backoff_ms,
         backoff_max_ms=settings.retry_backoff_max_ms,
         codec=Codec.parse(settings.compression_type),
+        transactional=settings.transactional_id is not None,
     )

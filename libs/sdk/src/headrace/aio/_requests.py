@@ -80,7 +80,12 @@ class Requests:
 
     def send(self, broker: int, batches: tuple[Batch, ...]) -> None:
         """One request; its outcome reaches the core by way of ``note``."""
-        request = pb.ProduceRequest(acks=self._settings.acks_number, timeout_ms=self._settings.request_timeout_ms)
+        settings = self._settings
+        request = pb.ProduceRequest(
+            acks=settings.acks_number,
+            timeout_ms=settings.request_timeout_ms,
+            transactional_id=settings.transactional_id,
+        )
         epochs: list[int] = []
         for batch in batches:
             view, leader = self._cluster.known(batch.topic), self.leader_of(batch.topic, batch.partition)

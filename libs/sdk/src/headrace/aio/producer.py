@@ -30,6 +30,7 @@ from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._intake import closed_error
 from headrace.aio._engine import ProducerEngine
+from headrace.aio._transaction_calls import TransactionCalls
 from headrace.delivery import Deliveries, Delivery, finish
 from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
 from headrace.records import HeadersIn
@@ -49,7 +50,7 @@ TURN_SECONDS: Final = 0.001
 T = TypeVar("T")
 
 
-class Producer:
+class Producer(TransactionCalls):
     """
     Sends records from one event loop.
 
@@ -101,6 +102,7 @@ class Producer:
             RecordTooLarge, SerializationFailed, UnknownTopicOrPartition, Rejected: the record is wrong.
             BufferExhausted: the buffer stayed full.
             ClientClosed: the producer is closed.
+            InvalidTxnState: it writes in transactions, and none is open.
         """
         if headers is None and partition is None and timestamp_ms is None and type(value) is bytes:
             if key is None:
@@ -133,6 +135,7 @@ class Producer:
         timestamp_ms: int | None,
     ) -> Delivery:
         intake = self._intake
+        intake.check_open()
         view = await self._view(topic)
         try:
             row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
@@ -148,7 +151,7 @@ class Producer:
 
     async def _view(self, topic: str, at_least: int = 0) -> TopicView:
         self._start()
-        self._intake.check_open()
+        self._intake.check_alive()
         view = self._intake.topics.get(topic)
         if view is None or view.partitions < at_least:
             return await self._engine.topic(topic, self._settings.max_block_ms, at_least)
@@ -203,6 +206,7 @@ class Producer:
         Raises:
             As ``send``.
         """
+        self._intake.check_open()
         view = await self._view(topic)
         parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
         return await self._send_slices(view, parts)
@@ -215,6 +219,7 @@ class Producer:
         Raises:
             As ``send``.
         """
+        self._intake.check_open()
         view = await self._view(topic)
         return await self._send_slices(view, table_columns(self._intake, view, table))
 
@@ -229,7 +234,7 @@ class Producer:
         Raises:
             WaitTimedOut: ``timeout`` seconds have passed; the work goes on.
         """
-        self._intake.check_open()
+        self._intake.check_alive()
         if self._loop is not None:
             await self._engine.flush(timeout)
 

@@ -1,0 +1,98 @@
+"""
+Asks whoever coordinates a transactional id, an owner of units, or a group: finds it, asks again, and gives up in time.
+
+One per key. Who was found is kept until it errs. What an error means is decided by the caller (``Judge``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from headrace._core.transaction import MOVED, Remedy
+from headrace._runtime import Clock
+from headrace._transport.port import Coordinator
+from headrace.errors import HeadraceError, WaitTimedOut
+from headrace.settings import ClientSettings
+from headrace_common.runtime.entropy import backoff_ms
+
+A = TypeVar("A")
+Ask = Callable[[Coordinator, float], Awaitable[A]]
+"""One attempt: whom, and how long it may take in ms."""
+
+Judge = Callable[[HeadraceError], Remedy]
+
+ATTEMPT_MS: Final = 6_000
+"""How long one attempt may take: longer than a coordinator waits for its log."""
+
+FIRST_PAUSE_MS: Final = 10
+"""Ends of transactions are written in a few ms, so the first pauses are short."""
+
+LONGEST_PAUSE_MS: Final = 250
+"""A coordinator that moves is back within seconds, and a transaction holds up readers."""
+
+
+class TransactionLink:
+    """
+    See the module's text. Lives on its client's loop.
+
+    Args:
+        find: who has the key now; raises as ``port.TransactionCalls.find_transaction_coordinator``.
+    """
+
+    def __init__(self, find: Callable[[], Awaitable[Coordinator]], settings: ClientSettings, clock: Clock) -> None:
+        self._find = find
+        self._settings = settings
+        self._clock = clock
+        self.known: Coordinator | None = None
+
+    async def ask(self, what: str, attempt: Ask[A], judge: Judge, deadline_ms: float) -> A:
+        """
+        What the coordinator answers.
+
+        Args:
+            what: for people: what could not be done.
+            deadline_ms: on the monotonic clock.
+
+        Raises:
+            WaitTimedOut: nobody answered in time, or only with what passes; the outcome may be unknown.
+            HeadraceError: what ``judge`` says is to be told.
+        """
+        repetitions = 0
+        while True:
+            error = None
+            try:
+                answer = await self._once(attempt, deadline_ms)
+            except HeadraceError as failed:
+                error = failed
+            else:
+                return answer
+            remedy = judge(error)
+            if remedy is Remedy.RAISE:
+                raise error
+            if remedy is Remedy.ELSEWHERE:
+                self.known = None
+            repetitions += 1
+            pause_ms = self._pause_ms(repetitions)
+            if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
+                raise WaitTimedOut(f"{what} was not answered in time; the last failure was: {error}") from error
+            await self._clock.sleep_ms(pause_ms)
+
+    async def _once(self, attempt: Ask[A], deadline_ms: float) -> A:
+        if self.known is None:
+            self.known = await self._find()
+        left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())
+        return await attempt(self.known, min(ATTEMPT_MS, self._settings.request_timeout_ms, left_ms))
+
+    def _pause_ms(self, repetitions: int) -> float:
+        settings = self._settings
+        first_ms = min(FIRST_PAUSE_MS, settings.retry_backoff_ms)
+        longest_ms = min(LONGEST_PAUSE_MS, settings.retry_backoff_max_ms)
+        return backoff_ms(repetitions, first_ms=first_ms, ms_max=longest_ms)
+
+
+def plain_judge(error: HeadraceError) -> Remedy:
+    """For calls that may simply be made again."""
+    if error.code in MOVED:
+        return Remedy.ELSEWHERE
+    return Remedy.AGAIN if error.retriable else Remedy.RAISE
