@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.producer import Producer
     from headrace.records import Committed, Record, RecordMetadata, TimestampType, TopicPartition
     from headrace.serializers import bulk_partitioner
-    from headrace.transactions import PreparedTransaction
+    from headrace.transactions import PreparedTransaction, PreparedTransactions, UnitOwner
 
 # gRPC's own fork handlers crash children of a process whose connections are in use; before gRPC is loaded.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -35,11 +35,13 @@ _HOME: Final = {
     "HeadraceError": "headrace.errors",
     "NewTopic": "headrace.admin",
     "PreparedTransaction": "headrace.transactions",
+    "PreparedTransactions": "headrace.transactions",
     "Producer": "headrace.producer",
     "Record": "headrace.records",
     "RecordMetadata": "headrace.records",
     "TimestampType": "headrace.records",
     "TopicPartition": "headrace.records",
+    "UnitOwner": "headrace.transactions",
     "bulk_partitioner": "headrace.serializers",
 }
 _MODULES: Final = frozenset({"aio", "errors", "serializers"})
@@ -53,11 +55,13 @@ __all__ = [
     "HeadraceError",
     "NewTopic",
     "PreparedTransaction",
+    "PreparedTransactions",
     "Producer",
     "Record",
     "RecordMetadata",
     "TimestampType",
     "TopicPartition",
+    "UnitOwner",
     "__version__",
     "aio",
     "bulk_partitioner",

@@ -1,5 +1,6 @@
 """
-Prepared transactions: what names one, and the clients that decide them from any process.
+Prepared transactions: what names one, and the clients that decide them from any process. ``headrace.aio`` has the same
+clients for asyncio.
 
 ::
 
@@ -13,12 +14,18 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from google.protobuf.message import DecodeError
 
+from headrace import _runtime
 from headrace.errors import Rejected
 from headrace_proto.v1 import transaction_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace._transport.port import Transport
+    from headrace.aio import transactions as aio
 
 
 class PreparedTransaction(NamedTuple):
@@ -82,3 +89,155 @@ class OwnerEpoch(NamedTuple):
     """To be given to its producers (``owner_epoch=``); lower ones are fenced."""
     last_sequence: int
     """Of the last unit that was committed; -1: none yet."""
+
+
+class PreparedTransactions:
+    """
+    Decides prepared transactions by their tokens, from any process and thread.
+
+    Args:
+        bootstrap_servers: as for ``Producer``.
+        settings: see ``headrace.settings.DecidingSettings``.
+
+    ::
+
+        >>> from headrace import PreparedTransactions, Producer
+        >>> with Producer(bootstrap, transactional_id="billing-1") as producer:
+        ...     producer.begin_transaction()
+        ...     _ = producer.send("flights", b"UA 1545 departed")
+        ...     token = str(producer.prepare_transaction())         # durable, and not visible yet
+        >>> with PreparedTransactions(bootstrap) as prepared:       # perhaps another process, days later
+        ...     prepared.commit_prepared(token)
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        from headrace.aio.transactions import PreparedTransactions as Twin
+
+        self._twin = Twin(bootstrap_servers, _transport=_transport, **settings)
+        self._thread = _runtime.loop_thread()
+
+    def commit_prepared(self, token: PreparedTransaction | str | bytes) -> None:
+        """
+        Commit; again: nothing happens.
+
+        Raises:
+            AlreadyDecided: it was aborted before.
+            TxnVerdictUnknown: it was decided too long ago, or never prepared.
+            WaitTimedOut: nobody answered within ``default_api_timeout_ms``: make the same call again.
+        """
+        self._thread.call(self._twin.commit_prepared(token))
+
+    def abort_prepared(self, token: PreparedTransaction | str | bytes) -> None:
+        """
+        Abort; again: nothing happens.
+
+        Raises:
+            AlreadyDecided: it was committed before.
+            TxnVerdictUnknown, WaitTimedOut: as ``commit_prepared``.
+        """
+        self._thread.call(self._twin.abort_prepared(token))
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._thread.call(self._twin.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class UnitOwner:
+    """
+    Commits prepared transactions of many producers as one: all of a unit become visible, or none.
+
+    Its producers have the transactional ids ``owner/suffix`` and the ``owner_epoch`` that ``init`` gave.
+
+    Args:
+        bootstrap_servers: as for ``Producer``.
+        owner: 1 to 200 characters without "/".
+        epoch: what ``init`` gave this owner in another process; None: call ``init`` first.
+        settings: see ``headrace.settings.DecidingSettings``.
+
+    ::
+
+        >>> from headrace import Producer, UnitOwner
+        >>> def work(number, epoch):
+        ...     with Producer(bootstrap, transactional_id=f"nightly/{number}", owner_epoch=epoch) as producer:
+        ...         producer.begin_transaction()
+        ...         _ = producer.send("flights", f"part {number}")
+        ...         return producer.prepare_transaction()
+        >>> with UnitOwner(bootstrap, "nightly") as owner:
+        ...     epoch, last_sequence = owner.init()
+        ...     tokens = [work(number, epoch) for number in range(3)]
+        ...     owner.commit(last_sequence + 1, tokens)
+        True
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None,
+        owner: str,
+        *,
+        epoch: int | None = None,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        from headrace.aio.transactions import UnitOwner as Twin
+
+        self._twin: aio.UnitOwner = Twin(bootstrap_servers, owner, epoch=epoch, _transport=_transport, **settings)
+        self._thread = _runtime.loop_thread()
+
+    @property
+    def owner(self) -> str:
+        """What its transactional ids begin with."""
+        return self._twin.owner
+
+    @property
+    def epoch(self) -> int | None:
+        """For the producers' ``owner_epoch``; None before ``init``."""
+        return self._twin.epoch
+
+    def init(self) -> OwnerEpoch:
+        """
+        Become the owner: earlier ones and their producers are fenced, what they left undecided is aborted.
+
+        Returns:
+            The epoch, and the last unit that was committed: what a restarted owner goes on from.
+        """
+        return self._thread.call(self._twin.init())
+
+    def commit(self, sequence: int, tokens: Iterable[PreparedTransaction | str | bytes]) -> bool:
+        """
+        Commit these together, and abort what else is prepared of this owner.
+
+        Args:
+            sequence: names the unit, from 0, growing. The same again is answered as before.
+            tokens: what producers got from ``prepare_transaction``; at most 10,000.
+
+        Returns:
+            Whether it was committed now; false: this sequence had been committed before.
+
+        Raises:
+            TransactionAbortable: one of them is not prepared any more; nothing was committed.
+            FencedOwner: a newer owner is there, or committed a later unit.
+            WaitTimedOut: nobody answered: make the same call again.
+        """
+        return self._thread.call(self._twin.commit(sequence, tokens))
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._thread.call(self._twin.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

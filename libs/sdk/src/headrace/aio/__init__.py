@@ -9,19 +9,24 @@ if TYPE_CHECKING:
     from headrace.aio.admin import AdminClient
     from headrace.aio.consumer import Consumer
     from headrace.aio.producer import Producer
+    from headrace.aio.transactions import PreparedTransactions, UnitOwner
     from headrace.delivery import DeliveredBatch, Delivery
     from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
+    from headrace.transactions import PreparedTransaction
 
 _HOME: Final = {
     "AdminClient": "headrace.aio.admin",
     "Consumer": "headrace.aio.consumer",
     "DeliveredBatch": "headrace.delivery",
     "Delivery": "headrace.delivery",
+    "PreparedTransaction": "headrace.transactions",
+    "PreparedTransactions": "headrace.aio.transactions",
     "Producer": "headrace.aio.producer",
     "Record": "headrace.records",
     "RecordMetadata": "headrace.records",
     "TimestampType": "headrace.records",
     "TopicPartition": "headrace.records",
+    "UnitOwner": "headrace.aio.transactions",
 }
 
 __all__ = [
@@ -29,11 +34,14 @@ __all__ = [
     "Consumer",
     "DeliveredBatch",
     "Delivery",
+    "PreparedTransaction",
+    "PreparedTransactions",
     "Producer",
     "Record",
     "RecordMetadata",
     "TimestampType",
     "TopicPartition",
+    "UnitOwner",
 ]
 
 

@@ -1,0 +1,206 @@
+"""
+Clients that decide prepared transactions, for asyncio. ``headrace.transactions`` has their twins for threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from headrace._runtime import SystemClock
+from headrace.aio._transaction_link import Ask, TransactionLink, plain_judge
+from headrace.aio._transactions import check_verdict
+from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
+from headrace.settings import DecidingSettings, bootstrap_addresses, read_settings
+from headrace.transactions import OwnerEpoch, PreparedTransaction
+from headrace_proto.v1 import transaction_pb2 as pb
+
+if TYPE_CHECKING:
+    from headrace._transport.port import Coordinator, Transport
+
+A = TypeVar("A")
+
+LINKS_MAX: Final = 1_000
+"""Transactional ids of which the coordinator is remembered."""
+
+TOKENS_MAX: Final = 10_000
+"""Prepared transactions in one unit."""
+
+OWNER_LENGTH_MAX: Final = 200
+
+
+class _Deciding:
+    """What both clients have: a transport, and a way to each coordinator."""
+
+    _kind = "client"
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None = None,
+        *,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        self._settings = read_settings(DecidingSettings, settings)
+        if _transport is None:
+            from headrace._transport.grpc import GrpcTransport
+
+            _transport = GrpcTransport(bootstrap_addresses(bootstrap_servers))
+        self._transport = _transport
+        self._clock = SystemClock()
+        self._links: dict[str, TransactionLink] = {}
+        self._closed = False
+
+    async def _ask(self, what: str, key: str, attempt: Ask[A]) -> A:
+        if self._closed:
+            raise ClientClosed(f"the {self._kind} is closed; make a new one")
+        deadline_ms = self._clock.monotonic_ms() + self._settings.default_api_timeout_ms
+        try:
+            return await self._link(key).ask(what, attempt, plain_judge, deadline_ms)
+        except WaitTimedOut as error:
+            error.then = Then.RETRY
+            raise
+
+    def _link(self, key: str) -> TransactionLink:
+        link = self._links.pop(key, None)
+        if link is None:
+            transport = self._transport
+            link = TransactionLink(lambda: transport.find_transaction_coordinator(key), self._settings, self._clock)
+        self._links[key] = link
+        if len(self._links) > LINKS_MAX:
+            del self._links[next(iter(self._links))]
+        return link
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._closed = True
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class PreparedTransactions(_Deciding):
+    """
+    Decides prepared transactions by their tokens, from any process.
+
+    Args:
+        bootstrap_servers: as for ``Producer``.
+        settings: see ``headrace.settings.DecidingSettings``.
+    """
+
+    _kind = "PreparedTransactions"
+
+    async def commit_prepared(self, token: PreparedTransaction | str | bytes) -> None:
+        """
+        Commit; again: nothing happens.
+
+        Raises:
+            AlreadyDecided: it was aborted before.
+            TxnVerdictUnknown: it was decided too long ago, or never prepared.
+            WaitTimedOut: nobody answered within ``default_api_timeout_ms``: make the same call again.
+        """
+        await self._decide(token, commit=True)
+
+    async def abort_prepared(self, token: PreparedTransaction | str | bytes) -> None:
+        """
+        Abort; again: nothing happens.
+
+        Raises:
+            AlreadyDecided: it was committed before.
+            TxnVerdictUnknown, WaitTimedOut: as ``commit_prepared``.
+        """
+        await self._decide(token, commit=False)
+
+    async def _decide(self, given: PreparedTransaction | str | bytes, *, commit: bool) -> None:
+        token = PreparedTransaction.parse(given)
+        request = pb.DecidePreparedRequest(token=token.message(), commit=commit)
+
+        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.DecidePreparedResponse:
+            return await self._transport.decide_prepared(coordinator, request, timeout_ms)
+
+        what = f"deciding a prepared transaction of {token.transactional_id!r}"
+        check_verdict(await self._ask(what, token.transactional_id, attempt), commit=commit)
+
+
+class UnitOwner(_Deciding):
+    """
+    Commits prepared transactions of many producers as one: all of a unit become visible, or none.
+
+    Its producers have the transactional ids ``owner/suffix`` and the ``owner_epoch`` that ``init`` gave.
+
+    Args:
+        bootstrap_servers: as for ``Producer``.
+        owner: 1 to 200 characters without "/".
+        epoch: what ``init`` gave this owner in another process; None: call ``init`` first.
+        settings: see ``headrace.settings.DecidingSettings``.
+    """
+
+    _kind = "UnitOwner"
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] | None,
+        owner: str,
+        *,
+        epoch: int | None = None,
+        _transport: Transport | None = None,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(owner, str) or not 1 <= len(owner) <= OWNER_LENGTH_MAX or "/" in owner:
+            raise Rejected(f"an owner is a text of 1 to {OWNER_LENGTH_MAX} characters without '/', not {owner!r}")
+        super().__init__(bootstrap_servers, _transport=_transport, **settings)
+        self.owner = owner
+        self.epoch = epoch
+        """For the producers' ``owner_epoch``; None before ``init``."""
+
+    async def init(self) -> OwnerEpoch:
+        """
+        Become the owner: earlier ones and their producers are fenced, what they left undecided is aborted.
+
+        Returns:
+            The epoch, and the last unit that was committed: what a restarted owner goes on from.
+        """
+        request = pb.InitOwnerRequest(owner=self.owner)
+
+        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.InitOwnerResponse:
+            return await self._transport.init_owner(coordinator, request, timeout_ms)
+
+        answer = await self._ask(f"becoming owner {self.owner!r}", self.owner, attempt)
+        self.epoch = answer.owner_epoch
+        return OwnerEpoch(answer.owner_epoch, answer.last_sequence)
+
+    async def commit(self, sequence: int, tokens: Iterable[PreparedTransaction | str | bytes]) -> bool:
+        """
+        Commit these together, and abort what else is prepared of this owner.
+
+        Args:
+            sequence: names the unit, from 0, growing. The same again is answered as before.
+            tokens: what producers got from ``prepare_transaction``; at most 10,000.
+
+        Returns:
+            Whether it was committed now; false: this sequence had been committed before.
+
+        Raises:
+            TransactionAbortable: one of them is not prepared any more; nothing was committed.
+            FencedOwner: a newer owner is there, or committed a later unit.
+            WaitTimedOut: nobody answered: make the same call again.
+        """
+        if self.epoch is None:
+            raise InvalidTxnState("call init() first, or give the epoch that it returned in another process")
+        listed = [PreparedTransaction.parse(token).message() for token in tokens]
+        if len(listed) > TOKENS_MAX:
+            raise Rejected(f"a unit has at most {TOKENS_MAX} prepared transactions, not {len(listed)}")
+        request = pb.CommitUnitRequest(owner=self.owner, owner_epoch=self.epoch, sequence=sequence, tokens=listed)
+
+        async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.CommitUnitResponse:
+            return await self._transport.commit_unit(coordinator, request, timeout_ms)
+
+        answer = await self._ask(f"unit {sequence} of owner {self.owner!r}", self.owner, attempt)
+        return not answer.repeated_sequence
+
+
+__all__ = ["OwnerEpoch", "PreparedTransaction", "PreparedTransactions", "UnitOwner"]
