@@ -240,9 +240,12 @@ class TransactionCore:
         Returns:
             What the rest of the transaction fails with; None: nothing new.
         """
+        delivering = self.state is State.ENDING and not self._asked and self._call is not Call.ABORT
+        if not delivering and self.state not in (State.OPEN, State.BROKEN):
+            return None
         if error.code in FENCES:
             return self._over(error)
-        if self.state not in (State.OPEN, State.ENDING) or (self._call is Call.ABORT and self.state is State.ENDING):
+        if self.state is State.BROKEN:
             return None
         self._break(error)
         return self._abortable()
