@@ -9,6 +9,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
 from headrace_common.runtime.service import ServerConfig
 from headrace_coordinator.core.settings import SERVER_ASSIGNORS, GroupSettings
+from headrace_coordinator.core.transactions.settings import TransactionSettings
 
 _HOUR_MS = 3_600_000
 
@@ -19,7 +20,7 @@ def _server() -> ServerConfig:
 
 @dataclass(frozen=True)
 class CoordinatorConfig:
-    """Headrace coordinator: keeps consumer groups and their committed offsets."""
+    """Headrace coordinator: keeps consumer groups, their committed offsets, and transactions."""
 
     node_id: int = 1
     """Number of this coordinator, unique among coordinators; 0 to 2147483647."""
@@ -47,6 +48,17 @@ class CoordinatorConfig:
     """How long committed offsets are kept once their group is empty, in minutes."""
     offsets_retention_check_interval_ms: int = 600_000
     """How often offsets are looked over for expiry, in ms."""
+    transaction_max_timeout_ms: int = 900_000
+    """Longest transaction timeout that producers may ask for, in ms."""
+    transactional_id_expiration_ms: int = 604_800_000
+    """A transactional id that has done nothing for so long is forgotten, in ms; never one with an open or prepared
+    transaction."""
+    transactional_id_check_interval_ms: int = 600_000
+    """How often transactional ids are looked over for expiry, in ms."""
+    transaction_prepared_max_ms: int = 86_400_000
+    """A prepared transaction that is undecided for longer is overdue: the log and a metric tell, in ms."""
+    unit_prepared_timeout_ms: int = 3_600_000
+    """A prepared transaction of an owner (owner/suffix) that is undecided for so long is aborted, in ms."""
     coordinator_append_timeout_ms: int = 5_000
     """How long a call waits for its shard's log before it gets COORDINATOR_NOT_AVAILABLE, in ms."""
     group_lag_interval_ms: int = 10_000
@@ -79,6 +91,15 @@ class CoordinatorConfig:
             offset_metadata_max_bytes=self.offset_metadata_max_bytes,
             offsets_retention_ms=self.offsets_retention_minutes * 60_000,
             offsets_retention_check_interval_ms=self.offsets_retention_check_interval_ms,
+        )
+
+    def transactions(self) -> TransactionSettings:
+        """What the state machines of transactions are ruled by."""
+        return TransactionSettings(
+            transaction_max_timeout_ms=self.transaction_max_timeout_ms,
+            transactional_id_expiration_ms=self.transactional_id_expiration_ms,
+            transactional_id_check_interval_ms=self.transactional_id_check_interval_ms,
+            unit_prepared_timeout_ms=self.unit_prepared_timeout_ms,
         )
 
     def _rules(self) -> list[tuple[bool, str]]:
@@ -118,6 +139,11 @@ _BOUNDS = (
     ("offset_metadata_max_bytes", 0, 65_536),
     ("offsets_retention_minutes", 1, 10 * 365 * 24 * 60),
     ("offsets_retention_check_interval_ms", 100, 24 * _HOUR_MS),
+    ("transaction_max_timeout_ms", 1, 2**31 - 1),
+    ("transactional_id_expiration_ms", 1_000, 10 * 365 * 24 * _HOUR_MS),
+    ("transactional_id_check_interval_ms", 100, 24 * _HOUR_MS),
+    ("transaction_prepared_max_ms", 1_000, 365 * 24 * _HOUR_MS),
+    ("unit_prepared_timeout_ms", 1_000, 365 * 24 * _HOUR_MS),
     ("coordinator_append_timeout_ms", 100, _HOUR_MS),
     ("group_lag_interval_ms", 100, _HOUR_MS),
     ("group_lag_partitions_max", 0, 1_000_000),

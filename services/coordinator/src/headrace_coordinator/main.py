@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -27,20 +27,28 @@ from headrace_common.runtime.service import GrpcService, Ready, announce_ready, 
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
+from headrace_coordinator.adapters.broker_producer_ids import BrokerProducerIds
 from headrace_coordinator.adapters.controller_cluster import ControllerCluster
 from headrace_coordinator.adapters.grpc_log_ends import GrpcLogEnds
+from headrace_coordinator.adapters.grpc_markers import GrpcMarkers
 from headrace_coordinator.adapters.grpc_shard_log import GrpcShardLogs
 from headrace_coordinator.adapters.otel_measures import OtelMeasures, Reading
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.lag import LagWatch
-from headrace_coordinator.engine.surroundings import Surroundings
+from headrace_coordinator.engine.marker_driver import MarkerDriver
+from headrace_coordinator.engine.producer_ids import SpareProducerIds
+from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
+from headrace_coordinator.engine.transaction_watch import TransactionWatch
+from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
+from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+from headrace_proto.v1.transaction_pb2_grpc import add_TransactionCoordinatorServicer_to_server
 
 VERSION: Final = "0.1.0"
-SERVICE: Final = "headrace.v1.Coordinator"
+SERVICES: Final = ("headrace.v1.Coordinator", "headrace.v1.TransactionCoordinator")
 UNREGISTER_MS_MAX: Final = 1_500.0
 
 _log = logger(__name__)
@@ -63,37 +71,47 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
         )
         connections = BrokerConnections(tasks)
         stack.push_async_callback(connections.close)
-        coordinator = _coordinator(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
+        engines = _engines(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
         draining = asyncio.Event()
         server = await stack.enter_async_context(
             GrpcService.open(
                 config.server,
-                servicers=[(add_CoordinatorServicer_to_server, CoordinatorServicer(coordinator, draining))],
-                health_names=[SERVICE],
+                servicers=[
+                    (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining)),
+                    (add_TransactionCoordinatorServicer_to_server, TransactionServicer(engines.transactions)),
+                ],
+                health_names=SERVICES,
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
                 serving=False,
             )
         )
-        node = _node(config, coordinator.who, server.endpoint, metrics.endpoint)
-        tasks.start(_join(coordinator, client, node, server, config), name="join")
+        node = _node(config, engines.groups.who, server.endpoint, metrics.endpoint)
+        tasks.start(_join(engines, client, node, server, config), name="join")
         try:
             await run_until(stop, tasks)
             await _leave(client, config.shutdown_ms_max)
         finally:
             draining.set()
-            coordinator.stop()
+            engines.groups.stop()
+            engines.transactions.stop()
         await server.drain()
 
 
-def _coordinator(
+@dataclass(frozen=True, slots=True)
+class _Engines:
+    groups: Coordinator
+    transactions: Transactions
+
+
+def _engines(
     config: CoordinatorConfig,
     client: ControllerClient,
     connections: BrokerConnections,
     measures: OtelMeasures,
     clock: Clock,
     tasks: TaskRunner,
-) -> Coordinator:
-    """The engine with its loops, all but the one that brings it shards."""
+) -> _Engines:
+    """The engines with their loops, all but those that bring them shards."""
     cluster = ControllerCluster(client)
     logs = GrpcShardLogs(cluster, connections, clock)
     around = Surroundings(
@@ -106,35 +124,45 @@ def _coordinator(
         settings=config.groups(),
         append_timeout_ms=config.coordinator_append_timeout_ms,
     )
-    coordinator = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
-    watch = LagWatch(
-        coordinator,
+    groups = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
+    lag = LagWatch(
+        groups,
         GrpcLogEnds(cluster, connections),
         clock,
         interval_ms=config.group_lag_interval_ms,
         partitions_max=config.group_lag_partitions_max,
     )
-    measures.publish(_readings(watch))
+    spares = SpareProducerIds(BrokerProducerIds(cluster, connections), clock)
+    driver = MarkerDriver(GrpcMarkers(connections), cluster, cluster, clock, tasks)
+    transactions = Transactions(
+        NodeId(config.node_id), TransactionSurroundings(around, config.transactions(), spares, driver)
+    )
+    watch = TransactionWatch(transactions, driver, clock, prepared_ms_max=config.transaction_prepared_max_ms)
+    measures.publish({**_readings(lag), **_transaction_readings(watch)})
     tasks.start(logs.follow(), name="connections")
-    tasks.start(watch.run(), name="lag")
-    return coordinator
+    tasks.start(lag.run(), name="lag")
+    tasks.start(spares.fill(), name="producer-ids")
+    tasks.start(driver.follow(), name="markers")
+    tasks.start(watch.run(), name="transactions-watch")
+    return _Engines(groups, transactions)
 
 
 async def _join(
-    coordinator: Coordinator, client: ControllerClient, node: Node, server: GrpcService, config: CoordinatorConfig
+    engines: _Engines, client: ControllerClient, node: Node, server: GrpcService, config: CoordinatorConfig
 ) -> None:
     """Register, then follow the image: shards come with it."""
     registered = await client.register(Registration(node))
-    coordinator.who = replace(coordinator.who, cluster_id=registered.cluster_id)
+    engines.groups.who = replace(engines.groups.who, cluster_id=registered.cluster_id)
     async for image in client.images():
         if image.revision >= registered.revision:
             break
     await server.set_serving(True)
-    await server.set_serving(True, SERVICE)
+    for name in SERVICES:
+        await server.set_serving(True, name)
     announce_ready(
         Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=node.metrics), config.server.ready_file
     )
-    await coordinator.follow()
+    await asyncio.gather(engines.groups.follow(), engines.transactions.follow())
 
 
 async def _leave(client: ControllerClient, timeout_ms: float) -> None:
@@ -171,4 +199,20 @@ def _readings(watch: LagWatch) -> Mapping[str, Reading]:
             for lag in watch.census.lags
         ],
         "groups_without_lag": lambda: [(watch.census.groups_left_out, {})],
+    }
+
+
+def _transaction_readings(watch: TransactionWatch) -> Mapping[str, Reading]:
+    def by_state() -> Iterable[tuple[float, Mapping[str, str]]]:
+        census = watch.census
+        counts = {"open": census.open, "prepared": census.prepared, "ending": census.ending}
+        return [(count, {"state": state}) for state, count in counts.items()]
+
+    return {
+        "transactions": by_state,
+        "transactions_waiting": lambda: [(watch.census.waiting, {})],
+        "transaction_oldest_open_age": lambda: [(watch.census.oldest_open_ms / 1_000, {})],
+        "transaction_oldest_prepared_age": lambda: [(watch.census.oldest_prepared_ms / 1_000, {})],
+        "transactions_prepared_overdue": lambda: [(watch.census.overdue, {})],
+        "transactions_without_markers": lambda: [(watch.census.without_markers, {})],
     }

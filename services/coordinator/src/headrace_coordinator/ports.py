@@ -214,3 +214,11 @@ class Measures(Protocol):
     def lost(self) -> None:
         """A shard was given up because another writer has it."""
         ...
+
+    def decided(self, ms: float) -> None:
+        """One EndTxn, DecidePrepared or CommitUnit call was answered."""
+        ...
+
+    def ended(self, commit: bool, cause: str, ms: float) -> None:
+        """A transaction is over; ``ms`` from its verdict to its last marker."""
+        ...

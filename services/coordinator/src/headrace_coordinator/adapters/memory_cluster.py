@@ -133,3 +133,13 @@ class MemoryMeasures:
     def lost(self) -> None:
         """See ``Measures``."""
         self._count("lost")
+
+    def decided(self, ms: float) -> None:
+        """See ``Measures``."""
+        del ms
+        self._count("decided")
+
+    def ended(self, commit: bool, cause: str, ms: float) -> None:
+        """See ``Measures``."""
+        del ms
+        self._count(f"{'commit' if commit else 'abort'} {cause}")

@@ -18,6 +18,12 @@ GAUGES: Final[Mapping[str, str]] = {
     "groups": "Groups of the shards served here, by state",
     "members": "Members of all groups served here",
     "group_lag": "Records between a group's committed offset and the end of the log",
+    "transactions": "Transactions of the shards served here that are open, prepared or ending, by state",
+    "transactions_waiting": "Requests that wait for the end of the transaction before theirs",
+    "transaction_oldest_open_age": "Age of the oldest open transaction, in seconds",
+    "transaction_oldest_prepared_age": "Age of the oldest prepared transaction, in seconds",
+    "transactions_prepared_overdue": "Transactions that are prepared for longer than transaction.prepared.max.ms",
+    "transactions_without_markers": "Decided transactions whose end is not in all their partitions yet",
     "groups_without_lag": "Groups whose lag is not measured, because there are more partitions than group.lag allows",
 }
 
@@ -35,6 +41,10 @@ class OtelMeasures:
         self._rebalances = self._counter("rebalances", "New generations of groups of the classic protocol")
         self._assignments = self._counter("assignments", "Assignments sent to members of the server-side protocol")
         self._lost = self._counter("shards_lost", "Shards given up because another coordinator writes them")
+
+        self._decide_ms = self._histogram("end_latency", "Time that an EndTxn, DecidePrepared or CommitUnit call took")
+        self._ending_ms = self._histogram("ending_time", "Time from a transaction's verdict to its last marker")
+        self._ended = self._counter("transactions_ended", "Transactions that are over, by verdict and cause")
 
     def appended(self, records: int, ms: float) -> None:
         """See ``Measures``."""
@@ -61,6 +71,15 @@ class OtelMeasures:
     def lost(self) -> None:
         """See ``Measures``."""
         self._lost.add(1)
+
+    def decided(self, ms: float) -> None:
+        """See ``Measures``."""
+        self._decide_ms.record(ms)
+
+    def ended(self, commit: bool, cause: str, ms: float) -> None:
+        """See ``Measures``."""
+        self._ended.add(1, {"verdict": "commit" if commit else "abort", "cause": cause})
+        self._ending_ms.record(ms)
 
     def publish(self, readings: Mapping[str, Reading]) -> None:
         """Register all gauges; ``readings`` has one for each name of ``GAUGES``."""

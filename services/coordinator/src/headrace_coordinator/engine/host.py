@@ -105,8 +105,8 @@ class Host(ABC, Generic[C, E, V]):
         self._around = around
         self._core = self._new_core()
         self._outbox = self._new_outbox()
-        self._inbox: deque[Callable[[], E] | E] = deque()
-        """Events, or what makes one when its turn has come."""
+        self._inbox: deque[Callable[[], E | None] | E] = deque()
+        """Events, or what makes one (or none) when its turn has come."""
         self._filled = asyncio.Event()
         self._append_wanted = asyncio.Event()
         self._asked: set[asyncio.Future[Any]] = set()
@@ -149,8 +149,24 @@ class Host(ABC, Generic[C, E, V]):
         """``core`` after its replay; beside the event loop, for what takes long."""
         return core
 
+    def _taken(self, event: E, effects: Sequence[Any]) -> Sequence[Any]:
+        """See to those effects that need not wait; the others are returned."""
+        del event
+        return effects
+
+    def _urgent(self, effects: Sequence[Any]) -> bool:
+        """Whether somebody waits for these effects: else their records may gather for a while."""
+        del effects
+        return True
+
     def _handled(self, event: E) -> None:
         """An event was handled."""
+
+    def _appending(self) -> None:
+        """What has gathered is about to be appended."""
+
+    def _appended(self) -> None:
+        """It is committed; nobody has been told yet."""
 
     # --- called by the coordinator ----------------------------------------------------------------------------
 
@@ -181,16 +197,19 @@ class Host(ABC, Generic[C, E, V]):
         if len(self._inbox) >= INBOX_MAX or self._outbox.held + self._outbox.rows >= HELD_MAX:
             raise Overloaded(f"too much waits for the log of shard {self.number}; try again in a second")
 
-    def _take_in(self, event: Callable[[], E] | E) -> None:
+    def _take_in(self, event: Callable[[], E | None] | E) -> None:
         self._inbox.append(event)
         self._filled.set()
 
-    async def _answer_to(self, make: Callable[[object], E], gave_up: Callable[[object], HeadraceError]) -> Any:
+    async def _answer_to(
+        self, make: Callable[[object], Callable[[], E | None] | E], gave_up: Callable[[object], HeadraceError]
+    ) -> Any:
         """
         The answer to the event that ``make`` makes of a reference.
 
         Args:
-            gave_up: called when it did not come within ``append_timeout_ms``, for the error to raise.
+            gave_up: called when it did not come within ``append_timeout_ms``, for the error to raise, and when the
+                caller is cancelled.
         """
         self.check_serving()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -201,6 +220,9 @@ class Host(ABC, Generic[C, E, V]):
                 return await future
         except TimeoutError:
             raise gave_up(future) from None
+        except asyncio.CancelledError:
+            gave_up(future)
+            raise
         finally:
             self._asked.discard(future)
 
@@ -289,7 +311,9 @@ class Host(ABC, Generic[C, E, V]):
             while self._inbox:
                 for _ in range(min(len(self._inbox), EVENTS_PER_TURN)):
                     event = self._inbox.popleft()
-                    self._handle(event() if callable(event) else event)
+                    made = event() if callable(event) else event
+                    if made is not None:
+                        self._handle(made)
                 self._schedule()
                 await self._around.clock.sleep_ms(0)
             self._filled.clear()
@@ -300,9 +324,11 @@ class Host(ABC, Generic[C, E, V]):
         clock = self._around.clock
         while True:
             while self._outbox.append_wanted:
+                self._appending()
                 rows = self._outbox.begin()
                 began = clock.monotonic_ms()
                 await shard_log.append(rows)
+                self._appended()
                 self._proved_until_ms = began + PROVED_MS
                 self._around.measures.appended(len(rows), clock.monotonic_ms() - began)
                 self._outbox.done()
@@ -325,9 +351,9 @@ class Host(ABC, Generic[C, E, V]):
     # --- events -----------------------------------------------------------------------------------------------
 
     def _handle(self, event: E) -> None:
-        effects = self._core.handle(event)
+        effects = self._taken(event, self._core.handle(event))
         self._outbox.take(effects, proof=not self._surely_ours() or self._needs_proof(event, effects))
-        if self._outbox.append_wanted:
+        if self._outbox.append_wanted and self._urgent(effects):
             self._append_wanted.set()
         self._handled(event)
 

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.values import Moment
+from headrace_coordinator.engine.marker_driver import MarkerDriver
+from headrace_coordinator.engine.producer_ids import SpareProducerIds
 from headrace_coordinator.ports import Cluster, Measures, Patterns, ShardLogs
 
 
@@ -28,3 +31,13 @@ class Surroundings:
     def moment(self) -> Moment:
         """Now."""
         return Moment(self.clock.monotonic_ms(), self.clock.now_ms())
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSurroundings:
+    """What hosts of transactions share beyond that."""
+
+    shared: Surroundings
+    settings: TransactionSettings
+    spares: SpareProducerIds
+    driver: MarkerDriver
