@@ -12,9 +12,11 @@ from headrace_coordinator.core.effects import (
     ClassicStanding,
     CloseStream,
     ConsumerStanding,
+    EnrolShard,
     GroupDescription,
     JoinAnswer,
     LeaveAnswer,
+    MarkerOutcomes,
     Message,
     OffsetOutcomes,
     OffsetsFound,
@@ -34,11 +36,15 @@ from headrace_coordinator.core.events import (
     GroupDeletionAsked,
     Left,
     Loaded,
+    Marker,
+    MarkersAsked,
     OffsetsAsked,
     OffsetsDeletionAsked,
     OffsetToCommit,
+    ShardEnrolled,
     StreamBroke,
     TopicsChanged,
+    TxnCommitAsked,
     Woken,
 )
 from headrace_coordinator.core.settings import GroupSettings
@@ -84,6 +90,8 @@ class World:
         self.inbox: dict[int, list[Message]] = defaultdict(list)
         self.closed: list[int] = []
         self.answers: dict[object, object] = {}
+        self.enrolments: list[EnrolShard] = []
+        """Questions to coordinators of transactions that nobody has answered yet."""
         self.refs = 0
         self.matches: dict[str, frozenset[str]] = {}
         self.shard = self.loaded()
@@ -106,6 +114,7 @@ class World:
         """Another coordinator takes the shard over; all streams are gone."""
         self.now_ms += 50_000_000  # its clock has nothing to do with the old one's
         self.inbox.clear()
+        self.enrolments.clear()
         self.loaded()
 
     def tell(self, event: Event) -> None:
@@ -131,6 +140,8 @@ class World:
                 case Answer(ref=ref, result=result):
                     assert ref not in self.answers
                     self.answers[ref] = result
+                case EnrolShard():
+                    self.enrolments.append(effect)
 
     def sleep(self, ms: float) -> None:
         """Let time pass; the shard is woken when it asks for it."""
@@ -315,6 +326,67 @@ class World:
         assert isinstance(result, OffsetOutcomes), result
         (outcome,) = result.outcomes
         return ErrorCode.NONE if outcome.error is None else outcome.error.code
+
+    def txn_commit(
+        self,
+        offset: int,
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        producer: int = 7,
+        epoch: int = 0,
+        tid: str = "tid",
+        instance: str | None = None,
+        topic: str = "t",
+        partition: int = 0,
+        metadata: str = "",
+        group: str = G,
+    ) -> int:
+        """Ask; the answer may come later, under the reference that is returned."""
+        entry = OffsetToCommit(topic, partition, offset, 3, metadata)
+        ref = self.ref()
+        self.tell(TxnCommitAsked(group, ref, self.at, member_id, instance, generation, (entry,), tid, producer, epoch))
+        return ref
+
+    def enrol(self, error: HeadraceError | None = None) -> EnrolShard:
+        """The coordinator of the transaction answers the oldest question."""
+        asked = self.enrolments.pop(0)
+        self.tell(ShardEnrolled(asked.number, self.at, error))
+        return asked
+
+    def outcome(self, ref: int) -> ErrorCode | None:
+        """What became of a commit of one partition; None: it is not answered."""
+        if ref not in self.answers:
+            return None
+        result = self.answers[ref]
+        assert isinstance(result, OffsetOutcomes), result
+        (outcome,) = result.outcomes
+        return ErrorCode.NONE if outcome.error is None else outcome.error.code
+
+    def pend(self, offset: int, **said: object) -> None:
+        """A position of a transaction that is taken, with its enrolment if it is the first."""
+        ref = self.txn_commit(offset, **said)  # type: ignore[arg-type]  # fields
+        if self.outcome(ref) is None:
+            self.enrol()
+        assert self.outcome(ref) is ErrorCode.NONE, self.answers[ref]
+
+    def mark(self, *, commit: bool, producer: int = 7, epoch: int = 1) -> ErrorCode:
+        """A transaction has ended."""
+        result = self.ask(MarkersAsked(self.ref(), self.at, (Marker(producer, epoch, commit),)))
+        assert isinstance(result, MarkerOutcomes), result
+        (error,) = result.outcomes
+        return ErrorCode.NONE if error is None else error.code
+
+    def stable_offset(self, topic: str = "t", partition: int = 0, group: str = G) -> int | ErrorCode | None:
+        """What a reader that requires stable offsets is told."""
+        asked = OffsetsAsked(group, self.ref(), self.at, partitions=((topic, (partition,)),), require_stable=True)
+        result = self.ask(asked)
+        assert isinstance(result, OffsetsFound), result
+        (found,) = result.offsets
+        if found.error is not None:
+            assert found.committed is None
+            return found.error.code
+        return None if found.committed is None else found.committed.offset
 
     def committed(self, topic: str = "t", partition: int = 0, group: str = G) -> int | None:
         result = self.ask(OffsetsAsked(group, self.ref(), self.at, partitions=((topic, (partition,)),)))
