@@ -58,12 +58,36 @@ def test_no_two_interfaces_share_a_port() -> None:
 
 
 def test_settings_go_where_they_are_read() -> None:
-    controllers, brokers, dynamic = split_settings(
-        {"broker.session.timeout.ms": "4000", "num.partitions": "3", "tail.cache.bytes": "0", "queue_bytes": "1048576"}
+    split = split_settings(
+        {
+            "broker.session.timeout.ms": "4000",
+            "num.partitions": "3",
+            "transaction.state.log.num.partitions": "4",
+            "tail.cache.bytes": "0",
+            "queue_bytes": "1048576",
+            "group.rejoin.grace.ms": "500",
+            "transactional_id_expiration_ms": "5000",
+            "transaction.max.timeout.ms": "2000",
+            "transaction.notice.ms": "100",
+        }
     )
-    assert controllers == ["--session-timeout-ms", "4000"]
-    assert brokers == ["--queue-bytes", "1048576", "--tail-cache-bytes", "0"]
-    assert dynamic == {"num.partitions": "3"}
+    assert split.controllers == ["--session-timeout-ms", "4000"]
+    assert split.brokers == ["--queue-bytes", "1048576", "--tail-cache-bytes", "0"]
+    assert split.coordinators == [
+        *("--group-rejoin-grace-ms", "500"),
+        *("--transaction-max-timeout-ms", "2000"),
+        *("--transactional-id-expiration-ms", "5000"),
+    ]
+    assert split.admins == ["--transaction-max-timeout-ms", "2000", "--transaction-notice-ms", "100"]
+    assert split.dynamic == {"num.partitions": "3", "transaction.state.log.num.partitions": "4"}
+
+
+def test_coordinators_and_the_admin_service_get_their_settings() -> None:
+    argv = planned(ClusterOptions(settings={"transaction.max.timeout.ms": "2000", "unit.prepared.timeout.ms": "9"}))
+    assert "--transaction-max-timeout-ms 2000 --unit-prepared-timeout-ms 9" in argv["coordinator-1"]
+    assert "--transaction-max-timeout-ms 2000" in argv["admin-1"]
+    assert "unit-prepared" not in argv["admin-1"]
+    assert "transaction" not in argv["broker-1"]
 
 
 def test_brokers_are_told_their_racks() -> None:

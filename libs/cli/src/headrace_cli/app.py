@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from headrace_cli.commands import bench, broker, cluster, consume, debug, demo, group, local, partition, produce, topic
+from headrace_cli.commands import (
+    bench,
+    broker,
+    cluster,
+    consume,
+    debug,
+    demo,
+    group,
+    local,
+    partition,
+    produce,
+    topic,
+    txn,
+)
 
 app = typer.Typer(
     name="headrace",
@@ -24,6 +37,7 @@ for module in (local, demo, produce, consume):
 GROUPS = {
     "topic": topic,
     "group": group,
+    "txn": txn,
     "partition": partition,
     "cluster": cluster,
     "broker": broker,

@@ -89,6 +89,13 @@ _HINTS = {
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read it: `headrace group describe GROUP` shows them.",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "Is a coordinator running? `headrace status` shows the local ones; try again.",
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator has just taken it over; try again in a moment.",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "`headrace txn list` shows the transactional ids there are.",
+    ErrorCode.INVALID_TXN_STATE: "`headrace txn describe ID` shows how it is.",
+    ErrorCode.TXN_VERDICT_UNKNOWN: "Was it decided long ago? Look at the data; `headrace txn prepared` shows what is "
+    "still to be decided.",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "Its end is being written; try again in a moment.",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "It has moved on meanwhile: `headrace txn list` shows how it is now.",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "It has moved on meanwhile: `headrace txn list` shows how it is now.",
     ErrorCode.UNKNOWN_SERVER_ERROR: "Run it again with --debug and look into the services' logs.",
 }
 
@@ -108,6 +115,8 @@ def exit_code_of(error: HeadraceError) -> ExitCode:
         return ExitCode.UNREACHABLE
     if error.code is ErrorCode.REQUEST_TIMED_OUT:
         return ExitCode.TIMED_OUT
+    if error.code is ErrorCode.INVALID_TXN_STATE:
+        return ExitCode.FAILED  # the words were right, and it is not so now
     return _BY_KIND.get(error.kind, ExitCode.FAILED)
 
 

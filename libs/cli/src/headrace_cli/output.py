@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -141,6 +142,13 @@ def bytes_for_people(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError("the last unit takes everything")
+
+
+def moment_for_people(ms: int | None) -> str | None:
+    """A moment in ms since 1970 → ``2026-11-21T10:00:00Z``."""
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def counted(number: int, what: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import bytes_for_people
+from headrace_cli.output import bytes_for_people, moment_for_people
 
 if TYPE_CHECKING:
     from headrace_cli.admin_calls import AdminCalls
@@ -54,9 +54,36 @@ def status_row(answer: admin_pb2.DescribeStatusResponse) -> Row:
         "coordinators": answer.coordinators,
         "group_shards": answer.shards,
         "unowned_group_shards": answer.unowned_shards,
+        "transaction_shards": answer.transaction_shards,
+        "unowned_transaction_shards": answer.unowned_transaction_shards,
         "brokers": [_broker(b) for b in answer.brokers],
     }
-    return row | {"troubled": [_partition(t.topic, t.partition) | {"min_isr": t.min_isr} for t in answer.troubled]}
+    return row | {
+        "troubled": [_partition(t.topic, t.partition) | {"min_isr": t.min_isr} for t in answer.troubled],
+        "holding_back": [_holding_back(t) for t in answer.holding_back],
+        "prepared_overdue": [
+            {
+                "transactional_id": p.transactional_id,
+                "producer_id": p.producer_id,
+                "prepared_at": moment_for_people(p.prepared_at_ms),
+            }
+            for p in answer.prepared_overdue
+        ],
+    }
+
+
+def _holding_back(t: admin_pb2.OpenTransaction) -> Row:
+    from headrace_proto.v1 import admin_pb2
+
+    return {
+        "partition": f"{t.topic}-{t.partition}",
+        "transactional_id": t.transactional_id if t.HasField("transactional_id") else None,
+        "producer_id": t.producer_id,
+        "standing": admin_pb2.TxnStanding.Name(t.standing).removeprefix("TXN_").lower(),
+        "open_since": moment_for_people(t.open_since_ms),
+        "first_offset": t.first_offset,
+        "held_back": t.held_back,
+    }
 
 
 def _broker(b: admin_pb2.BrokerStatus) -> Row:

@@ -1,5 +1,6 @@
 """
-``headrace.AdminClient``: topics, settings, brokers, logs and consumer groups, from a thread that may block.
+``headrace.AdminClient``: topics, settings, brokers, logs, consumer groups and transactions, from a thread that may
+block.
 
 Each call runs on the process's loop thread by ``headrace.aio.AdminClient``, which tells what it does and raises.
 """
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace import _runtime
 from headrace._group_admin import GroupAdmin
+from headrace._transaction_admin import TransactionAdmin
 from headrace.admin_types import (
     BrokerInfo,
     BrokerLogs,
@@ -37,7 +39,7 @@ CLOSE_TIMEOUT_S = 10.0
 __all__ = ["HIGH_WATERMARK", "AdminClient", "NewTopic"]
 
 
-class AdminClient(GroupAdmin):
+class AdminClient(GroupAdmin, TransactionAdmin):
     """
     Administration of one cluster. Any thread may call it. Ctrl+C ends a wait; what was asked for may still happen.
 
@@ -106,6 +108,7 @@ class AdminClient(GroupAdmin):
         **settings: Any,
     ) -> None:
         self._client: AsyncAdminClient = AsyncAdminClient(bootstrap_servers, _transport=_transport, **settings)
+        self._transactions = self._client
         self._loop = _runtime.loop_thread()
         self._abandoned = False
         _runtime.enroll(self)

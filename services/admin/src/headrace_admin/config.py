@@ -56,7 +56,7 @@ class TransactionLimits:
 
     @property
     def hanging_after_ms(self) -> int:
-        """After so long without a write no producer can still be in a transaction that coordinators do not know."""
+        """Open for so long a transaction has been ended by its coordinator, or has none."""
         return self.transaction_max_timeout_ms + self.transaction_hanging_margin_ms
 
 

@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,14 @@ from headrace_cli.session import Session
 
 if TYPE_CHECKING:
     from headrace import Consumer, Record, TopicPartition
+
+
+class Isolation(StrEnum):
+    """What is read of transactions."""
+
+    UNCOMMITTED = "read_uncommitted"
+    COMMITTED = "read_committed"
+
 
 _RESETS = {"beginning": "earliest", "end": "latest"}
 POLL_MS = 500
@@ -50,6 +59,12 @@ def consume(
         str | None,
         typer.Option("--group", "-g", help="As a member of this group: goes on where it was, commits what was printed"),
     ] = None,
+    isolation: Annotated[
+        Isolation,
+        typer.Option(
+            "--isolation-level", help="read_committed: nothing of transactions that are undecided or were aborted"
+        ),
+    ] = Isolation.UNCOMMITTED,
 ) -> None:
     """Print the records of a topic, from now on unless told otherwise; Ctrl+C ends it."""
     from headrace_cli.commands.lines import renderer

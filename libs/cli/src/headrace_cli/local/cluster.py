@@ -312,7 +312,7 @@ class LocalCluster:
 
     def _apply_settings(self) -> None:
         """Settings that the cluster keeps itself; without any the SDK is not even loaded."""
-        _, _, dynamic = split_settings(self.options.settings)
+        dynamic = split_settings(self.options.settings).dynamic
         if dynamic:
             from headrace import AdminClient
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
@@ -22,6 +22,19 @@ FIXED_IN_CONTROLLER: Final = {
     "broker.heartbeat.interval.ms": "--heartbeat-interval-ms",
     "broker.session.timeout.ms": "--session-timeout-ms",
 }
+
+COORDINATOR_PREFIXES: Final = (
+    "coordinator.",
+    "group.",
+    "offset.metadata.",
+    "offsets.retention.",
+    "transaction.",
+    "transactional.",
+    "unit.",
+)
+"""What coordinators read, by the beginning of its name."""
+ONLY_ADMIN: Final = frozenset({"transaction.notice.ms", "transaction.hanging.margin.ms"})
+JUDGED_BY_ADMIN: Final = ONLY_ADMIN | {"transaction.max.timeout.ms", "transaction.prepared.max.ms"}
 
 # Processes of an earlier stage are asked to stop first: coordinators write to brokers until they have given up their
 # shards, brokers hand over through the controller, which needs etcd.
@@ -128,23 +141,39 @@ def slots(options: ClusterOptions) -> list[str]:
     return [*names, "admin-1", "admin-1.http", "admin-1.metrics"]
 
 
-def split_settings(settings: Mapping[str, str]) -> tuple[list[str], list[str], dict[str, str]]:
+class SplitSettings(NamedTuple):
+    """Which process reads what: arguments by role, and what the cluster keeps itself and is set once it serves."""
+
+    controllers: list[str]
+    brokers: list[str]
+    coordinators: list[str]
+    admins: list[str]
+    dynamic: dict[str, str]
+    """Under Kafka's names."""
+
+
+def split_settings(settings: Mapping[str, str]) -> SplitSettings:
     """
-    Where each broker setting goes: controllers' arguments, brokers' arguments, and those under Kafka's names that
-    the cluster keeps itself and that are set once it serves. Other names are arguments of the broker process
-    (``tail.cache.bytes`` is ``--tail-cache-bytes``), which refuses what it does not know.
+    Where each setting goes: those of the cluster under Kafka's names, those of groups and transactions to coordinators
+    (and to the admin service what it judges transactions by), all others to brokers. Names become arguments of the
+    process (``tail.cache.bytes`` is ``--tail-cache-bytes``), which refuses what it does not know.
     """
-    controllers: list[str] = []
-    brokers: list[str] = []
-    dynamic: dict[str, str] = {}
+    split = SplitSettings([], [], [], [], {})
     for name, value in sorted(settings.items()):
+        argument = [f"--{name.replace('.', '-').replace('_', '-')}", value]
+        dotted = name.replace("_", ".")
         if name in FIXED_IN_CONTROLLER:
-            controllers += [FIXED_IN_CONTROLLER[name], value]
+            split.controllers.extend((FIXED_IN_CONTROLLER[name], value))
         elif name in BROKER_SETTINGS:
-            dynamic[name] = value
+            split.dynamic[name] = value
+        elif dotted in JUDGED_BY_ADMIN or dotted.startswith(COORDINATOR_PREFIXES):
+            if dotted not in ONLY_ADMIN:
+                split.coordinators.extend(argument)
+            if dotted in JUDGED_BY_ADMIN:
+                split.admins.extend(argument)
         else:
-            brokers += [f"--{name.replace('.', '-').replace('_', '-')}", value]
-    return controllers, brokers, dynamic
+            split.brokers.extend(argument)
+    return split
 
 
 def plan(
@@ -152,7 +181,7 @@ def plan(
 ) -> list[ProcessPlan]:
     """All processes in the order in which they start: etcd first, because everything waits for it."""
     address = {slot: f"{options.hosts.get(slot.partition('.')[0], HOST)}:{port}" for slot, port in ports.items()}
-    controller_flags, broker_flags, _ = split_settings(options.settings)
+    flags = split_settings(options.settings)
     etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
     controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
 
@@ -168,16 +197,16 @@ def plan(
     processes = [_etcd(name, etcd_names, address, data_dir, etcd) for name in etcd_names]
     etcds = ",".join(address[name] for name in etcd_names)
     processes += [
-        service("controller", n, "--etcd", etcds, *controller_flags) for n in range(1, options.controllers + 1)
+        service("controller", n, "--etcd", etcds, *flags.controllers) for n in range(1, options.controllers + 1)
     ]
     for n in range(1, options.brokers + 1):
         own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
         rack = ("--rack", options.racks[n - 1]) if options.racks else ()
-        processes.append(service("broker", n, *own, *rack, *broker_flags))
+        processes.append(service("broker", n, *own, *rack, *flags.brokers))
     for n in range(1, options.coordinators + 1):
-        processes.append(service("coordinator", n, "--controllers", controllers))
+        processes.append(service("coordinator", n, "--controllers", controllers, *flags.coordinators))
     http = ("--http-listen", address["admin-1.http"])
-    processes.append(service("admin", 1, "--controllers", controllers, *http))
+    processes.append(service("admin", 1, "--controllers", controllers, *http, *flags.admins))
     return processes
 
 

@@ -1489,7 +1489,7 @@ class OpenTransaction(_message.Message):
     held_back: _builtins.int
     """Records from there to the high watermark, of all producers."""
     open_since_ms: _builtins.int
-    """Since when, as far as it is known, and when it last wrote here; ms since the epoch."""
+    """Since when, here or at its coordinator where that is earlier, and when it last wrote here; ms since the epoch."""
     last_write_ms: _builtins.int
     standing: Global___TxnStanding.ValueType
     transactional_id: _builtins.str

@@ -1,5 +1,6 @@
 """
-``headrace.aio.AdminClient``: topics, settings, brokers, logs and consumer groups, through the cluster's admin service.
+``headrace.aio.AdminClient``: topics, settings, brokers, logs, consumer groups and transactions, through the cluster's
+admin service.
 
 It finds the service through any broker's metadata and holds no state of the cluster. The sync twin is
 ``headrace.admin``.
@@ -28,6 +29,7 @@ from headrace.admin_types import (
 )
 from headrace.aio._group_admin import GroupAdmin
 from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
+from headrace.aio._transaction_admin import TransactionAdmin
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -68,7 +70,7 @@ class AdminSettings(ClientSettings):
     """How long a call may take, repetitions included, in ms."""
 
 
-class AdminClient(GroupAdmin):
+class AdminClient(GroupAdmin, TransactionAdmin):
     """
     Administration of one cluster.
 

@@ -25,15 +25,16 @@ class MemoryProducers:
         """So many answers to markers are lost from now on, after they were written."""
 
     def write(
-        self, topic: str, partition: int, producer_id: int, epoch: int = 0, *, first_offset: int, written_ms: int
+        self, topic: str, partition: int, producer_id: int, epoch: int = 0, *, first_offset: int, since_ms: int
     ) -> None:
         """A producer has a transaction open."""
         state = pb.ProducerState(
             producer_id=producer_id,
             producer_epoch=epoch,
             last_sequence=0,
-            last_timestamp_ms=written_ms,
+            last_timestamp_ms=since_ms,
             transaction_start=first_offset,
+            transaction_since_ms=since_ms,
         )
         self._producers.setdefault(self._id(topic, partition), {})[producer_id] = state
 

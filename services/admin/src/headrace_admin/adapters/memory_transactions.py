@@ -70,7 +70,7 @@ class MemoryTransactions:
         )
         for (topic, n), i in zip(named, ids, strict=True):
             end = self._cluster.ends.get(i, 0)
-            self._cluster.write(topic, n, producer_id, epoch, first_offset=end, written_ms=started)
+            self._cluster.write(topic, n, producer_id, epoch, first_offset=end, since_ms=started)
             self._cluster.ends[i] = end + 1
 
     def prepare(self, transactional_id: str, *, prepared_ms: int | None = None) -> pb.PreparedToken:

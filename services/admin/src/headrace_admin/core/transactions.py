@@ -43,7 +43,7 @@ class Standing(Enum):
     HANGING = "hanging"
     """Nobody will end it."""
     YOUNG = "young"
-    """No coordinator knows it, and it wrote a moment ago: it may be beginning or ending just now."""
+    """No coordinator knows it, and it began a moment ago: it may be beginning or ending just now."""
     UNKNOWN = "unknown"
     """A coordinator that might know it could not be asked."""
 
@@ -56,8 +56,10 @@ class Found:
     producer_id: int
     producer_epoch: int
     first_offset: int
+    since_ms: int
+    """When it first wrote in this transaction, by the leader's clock."""
     written_ms: int
-    """When it last wrote, by the leader's clock."""
+    """When it last wrote."""
     high_watermark: int
 
 
@@ -84,7 +86,7 @@ class OpenTransaction:
     held_back: int
     """Records from its first on, of all producers, up to the high watermark."""
     since_ms: int
-    """Since when it is open, as far as it is known: the last write where no coordinator knows more."""
+    """Since when it is open: here, or at its coordinator where that is earlier."""
     written_ms: int
     standing: Standing
     owner: Owner | None = None
@@ -100,7 +102,7 @@ def judge(found: Found, owner: Owner | None, *, whole: bool, now_ms: int, timeou
         whole: every coordinator was asked and has answered.
         timeout_ms: no transaction is open for longer without a coordinator's knowing.
     """
-    since_ms = found.written_ms
+    since_ms = found.since_ms
     if owner is not None and owner.state in LIVE and owner.started_at_ms is not None:
         since_ms = min(since_ms, owner.started_at_ms)
     return OpenTransaction(
@@ -117,8 +119,8 @@ def judge(found: Found, owner: Owner | None, *, whole: bool, now_ms: int, timeou
 
 
 def is_old(found: Found, now_ms: int, timeout_ms: int) -> bool:
-    """Whether it has not written for longer than any transaction may take."""
-    return now_ms - found.written_ms >= timeout_ms
+    """Whether it is open for longer than any transaction may be."""
+    return now_ms - found.since_ms >= timeout_ms
 
 
 def _standing(found: Found, owner: Owner | None, *, whole: bool, old: bool) -> Standing:

@@ -245,6 +245,7 @@ def _found(partition: TopicPartition, said: broker_pb2.PartitionProducers, p: br
         producer_id=p.producer_id,
         producer_epoch=p.producer_epoch,
         first_offset=p.transaction_start,
+        since_ms=p.transaction_since_ms if p.HasField("transaction_since_ms") else p.last_timestamp_ms,
         written_ms=p.last_timestamp_ms,
         high_watermark=said.high_watermark,
     )
@@ -290,7 +291,7 @@ def _chosen(partition: TopicPartition, producer_id: int | None, judged: Sequence
         return of_it[0]
     hanging = [t for t in judged if t.standing in {Standing.HANGING, Standing.UNKNOWN}]
     if not hanging:
-        raise NotFound(f"nothing hangs in {partition}; what is open there has a coordinator, or wrote a moment ago")
+        raise NotFound(f"nothing hangs in {partition}; what is open there has a coordinator, or began a moment ago")
     if len(hanging) > 1:
         ids = ", ".join(str(t.producer_id) for t in hanging[:5])
         raise Rejected(f"{len(hanging)} producers hang in {partition}; name one of them: {ids}")
@@ -314,8 +315,8 @@ def _check_may_end(one: OpenTransaction, unanswered: Collection[Unanswered], *, 
         )
     if one.standing is Standing.YOUNG:
         raise InvalidTxnState(
-            f"producer {one.producer_id} wrote to {one.partition} less than {patience_ms / 1_000:g} s ago, so it may "
-            "be beginning or ending just now; wait, or force it"
+            f"producer {one.producer_id} began in {one.partition} less than {patience_ms / 1_000:g} s ago, so it "
+            "may be beginning or ending just now; wait, or force it"
         )
 
 

@@ -61,7 +61,7 @@ class AbortHanging(Request):
     validate_only: bool = Field(False, description="Tell what would be ended, and do nothing.")
     force: bool = Field(
         False,
-        description="Also what wrote a moment ago, or what a coordinator that does not answer might know. Never what a "
+        description="Also what began a moment ago, or what a coordinator that does not answer might know. Never what a "
         "coordinator knows.",
     )
 
@@ -129,11 +129,11 @@ class OpenTransaction(BaseModel):
     producer_epoch: int
     first_offset: int = Field(description="Readers of read_committed do not come past the lowest of a partition.")
     held_back: int = Field(description="Records from there to the high watermark, of all producers.")
-    open_since_ms: int = Field(description="As far as it is known; the last write where no coordinator knows more.")
+    open_since_ms: int = Field(description="In this partition, or at its coordinator where that is earlier.")
     last_write_ms: int
     standing: Literal["coordinated", "hanging", "young", "unknown"] = Field(
         description="coordinated: a coordinator knows it. hanging: nobody will end it. young: nobody knows it, and it "
-        "wrote a moment ago. unknown: a coordinator that might know it does not answer."
+        "began a moment ago. unknown: a coordinator that might know it does not answer."
     )
     transactional_id: str | None
     state: State | None = Field(description="Of the transactional id.")
