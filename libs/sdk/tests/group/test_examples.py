@@ -13,7 +13,7 @@ from headrace._transport.memory import MemoryCluster
 from headrace.testing import MemoryBackend
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-RECIPES = Path(__file__).parents[4] / "docs" / "recipes-delivery.md"
+DOCS = Path(__file__).parents[4] / "docs"
 MODULES = ["headrace._group_calls", "headrace.aio._group_calls"]
 
 
@@ -22,6 +22,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBackend]:
     """Every client connects to this."""
     backend = MemoryBackend()
     backend.create_topic("orders", 1)
+    backend.create_topic("invoices", 1)
     backend.create_topic("flights", 2)
     cluster: MemoryCluster = backend.cluster
     monkeypatch.setattr("headrace._transport.grpc.GrpcTransport", lambda *args, **kwargs: cluster.transport())
@@ -35,9 +36,10 @@ def run(example: doctest.DocTest) -> None:
     assert not outcome.failed
 
 
-def test_the_recipes_do_what_they_say(memory: MemoryBackend) -> None:
-    text = RECIPES.read_text()
-    run(doctest.DocTestParser().get_doctest(text, {"bootstrap": "127.0.0.1:1"}, "recipes", str(RECIPES), 0))
+@pytest.mark.parametrize("page", ["recipes-delivery.md", "recipes-exactly-once.md"])
+def test_the_recipes_do_what_they_say(memory: MemoryBackend, tmp_path: Path, page: str) -> None:
+    names = {"bootstrap": "127.0.0.1:1", "path": tmp_path / "rows.db"}
+    run(doctest.DocTestParser().get_doctest((DOCS / page).read_text(), names, "recipes", str(DOCS / page), 0))
 
 
 @pytest.mark.parametrize("module", MODULES)
