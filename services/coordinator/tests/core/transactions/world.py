@@ -68,10 +68,10 @@ class World:
         self.now_ms = now_ms
         self.spare = 100
         self.nonce = 1
-        self.rows: dict[bytes, bytes | None] = {}
+        self.rows = dict(rows)
         self.effects: list[Effect] = []
         self.shard = TransactionShard(3, self.settings)
-        self.shard.replay(rows)
+        self.shard.replay(self.rows.items())
         self.started = self.tell(Loaded(self.at))
 
     @property

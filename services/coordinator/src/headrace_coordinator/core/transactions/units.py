@@ -82,13 +82,12 @@ class Units:
         if isinstance(found, HeadraceError):
             return [Answer(owner.name, event.ref, found)]
         owner.commit(event.sequence, [txn.nonce for txn in found.values()])
-        rows: list[Row] = []
+        rows: list[Row] = [owner_row(owner)]
         after: list[Effect] = []
         for txn in found.values():
             txn.decide(commit=True, cause=EndCause.UNIT, at=event.at, continues=False, unit=event.sequence)
             self._collect(txn, event.at, rows, after)
         self._abort_prepared(owner, event.at, rows, after)
-        rows.insert(0, owner_row(owner))
         answer = Answer(owner.name, event.ref, UnitResult(repeated_sequence=False))
         return [Persist(owner.name, tuple(rows)), answer, *after]
 
