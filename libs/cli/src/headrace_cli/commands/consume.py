@@ -70,14 +70,16 @@ def consume(
     from headrace_cli.commands.lines import renderer
 
     render = renderer(template or ("%s\\n" if session.output is Output.TABLE else "json"), as_base64=base64)
+    settings: dict[str, Any] = {"isolation_level": isolation.value}
     if group is not None:
-        _as_member(session, topic, group, render, _reset(start, partition, exit_at_end), count, exit_at_end)
+        settings |= {"group_id": group, "auto_offset_reset": _reset(start, partition, exit_at_end)}
+        _as_member(session, topic, settings, render, count, exit_at_end)
         return
     now_ms = int(datetime.now(UTC).timestamp() * 1000)
     where = parse_start(start or ("beginning" if exit_at_end else "end"), now_ms)
     out = sys.stdout.buffer
     left = count
-    with session.consumer() as consumer:
+    with session.consumer(**settings) as consumer:
         partitions = _assign(consumer, topic, partition)
         ends = consumer.end_offsets(partitions) if exit_at_end or isinstance(where, Last) else {}
         seek(consumer, partitions, where, ends)
@@ -112,9 +114,8 @@ def _reset(start: str | None, partition: list[int] | None, exit_at_end: bool) ->
 def _as_member(
     session: Session,
     topic: str,
-    group: str,
+    settings: dict[str, Any],
     render: Callable[[Record], bytes],
-    reset: str,
     count: int | None,
     exit_at_end: bool,
 ) -> None:
@@ -123,7 +124,7 @@ def _as_member(
     signal.signal(signal.SIGTERM, _terminated)
     left = count
     ends: dict[TopicPartition, int] = {}
-    with session.consumer(topic, group_id=group, auto_offset_reset=reset, enable_auto_commit=False) as consumer:
+    with session.consumer(topic, enable_auto_commit=False, **settings) as consumer:
         while left is None or left > 0:
             records = consumer.poll(POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
             if records:

@@ -221,6 +221,7 @@ class MemoryGroups:
                 nothing = pb.CommittedOffset(topic=tp.topic, partition=tp.partition, offset=-1, leader_epoch=-1)
                 if tp in unstable:
                     nothing.error = errors_pb2.UNSTABLE_OFFSET_COMMIT
+                    nothing.message = "a transaction that is not decided has a position"
                 answer.offsets.append(nothing if tp in unstable else known.get(tp, nothing))
         return answer
 

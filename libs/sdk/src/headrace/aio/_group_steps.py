@@ -189,7 +189,9 @@ class GroupSteps:
         core.last_poll_ms = now_ms
         self._out.mark()
         group = self.group
-        nothing = not (group.news or group.crash or core.trouble or core.failure or self._answers)
+        nothing = not (
+            group.news or group.crash or core.trouble or core.failure or self._answers or self.transaction.doomed
+        )
         return nothing and core.phase is not Phase.AWAY and not self._auto_is_due(now_ms)
 
     def _auto_is_due(self, now_ms: float) -> bool:
@@ -200,7 +202,7 @@ class GroupSteps:
         Do what is due.
 
         Raises:
-            HeadraceError: what keeps this consumer from being a member.
+            HeadraceError: what keeps this consumer from being a member, or its transaction from being committed.
         """
         if self._stepping:
             raise Rejected("poll was called by a callback of a rebalance; return from it first")
@@ -219,6 +221,7 @@ class GroupSteps:
             yield Call(callback, (offsets, error))
         while not self._held_back and (job := self.group.begin_job()) is not None:
             yield from self._do(job)
+        self.transaction.check_held()
         failure = self.group.take_failure(self._clock.monotonic_ms())
         if failure is not None:
             self.group.tell(Polled(now_ms))  # now that it was told, what failed is tried again
@@ -228,8 +231,13 @@ class GroupSteps:
 
     @property
     def _held_back(self) -> bool:
-        """Whether rebalances wait for the end of a transaction. What is lost is lost, and the transaction with it."""
-        return self._out.in_transaction and not self.group.core.holdings.lost
+        """
+        Whether rebalances wait for the end of a transaction: once it has something to commit, so that those who poll
+        in transactions only rebalance at the first poll of each. What is lost is lost, and the transaction with it.
+        """
+        if not self._out.in_transaction or self.group.core.holdings.lost:
+            return False
+        return bool(self._out.to_commit(self._committed))
 
     def _do(self, job: Job) -> Steps[None]:
         partitions = sorted(job.partitions)

@@ -84,6 +84,11 @@ class TransactionPositions:
         if self._out.in_transaction:
             self._lost += partitions
 
+    @property
+    def doomed(self) -> bool:
+        """Whether the transaction can only be aborted, as ``check_held`` tells."""
+        return bool(self._lost)
+
     def to_commit(self) -> dict[TopicPartition, Committed]:
         """
         Where partitions are that have moved since they were committed last: the next record to read, and the leader
@@ -92,13 +97,22 @@ class TransactionPositions:
         Raises:
             IllegalGeneration: some were lost meanwhile; their records are read again by others, so abort.
         """
-        if self._lost:
+        self.check_held()
+        return self._out.to_commit(self._known)
+
+    def check_held(self) -> None:
+        """
+        Whether the transaction still has all that was handed out in it.
+
+        Raises:
+            IllegalGeneration: see ``to_commit``.
+        """
+        if self.doomed:
             names = ", ".join(map(str, sorted(self._lost)[:5]))
             raise IllegalGeneration(
                 f"this consumer of group {self._group.settings.group_id!r} lost {names} in the middle of the "
                 "transaction, and others read their records again: abort it"
             )
-        return self._out.to_commit(self._known)
 
     def committed(self, offsets: Mapping[TopicPartition, Committed]) -> None:
         """The group has committed these for this consumer, in a transaction or otherwise."""
