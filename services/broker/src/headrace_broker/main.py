@@ -16,6 +16,7 @@ from dataclasses import replace
 from headrace_broker.adapters.controller_cluster import ControllerCluster
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.grpc_leaders import GrpcLeaders
+from headrace_broker.adapters.grpc_transactions import GrpcTransactions
 from headrace_broker.adapters.otel_measures import publish
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.config import BrokerConfig
@@ -60,12 +61,15 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         )
         identity = directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
+        transactions = GrpcTransactions()
+        stack.push_async_callback(transactions.close)
         broker = Broker(
             who,
             _engine_settings(config),
             store=closing.logs,
             cluster=ControllerCluster(client),
             leaders=GrpcLeaders(),
+            transactions=transactions,
             clock=clock,
             tasks=tasks,
         )

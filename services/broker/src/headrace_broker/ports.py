@@ -6,13 +6,13 @@ The storage loop is the only caller of everything here that writes; reads may co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace_broker.core.copying import CopyAnswer, CopyAsk
 from headrace_broker.core.leadership import Proposal
-from headrace_broker.core.rows import EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
+from headrace_broker.core.rows import AbortedRow, EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
 from headrace_common.core.errors import HeadraceError, StorageFailed
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Partition, ShardKind
@@ -54,6 +54,8 @@ class RecoveredLog:
     """The offset of the newest usable producer snapshot; the log start where there is none."""
     producers: tuple[ProducerRow, ...]
     """That snapshot; to be brought up to date with ``LogStore.index`` from ``producers_at`` on."""
+    aborted: tuple[AbortedRow, ...] = ()
+    """Aborted transactions, ascending by marker."""
     damage: Damage | None = None
 
 
@@ -218,6 +220,37 @@ class Leaders(Protocol):
         Raises:
             HeadraceError: it cannot be reached.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Partitions that a transaction is about to write to."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[PartitionId, ...]
+
+
+class TransactionCoordinators(Protocol):
+    """The way to the coordinators of transactions."""
+
+    async def enrol(
+        self, at: Endpoint, enrolments: Sequence[Enrolment], timeout_ms: float
+    ) -> list[HeadraceError | None]:
+        """
+        Have partitions listed; one answer per enrolment, in order. None: listed, durably, and the transaction is open.
+
+        Several calls may be under way at once. A repeat changes nothing.
+
+        Raises:
+            HeadraceError: nothing is known of any of them; ask again.
+        """
+        ...
+
+    async def keep(self, known: Collection[Endpoint]) -> None:
+        """Close connections to all other addresses."""
         ...
 
 

@@ -16,9 +16,9 @@ CONFIG = TopicConfig.effective({}, {})
 HEADER = read_header(batch_of(3))
 
 
-def code_of(header: BatchHeader, config: TopicConfig = CONFIG) -> ErrorCode:
+def code_of(header: BatchHeader, config: TopicConfig = CONFIG, transactional_id: str | None = None) -> ErrorCode:
     try:
-        check_from_producer(header, config, NOW_MS)
+        check_from_producer(header, config, NOW_MS, transactional_id)
     except HeadraceError as error:
         return error.code
     return ErrorCode.NONE
@@ -31,7 +31,7 @@ def code_of(header: BatchHeader, config: TopicConfig = CONFIG) -> ErrorCode:
         ({"magic": 4}, ErrorCode.UNSUPPORTED_VERSION),
         ({"attributes": 0x20}, ErrorCode.NONE),
         ({"attributes": 0x30}, ErrorCode.INVALID_RECORD),
-        ({"attributes": 0x10}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"attributes": 0x10}, ErrorCode.INVALID_TXN_STATE),
         ({"attributes": 0x08}, ErrorCode.INVALID_TIMESTAMP),
         ({"record_count": 2}, ErrorCode.INVALID_RECORD),
         ({"record_count": 0, "last_offset_delta": -1}, ErrorCode.INVALID_RECORD),
@@ -49,6 +49,22 @@ def code_of(header: BatchHeader, config: TopicConfig = CONFIG) -> ErrorCode:
 )
 def test_one_rule_at_a_time(changes: dict[str, int], code: ErrorCode) -> None:
     assert code_of(HEADER._replace(**changes)) is code
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"attributes": 0x10, "producer_id": 1, "producer_epoch": 0, "base_sequence": 0}, ErrorCode.NONE),
+        ({"attributes": 0x10, "producer_id": 1, "producer_epoch": -1, "base_sequence": 0}, ErrorCode.INVALID_RECORD),
+        ({"attributes": 0x10, "producer_id": 1, "producer_epoch": 0, "base_sequence": -1}, ErrorCode.INVALID_RECORD),
+        ({"attributes": 0x10}, ErrorCode.INVALID_RECORD),
+        ({}, ErrorCode.INVALID_REQUEST),
+        ({"attributes": 0x20}, ErrorCode.INVALID_REQUEST),
+        ({"attributes": 0x30, "producer_id": 1, "producer_epoch": 0}, ErrorCode.INVALID_RECORD),
+    ],
+)
+def test_with_a_transactional_id(changes: dict[str, int], code: ErrorCode) -> None:
+    assert code_of(HEADER._replace(**changes), transactional_id="t") is code
 
 
 def test_the_largest_batch_just_fits() -> None:
@@ -82,8 +98,28 @@ def test_with_log_append_time_the_producers_clock_does_not_matter() -> None:
 )
 def test_requests(acks: int, timeout_ms: int, partitions: int, code: ErrorCode | None) -> None:
     if code is None:
-        check_request(acks, timeout_ms, partitions, 10)
+        check_request(acks, timeout_ms, partitions, 10, None)
         return
     with pytest.raises(HeadraceError) as caught:
-        check_request(acks, timeout_ms, partitions, 10)
+        check_request(acks, timeout_ms, partitions, 10, None)
+    assert caught.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("acks", "transactional_id", "code"),
+    [
+        (-1, "t", None),
+        (-1, "t" * 249, None),
+        (-1, "t" * 250, ErrorCode.INVALID_REQUEST),
+        (-1, "", ErrorCode.INVALID_REQUEST),
+        (1, "t", ErrorCode.INVALID_REQUIRED_ACKS),
+        (0, "t", ErrorCode.INVALID_REQUIRED_ACKS),
+    ],
+)
+def test_requests_of_transactions(acks: int, transactional_id: str, code: ErrorCode | None) -> None:
+    if code is None:
+        check_request(acks, 1, 1, 10, transactional_id)
+        return
+    with pytest.raises(HeadraceError) as caught:
+        check_request(acks, 1, 1, 10, transactional_id)
     assert caught.value.code is code

@@ -174,7 +174,9 @@ class TestCopying:
 
     def test_control_records_of_another_kind_are_copied_and_set_nothing(self) -> None:
         partition = following()
-        marker = build_control_batch(ControlType.COMMIT, b"", timestamp_ms=NOW_MS, producer_id=1, producer_epoch=0)
+        marker = build_control_batch(
+            ControlType.LEADER_EPOCH, b"", timestamp_ms=NOW_MS, producer_id=-1, producer_epoch=-1
+        )
         partition.handle(BatchesCopied(1, (from_leader(partition, marker),), Offset(0), NOW_MS))
         assert (partition.log_end, partition.fences.token) == (1, -1)
 

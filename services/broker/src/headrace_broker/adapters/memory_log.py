@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace_broker.core.rows import (
+    AbortedRow,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -22,6 +23,7 @@ from headrace_broker.core.rows import (
     LogId,
     LogWrite,
     ProducerRow,
+    PutAborted,
     PutBatch,
     PutEpoch,
     PutProducers,
@@ -43,6 +45,7 @@ class _Log:
     segments: dict[int, SegmentRow] = field(default_factory=dict)
     epochs: dict[int, EpochRow] = field(default_factory=dict)
     producers: dict[int, tuple[ProducerRow, ...]] = field(default_factory=dict)
+    aborted: dict[int, AbortedRow] = field(default_factory=dict)
 
     def put_batch(self, row: IndexRow, batch: bytes) -> None:
         at = bisect_left(self.rows, row.base_offset, key=_base)
@@ -64,6 +67,7 @@ class _Log:
                 del self.segments[base]
         for offset in sorted(offset for offset in self.producers if offset <= start)[:-1]:
             del self.producers[offset]
+        self.aborted = {last: row for last, row in self.aborted.items() if last >= start}
 
     def drop_suffix(self, end: Offset) -> None:
         at = bisect_left(self.rows, end, key=_base)
@@ -78,6 +82,7 @@ class _Log:
         self.epochs = {epoch: row for epoch, row in self.epochs.items() if row.start < end}
         self.state = self.state.cut(end) if self.state is not None else None
         self.producers = {offset: rows for offset, rows in self.producers.items() if offset <= end}
+        self.aborted = {last: row for last, row in self.aborted.items() if last < end}
 
 
 def _base(row: IndexRow) -> Offset:
@@ -258,6 +263,8 @@ def _apply(logs: dict[LogId, _Log], writes: Sequence[LogWrite]) -> None:
                 log.epochs[epoch.epoch] = epoch
             case PutProducers(_, offset, producers):
                 log.producers[offset] = producers
+            case PutAborted(_, aborted):
+                log.aborted[aborted.last] = aborted
             case PutState(_, state):
                 log.state = state
             case DropPrefix(_, start):
@@ -282,4 +289,5 @@ def _found(number: LogId, log: _Log) -> RecoveredLog:
         epochs=tuple(log.epochs[epoch] for epoch in sorted(log.epochs)),
         producers_at=log.state.log_start if snapshot is None else Offset(snapshot),
         producers=() if snapshot is None else log.producers[snapshot],
+        aborted=tuple(log.aborted[last] for last in sorted(log.aborted)),
     )

@@ -33,7 +33,7 @@ def publish(
             _counter(meter, PREFIX + field.name, partial(getattr, measures, field.name))
     for name, read in gauges.items():
         meter.create_observable_gauge(PREFIX + name, [partial(_one, read)])
-    for name in ("log_start", "log_end", "high_watermark"):
+    for name in ("log_start", "log_end", "high_watermark", "last_stable"):
         meter.create_observable_gauge(PREFIX + name, [partial(_per_partition, partitions, name)])
 
 

@@ -16,6 +16,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     decode_epoch,
     decode_segment,
     decode_state,
+    encode_aborted,
     encode_epoch,
     encode_index,
     encode_producers,
@@ -32,6 +33,7 @@ from headrace_broker.core.rows import (
     EpochRow,
     LogId,
     LogWrite,
+    PutAborted,
     PutBatch,
     PutEpoch,
     PutProducers,
@@ -60,6 +62,8 @@ def build(store: RocksDbStore, writes: Sequence[LogWrite]) -> WriteBatch:
                 put(make_key(log, Kind.EPOCH, epoch.epoch), encode_epoch(epoch))
             case PutProducers(log, offset, rows):
                 put(make_key(log, Kind.PRODUCER, offset), encode_producers(rows))
+            case PutAborted(log, aborted):
+                put(make_key(log, Kind.ABORTED, aborted.last), encode_aborted(aborted))
             case DropPrefix(log, start):
                 _drop_prefix(batch, log, start, _Rows(store, log, writes[:at]))
             case DropSuffix(log, end):

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from headrace_broker.core.rows import (
+    AbortedRow,
     EpochRow,
     FenceRow,
     IndexRow,
@@ -73,6 +74,11 @@ _STATE_WITH_FENCES: Final = 2
 _PRODUCERS = struct.Struct(">BI")
 _PRODUCER = struct.Struct(">qhqqB")
 _PRODUCER_BATCH = struct.Struct(">iiqq")
+_PRODUCERS_WITH_TRANSACTIONS: Final = 2
+"""The version of a snapshot in which each producer has what is in ``_TRANSACTION`` too."""
+_TRANSACTION = struct.Struct(">qb")  # since, verdict
+_VERDICTS: Final = {None: -1, False: 0, True: 1}
+_ABORTED = struct.Struct(">Bqqq")
 _OWN = struct.Struct(">BHIiH")
 _SEALED: Final = 1
 
@@ -178,10 +184,13 @@ def decode_state(value: bytes) -> StateRow:
 
 def encode_producers(rows: tuple[ProducerRow, ...]) -> bytes:
     """A snapshot of all producers of a log; the offset it stands before is in the key."""
-    parts = [_PRODUCERS.pack(ROW_VERSION, len(rows))]
+    whole = any(row.transaction_start is not None or row.committed is not None for row in rows)
+    parts = [_PRODUCERS.pack(_PRODUCERS_WITH_TRANSACTIONS if whole else ROW_VERSION, len(rows))]
     for row in rows:
         start = -1 if row.transaction_start is None else row.transaction_start
         parts.append(_PRODUCER.pack(row.producer_id, row.epoch, row.last_timestamp_ms, start, len(row.batches)))
+        if whole:
+            parts.append(_TRANSACTION.pack(row.transaction_since_ms, _VERDICTS[row.committed]))
         parts += [
             _PRODUCER_BATCH.pack(b.first_sequence, b.last_sequence, b.base_offset, b.max_timestamp) for b in row.batches
         ]
@@ -192,22 +201,40 @@ def decode_producers(value: bytes) -> tuple[ProducerRow, ...]:
     """Raises RowUnreadable."""
     try:
         version, count = _PRODUCERS.unpack_from(value)
-        _check_version(version, "a producer snapshot")
+        whole = version == _PRODUCERS_WITH_TRANSACTIONS
+        if not whole:
+            _check_version(version, "a producer snapshot")
         at, rows = _PRODUCERS.size, []
         for _ in range(count):
             producer_id, epoch, last_ms, start, n = _PRODUCER.unpack_from(value, at)
             at += _PRODUCER.size
+            since, verdict = _TRANSACTION.unpack_from(value, at) if whole else (-1, -1)
+            at += _TRANSACTION.size if whole else 0
             batches = []
             for _ in range(n):
                 first, last, base, high = _PRODUCER_BATCH.unpack_from(value, at)
                 batches.append(ProducerBatch(first, last, Offset(base), high))
                 at += _PRODUCER_BATCH.size
-            rows.append(ProducerRow(producer_id, epoch, tuple(batches), last_ms, None if start < 0 else Offset(start)))
+            begins = None if start < 0 else Offset(start)
+            committed = None if verdict < 0 else bool(verdict)
+            rows.append(ProducerRow(producer_id, epoch, tuple(batches), last_ms, begins, since, committed))
     except struct.error as error:
         raise RowUnreadable(f"a producer snapshot of {len(value)} bytes ends too early") from error
     if at != len(value):
         raise RowUnreadable(f"a producer snapshot has {len(value) - at} bytes too many")
     return tuple(rows)
+
+
+def encode_aborted(row: AbortedRow) -> bytes:
+    """The offset of its marker is in the key."""
+    return _ABORTED.pack(ROW_VERSION, row.producer_id, row.first, row.stable)
+
+
+def decode_aborted(marker: int, value: bytes) -> AbortedRow:
+    """Raises RowUnreadable."""
+    version, producer_id, first, stable = _unpack(_ABORTED, value, "a row of an aborted transaction")
+    _check_version(version, "a row of an aborted transaction")
+    return AbortedRow(producer_id, Offset(first), Offset(marker), Offset(stable))
 
 
 def encode_own(row: OwnRow) -> bytes:

@@ -44,6 +44,7 @@ from headrace_broker.core.rows import (
     LogId,
     LogWrite,
     ProducerRow,
+    PutAborted,
     PutBatch,
     PutEpoch,
     PutProducers,
@@ -57,7 +58,7 @@ from headrace_common.core.ids import Offset
 T = TypeVar("T")
 FLUSHED_FROM_BYTES = 4 << 20
 """Memtables below this are not flushed for their space."""
-_EXTENDS = (PutBatch, PutEpoch, PutSegment, PutProducers)
+_EXTENDS = (PutBatch, PutEpoch, PutSegment, PutProducers, PutAborted)
 """Writes after which a damaged log's rows behind its end must be gone."""
 
 

@@ -21,6 +21,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     OWN_LOG,
     Kind,
     RowUnreadable,
+    decode_aborted,
     decode_epoch,
     decode_index,
     decode_producers,
@@ -30,7 +31,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     split_key,
 )
 from headrace_broker.adapters.rocksdb_store import RocksDbStore
-from headrace_broker.core.rows import EpochRow, IndexRow, LogId, SegmentRow, StateRow
+from headrace_broker.core.rows import AbortedRow, EpochRow, IndexRow, LogId, SegmentRow, StateRow
 from headrace_broker.ports import Damage, RecoveredLog
 from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
@@ -62,6 +63,7 @@ class _Meta:
     state: StateRow
     segments: list[SegmentRow]
     epochs: list[EpochRow]
+    aborted: list[AbortedRow]
 
 
 def fault_of(row: IndexRow, batch: bytes | None) -> str | None:
@@ -185,6 +187,7 @@ def _recover_log(
             epochs=tuple(meta.epochs),
             producers_at=Offset(split_key(snapshot[0])[2]) if snapshot else meta.state.log_start,
             producers=decode_producers(snapshot[1]) if snapshot else (),
+            aborted=tuple(meta.aborted),
             damage=damage,
         )
     )
@@ -192,8 +195,8 @@ def _recover_log(
 
 def _read_meta(store: RocksDbStore, log: LogId) -> _Meta | None:
     state: StateRow | None = None
-    segments, epochs = [], []
-    for key, value in store.scan(make_key(log, 0, 0), make_key(log, Kind.ABORTED, 0)):
+    segments, epochs, aborted = [], [], []
+    for key, value in store.scan(make_key(log, 0, 0), make_key(log, Kind.PRODUCER, 0)):
         _, kind, number = split_key(key)
         if kind == Kind.STATE:
             state = decode_state(value)
@@ -201,14 +204,17 @@ def _read_meta(store: RocksDbStore, log: LogId) -> _Meta | None:
             segments.append(decode_segment(number, value))
         elif kind == Kind.EPOCH:
             epochs.append(decode_epoch(number, value))
-    return _Meta(state, segments, epochs) if state else None
+        elif kind == Kind.ABORTED:
+            aborted.append(decode_aborted(number, value))
+    return _Meta(state, segments, epochs, aborted) if state else None
 
 
 def _cut_meta(meta: _Meta, end: Offset) -> _Meta:
     segments = [row for row in meta.segments if row.base_offset < end]
     if segments and segments[-1].end_offset is not None and segments[-1].end_offset > end:
         segments[-1] = reopened(segments[-1])
-    return _Meta(meta.state.cut(end), segments, [row for row in meta.epochs if row.start < end])
+    epochs = [row for row in meta.epochs if row.start < end]
+    return _Meta(meta.state.cut(end), segments, epochs, [row for row in meta.aborted if row.last < end])
 
 
 def _last_row(store: RocksDbStore, log: LogId, number: int) -> IndexRow | None:
@@ -278,4 +284,4 @@ def _damage(state: StateRow, entry: Evidence | None, end: Offset, last: IndexRow
 def _unreadable_log(log: LogId, entry: Evidence, reason: str) -> RecoveredLog:
     state = StateRow(entry.partition, Offset(0), Offset(0))
     damage = _damage(state, entry, Offset(0), None, reason) or Damage(entry.partition, Offset(0), entry.end, reason)
-    return RecoveredLog(log, state, Offset(0), None, (), (), Offset(0), (), damage)
+    return RecoveredLog(log, state, Offset(0), None, (), (), Offset(0), (), (), damage)

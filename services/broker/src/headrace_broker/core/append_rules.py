@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from headrace_broker.core.coordination import KEY_CHARS_MAX
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
     ErrorCode,
     InvalidRecord,
     InvalidTimestamp,
+    InvalidTxnState,
     RecordTooLarge,
     Rejected,
     UnsupportedVersion,
@@ -28,14 +30,17 @@ _LOG_APPEND_TIME: Final = 0x08
 _TRANSACTIONAL: Final = 0x10
 
 
-def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int, transactional_id: str | None) -> None:
     """
     Check what a producer sent against the rules of its topic; ``now_ms`` is the wall clock.
+
+    ``transactional_id`` is the request's; None: it has none.
 
     What a control batch may say is ``fences.token_from_client``'s to check.
 
     Raises:
-        RecordTooLarge, UnsupportedVersion, InvalidRecord, InvalidTimestamp: with the rule that is broken.
+        RecordTooLarge, UnsupportedVersion, InvalidRecord, InvalidTimestamp, InvalidTxnState, Rejected: with the rule
+            that is broken.
     """
     if header.size > config.max_message_bytes:
         raise RecordTooLarge(
@@ -44,16 +49,16 @@ def check_from_producer(header: BatchHeader, config: TopicConfig, now_ms: int) -
     if header.magic not in SUPPORTED_MAGIC:
         raise UnsupportedVersion(f"batches of magic {header.magic} are not known here; send magic 2 or 3")
     _check_kind(header)
+    if transactional_id is not None or header.attributes & _TRANSACTIONAL:
+        _check_transaction(header, transactional_id)
     _check_producer_fields(header)
     if not config.log_append_time:
         _check_timestamps(header, config, now_ms)
 
 
 def _check_kind(header: BatchHeader) -> None:
-    if header.attributes & _TRANSACTIONAL:
-        if header.control:
-            raise InvalidRecord("the ends of transactions are written by the system only")
-        raise UnsupportedVersion("transactions are not available in this version; send the batch without one")
+    if header.attributes & _TRANSACTIONAL and header.control:
+        raise InvalidRecord("the ends of transactions are written by the system only")
     if header.record_count < 1:
         raise InvalidRecord("the batch has no records; send at least one")
     if header.record_count != header.last_offset_delta + 1:
@@ -61,6 +66,15 @@ def _check_kind(header: BatchHeader) -> None:
             f"the batch says {header.record_count} records and a last offset delta of {header.last_offset_delta};"
             " a producer's batch is dense"
         )
+
+
+def _check_transaction(header: BatchHeader, transactional_id: str | None) -> None:
+    if not header.attributes & _TRANSACTIONAL:
+        raise Rejected("the request has a transactional id and the batch is not transactional; send it without one")
+    if transactional_id is None:
+        raise InvalidTxnState("the batch is transactional and the request has no transactional id; send it with one")
+    if header.producer_id < 0:
+        raise InvalidRecord("a transactional batch has the producer id and epoch of its transactional id")
 
 
 def _check_producer_fields(header: BatchHeader) -> None:
@@ -94,7 +108,9 @@ def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> 
         )
 
 
-def check_request(acks: int, timeout_ms: int, partitions: int, partitions_max: int) -> None:
+def check_request(
+    acks: int, timeout_ms: int, partitions: int, partitions_max: int, transactional_id: str | None
+) -> None:
     """
     Check the part of a produce request that is not about one partition.
 
@@ -107,3 +123,10 @@ def check_request(acks: int, timeout_ms: int, partitions: int, partitions_max: i
         raise Rejected(f"timeout_ms is {timeout_ms}; it must be 1 to {TIMEOUT_MS_MAX}")
     if not 1 <= partitions <= partitions_max:
         raise Rejected(f"the request names {partitions} partitions; 1 to {partitions_max} are allowed")
+    if transactional_id is None:
+        return
+    if not 1 <= len(transactional_id) <= KEY_CHARS_MAX:
+        raise Rejected(f"a transactional id has 1 to {KEY_CHARS_MAX} characters, not {len(transactional_id)}")
+    if acks != -1:
+        text = f"acks is {acks}; with a transactional id it must be -1 (all), or what is committed could be lost"
+        raise Rejected(text, code=ErrorCode.INVALID_REQUIRED_ACKS)

@@ -6,16 +6,22 @@ The partition machine is built on it. Nothing here knows of clients, leaders or 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from headrace_broker.core.aborted import AbortedIndex
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import Fences, fences_of
 from headrace_broker.core.partition_events import ForgetBelow, Rebuilt
-from headrace_broker.core.producers import Producers
+from headrace_broker.core.producers import Ended, Producers
 from headrace_broker.core.rows import (
+    COMMITS_BIT,
+    MARKER_BITS,
     NO_TOKEN,
+    TRANSACTIONAL_BIT,
+    AbortedRow,
     DropPrefix,
     DropSuffix,
     EpochRow,
@@ -23,6 +29,7 @@ from headrace_broker.core.rows import (
     LogId,
     LogWrite,
     ProducerRow,
+    PutAborted,
     PutBatch,
     PutEpoch,
     PutProducers,
@@ -69,12 +76,20 @@ class LocalLog:
     """How often the end was cut: what was written before says nothing about the end after."""
     checkpoint: Offset = Offset(-1)
     """The high watermark as it was last stored."""
+    aborted: AbortedIndex = field(default_factory=AbortedIndex)
+    ending: deque[Ended] = field(default_factory=deque)
+    """Transactions whose marker is at or above the high watermark, ascending by marker."""
+    last_stable: Offset = Offset(0)
+    """Below it every transaction is decided, with a committed marker; from ``log_start`` to ``high_watermark``."""
 
-    def appended(self, header: BatchHeader, batch: bytes, base: Offset, epoch: int, now_ms: int) -> list[LogWrite]:
+    def appended(
+        self, header: BatchHeader, batch: bytes, base: Offset, epoch: int, now_ms: int, commit: bool | None = None
+    ) -> list[LogWrite]:
         """
         Take a batch in at the log end; the writes that do it, rolling included.
 
         ``header`` has the times and the producer as they are in ``batch``; ``epoch`` is the leader's that stamped it.
+        ``commit`` is what a marker says.
         """
         end = Offset(base + header.last_offset_delta + 1)
         size = len(batch)
@@ -85,7 +100,7 @@ class LocalLog:
             header.last_offset_delta,
             size,
             header.record_count,
-            header.attributes,
+            header.attributes | COMMITS_BIT if commit else header.attributes,
             epoch,
             header.producer_id,
             header.producer_epoch,
@@ -99,6 +114,9 @@ class LocalLog:
         self.log_end = end
         self.snapshot_bytes += size
         if header.producer_id >= 0:
+            if header.attributes & MARKER_BITS == MARKER_BITS:
+                assert commit is not None, "a marker has a verdict"
+                return writes + self._ended(header, base, commit, now_ms)
             self.producers.appended(
                 header.producer_id,
                 header.producer_epoch,
@@ -107,8 +125,36 @@ class LocalLog:
                 base,
                 header.max_timestamp,
                 now_ms,
+                transactional=bool(header.attributes & TRANSACTIONAL_BIT),
             )
         return writes
+
+    def _ended(self, header: BatchHeader, marker: Offset, commit: bool, now_ms: int) -> list[LogWrite]:
+        start = self.producers.ended(header.producer_id, header.producer_epoch, commit, now_ms)
+        if start is None:
+            return []
+        self.ending.append(Ended(marker, start))
+        if commit:
+            return []
+        first_open = self.producers.first_open
+        stable = Offset(marker + 1) if first_open is None else first_open
+        row = AbortedRow(header.producer_id, start, marker, stable)
+        self.aborted.append(row)
+        return [PutAborted(self.log, row)]
+
+    def settle(self) -> Offset:
+        """Find the last stable offset anew after the high watermark, the start or the end has moved; what it was."""
+        before, watermark, ending = self.last_stable, self.high_watermark, self.ending
+        while ending and ending[0].marker < watermark:
+            ending.popleft()
+        stable = watermark
+        first_open = self.producers.first_open
+        if first_open is not None and first_open < stable:
+            stable = first_open
+        for ended in ending:
+            stable = min(stable, ended.start)
+        self.last_stable = max(stable, self.log_start)
+        return before
 
     def fenced(self, offset: Offset, token: int) -> list[LogWrite]:
         """The batch at ``offset``, which was appended, sets ``token``."""
@@ -148,10 +194,12 @@ class LocalLog:
         """
         assert boundary <= offset, "the log start is in the batch at the boundary"
         self.log_start = offset
+        self.settle()
         effects: list[LogWrite | ForgetBelow] = [self.state()]
         if boundary > self.first_batch:
             self.first_batch = boundary
             self.segments.drop_below(boundary)
+            self.aborted.drop_below(boundary)
             # What producers sent before stays known after a restart, and after a cut of all that follows.
             effects += self.snapshot() if producers is None else [PutProducers(self.log, boundary, producers)]
             effects.append(DropPrefix(self.log, boundary))
@@ -177,8 +225,11 @@ class LocalLog:
         self.high_watermark = min(self.high_watermark, end)
         self.epochs.truncate(end)
         self.fences.truncate(end)
+        self.aborted.truncate(end)
+        self.ending = deque(ended for ended in self.ending if ended.marker < end)
         self.producers, self.segments = rebuilt.producers, rebuilt.segments
         self.snapshot_bytes = rebuilt.snapshot_bytes
+        self.settle()
         active = self.segments.active
         fresh = [PutSegment(self.log, active)] if active.base_offset >= end else []
         return [DropSuffix(self.log, end), *fresh, self.state()]
@@ -190,6 +241,9 @@ class LocalLog:
         self.epochs = Epochs()
         self.fences = fences_of(token)
         self.producers = Producers()
+        self.aborted = AbortedIndex()
+        self.ending.clear()
+        self.last_stable = start
         self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter_ms)
         self.snapshot_bytes = 0
         return [DropSuffix(self.log, Offset(0)), PutSegment(self.log, self.segments.active), self.state()]

@@ -56,7 +56,12 @@ class Measures:
     write_stalls: int = 0
     read_failures: int = 0
     retention_dropped_bytes: int = 0
+    markers_written: int = 0
+    enrolments: int = 0
+    enrolments_refused: int = 0
+    enrolment_retries: int = 0
     produce_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
+    enrolment_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
     sync_ms: Distribution = field(default_factory=lambda: Distribution(LATENCY_BOUNDS_MS))
     group_batches: Distribution = field(default_factory=lambda: Distribution(SIZE_BOUNDS))
 
@@ -70,3 +75,4 @@ class PartitionGauges:
     log_start: int
     log_end: int
     high_watermark: int
+    last_stable: int

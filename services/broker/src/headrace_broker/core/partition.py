@@ -9,17 +9,19 @@ as written. The algorithms are those of KIP-101, 279, 497, 595, 903 and 966 (doc
 
 from __future__ import annotations
 
-from bisect import insort
+from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from headrace_broker.core.aborted import AbortedIndex
+from headrace_broker.core.controls import said_by
 from headrace_broker.core.epochs import Epochs
-from headrace_broker.core.fences import Fences, token_in
+from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Assignment, Leadership, Proposal
-from headrace_broker.core.local_log import SNAPSHOT_EVERY_BYTES, LocalLog, segment_rows
+from headrace_broker.core.led_log import Following, LedLog, appended_already
+from headrace_broker.core.local_log import SNAPSHOT_EVERY_BYTES, segment_rows
 from headrace_broker.core.partition_events import (
-    Answer,
     BatchArrived,
     BatchesCopied,
     CheckpointAsked,
@@ -27,11 +29,13 @@ from headrace_broker.core.partition_events import (
     Effect,
     Elected,
     Emptied,
+    Enrolled,
     Event,
     Followed,
     FollowerFetched,
     FollowersChecked,
     GroupWritten,
+    MarkerArrived,
     PeersChanged,
     ProposalRefused,
     ProposeIsr,
@@ -39,39 +43,31 @@ from headrace_broker.core.partition_events import (
     Reconfigured,
     Refuse,
     RetentionChecked,
-    ShowUpTo,
     TrimAsked,
     Truncated,
 )
-from headrace_broker.core.producers import Producers
-from headrace_broker.core.rows import EpochRow, LogId, LogWrite, PutSegment, StateRow
+from headrace_broker.core.producers import Ended, Producers
+from headrace_broker.core.rows import (
+    AbortedRow,
+    EpochRow,
+    LogId,
+    LogWrite,
+    PutSegment,
+    StateRow,
+)
 from headrace_broker.core.segments import Segments
-from headrace_common.core.batch import BatchHeader, stamp, stamp_log_append_time
+from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
     CorruptBatch,
-    FencedLeaderEpoch,
     HeadraceError,
-    NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetOutOfRange,
-    UnknownLeaderEpoch,
 )
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 __all__ = ["SNAPSHOT_EVERY_BYTES", "Following", "Parted", "Partition", "segment_rows"]
-
-ALL: Final = -1
-"""``acks``: every replica that is in sync."""
-_LOG_APPEND_TIME_BIT: Final = 0x08
-
-
-class Following(NamedTuple):
-    """Whom this broker follows, and in which leader epoch."""
-
-    leader: NodeId
-    epoch: int
 
 
 class Parted(NamedTuple):
@@ -81,24 +77,9 @@ class Parted(NamedTuple):
     end: Offset
 
 
-@dataclass(slots=True, order=True)
-class _Waiting:
-    end: Offset
-    ref: object = field(compare=False)
-    base_offset: Offset = field(compare=False)
-    log_append_time_ms: int = field(compare=False)
-
-
 @dataclass(slots=True)
-class Partition(LocalLog):
+class Partition(LedLog):
     """The log, and what this broker is to it. ``leading`` and ``following`` are never both set."""
-
-    leading: Leadership | None = None
-    following: Following | None = None
-    leader_high_watermark: Offset = Offset(0)
-    """What the leader said last, while following."""
-    _waiting_written: list[_Waiting] = field(default_factory=list)
-    _waiting_committed: list[_Waiting] = field(default_factory=list)
 
     @staticmethod
     def create(
@@ -120,7 +101,11 @@ class Partition(LocalLog):
         epochs: Iterable[EpochRow],
         producers: Producers,
     ) -> Partition:
-        """The log as it was found at opening. What is found is written; what of it is committed the cluster knows."""
+        """
+        The log as it was found at opening. What is found is written; what of it is committed the cluster knows.
+
+        ``with_transactions`` adds what its rows tell of those.
+        """
         assert state.log_start <= log_end, f"{state.partition} starts at {state.log_start} and ends at {log_end}"
         return Partition(
             id=state.partition,
@@ -137,30 +122,23 @@ class Partition(LocalLog):
             fences=Fences(state.cut(log_end).fences),
             cleaned_to=state.cleaned_to,
             checkpoint=state.high_watermark,
-        )
+        ).with_transactions((), ())
 
-    @property
-    def leader_epoch(self) -> int | None:
-        """The epoch in which this broker leads; None: it does not."""
-        return None if self.leading is None else self.leading.assignment.leader_epoch
-
-    @property
-    def known_epoch(self) -> int | None:
-        """The leader epoch in which this broker leads or follows; None: neither."""
-        if self.leading is not None:
-            return self.leading.assignment.leader_epoch
-        return None if self.following is None else self.following.epoch
-
-    @property
-    def end_known(self) -> bool:
-        """Whether the high watermark is the end of what is committed: a new leader first has to find out."""
-        return self.leading is not None and self.high_watermark >= self.leading.epoch_start
+    def with_transactions(self, aborted: Iterable[AbortedRow], ended: Iterable[Ended]) -> Partition:
+        """What was found at opening. ``ended``: those with a marker at or above the high watermark, maybe more."""
+        self.aborted, self.ending = AbortedIndex(aborted), deque(ended)
+        self.settle()
+        return self
 
     def handle(self, event: Event) -> list[Effect]:
         """Apply ``event`` and return what must now be done, in order."""
         match event:
             case BatchArrived():
                 return self._append(event)
+            case MarkerArrived():
+                return self._end_transaction(event)
+            case Enrolled():
+                return self._enrolled(event)
             case GroupWritten(end, now_ms):
                 return self._written(end, now_ms)
             case FollowerFetched():
@@ -198,21 +176,6 @@ class Partition(LocalLog):
                 snapshot = self.snapshot() if whole else []
                 return [self.state(), *snapshot] if snapshot or self.high_watermark > self.checkpoint else []
 
-    def check_epoch(self, claimed: int | None, *, follower: bool = False) -> HeadraceError | None:
-        """
-        What is wrong with a client's idea of who leads; None: nothing.
-
-        With ``follower`` it is content with a broker that only follows.
-        """
-        known = self.known_epoch if follower else self.leader_epoch
-        if known is None:
-            return NotLeader("this broker does not lead the partition; refresh metadata and ask the leader")
-        if claimed is None or claimed == known:
-            return None
-        if claimed < known:
-            return FencedLeaderEpoch(f"leader epoch {claimed} is old, it is {known}; refresh metadata")
-        return UnknownLeaderEpoch(f"leader epoch {claimed} is not known here yet, it is {known}; retry")
-
     def compare(self, last_epoch: int, log_end: Offset) -> Parted | None:
         """
         Whether a log that ends at ``log_end`` with ``last_epoch`` is a prefix of this leader's (KIP-101, KIP-595).
@@ -226,94 +189,6 @@ class Partition(LocalLog):
             return None if log_end == self.log_start else Parted(-1, Offset(-1))
         epoch, end = self.epochs.end_offset_for(last_epoch, self.log_end)
         return Parted(epoch, end) if epoch < last_epoch or end < log_end else None
-
-    # --- appending, as leader -----------------------------------------------------------------------------
-
-    def _append(self, event: BatchArrived) -> list[Effect]:
-        wrong = self.check_epoch(event.leader_epoch)
-        if wrong is not None:
-            return [Refuse(event.ref, wrong)]
-        wrong = self.fences.refusal(event.fencing_token, event.fence)
-        if wrong is not None:
-            return [Refuse(event.ref, wrong)]
-        header, leading = event.header, self.leading
-        assert leading is not None, "only a leader appends"
-        if header.producer_id >= 0:
-            try:
-                sent_before = self.producers.check(
-                    header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
-                )
-            except HeadraceError as error:
-                return [Refuse(event.ref, error)]
-            if sent_before is not None:
-                return self._answer_again(event, leading, sent_before.base_offset)
-        if event.acks == ALL and not leading.enough:
-            return [Refuse(event.ref, NotEnoughReplicas(f"{_too_few(leading)}; nothing was appended, send it again"))]
-        return self._accept(event, leading.assignment.leader_epoch)
-
-    def _accept(self, event: BatchArrived, epoch: int) -> list[Effect]:
-        header, base, now_ms, stamped_ms = event.header, self.log_end, event.now_ms, -1
-        if self.config.log_append_time:
-            batch = stamp_log_append_time(event.batch, base, epoch, now_ms)
-            attributes, stamped_ms = header.attributes | _LOG_APPEND_TIME_BIT, now_ms
-            header = header._replace(attributes=attributes, base_timestamp=now_ms, max_timestamp=now_ms)
-        else:
-            batch = stamp(event.batch, base, epoch)
-        effects: list[Effect] = [*self.appended(header, batch, base, epoch, now_ms)]
-        if event.fence is not None:
-            effects += self.fenced(base, event.fence)
-        self._wait(event, _Waiting(self.log_end, event.ref, base, stamped_ms))
-        return effects
-
-    def _wait(self, event: BatchArrived, waiting: _Waiting) -> None:
-        if event.acks == 0:
-            return
-        queue = self._waiting_written if event.acks == 1 else self._waiting_committed
-        if queue and waiting.end < queue[-1].end:
-            insort(queue, waiting)
-        else:
-            queue.append(waiting)
-
-    def _answer_again(self, event: BatchArrived, leading: Leadership, base: Offset) -> list[Effect]:
-        end = Offset(base + event.header.last_offset_delta + 1)
-        if event.acks == 0:
-            return []
-        if end <= (self.written_end if event.acks == 1 else self.high_watermark):
-            return [Answer(event.ref, base, -1)]
-        if event.acks == ALL and not leading.enough:
-            return [Refuse(event.ref, NotEnoughReplicasAfterAppend(_appended_already(leading)))]
-        self._wait(event, _Waiting(end, event.ref, base, -1))
-        return []
-
-    # --- written, committed -------------------------------------------------------------------------------
-
-    def _written(self, end: Offset, now_ms: float) -> list[Effect]:
-        assert self.written_end <= end <= self.log_end, f"{self.written_end} <= {end} <= {self.log_end}"
-        grew = end > self.written_end
-        self.written_end = end
-        effects: list[Effect] = []
-        if self._waiting_written:
-            _release(self._waiting_written, end, effects)
-        if self.leading is None:
-            return effects + self._show(min(self.leader_high_watermark, end)) if self.following else effects
-        if grew:
-            self.leading.grown(now_ms)
-        return effects + self._commit(self.leading)
-
-    def _commit(self, leading: Leadership) -> list[Effect]:
-        return self._show(leading.committed(self.written_end))
-
-    def _show(self, end: Offset) -> list[Effect]:
-        """Everything below ``end`` is committed."""
-        before = self.high_watermark
-        if end <= before:
-            return []
-        assert end <= self.written_end, f"{end} is committed and only {self.written_end} written"
-        self.high_watermark = end
-        effects: list[Effect] = [ShowUpTo(end, before)]
-        if self._waiting_committed:
-            _release(self._waiting_committed, end, effects)
-        return effects
 
     # --- leading ------------------------------------------------------------------------------------------
 
@@ -336,7 +211,8 @@ class Partition(LocalLog):
         waiting = [*self._waiting_written, *self._waiting_committed]
         self._waiting_written.clear()
         self._waiting_committed.clear()
-        return [Refuse(one.ref, reason) for one in waiting]
+        refs = [one.ref for one in waiting] + [one.ref for one in self.parking.take_all()]
+        return [Refuse(ref, reason) for ref in refs]
 
     def _reassigned(self, assignment: Assignment, now_ms: float) -> list[Effect]:
         leading = self.leading
@@ -348,7 +224,7 @@ class Partition(LocalLog):
         effects = self._commit(leading)
         if not leading.enough:
             waiting, self._waiting_committed = self._waiting_committed, []
-            reason = NotEnoughReplicasAfterAppend(_appended_already(leading))
+            reason = NotEnoughReplicasAfterAppend(appended_already(leading))
             effects += [Refuse(one.ref, reason) for one in waiting]
         return effects + self._propose_joining(leading, now_ms)
 
@@ -423,13 +299,13 @@ class Partition(LocalLog):
                     f" log ends at {end} in epoch {epoch}; it is asked for again"
                 )
             end, epoch = Offset(header.next_offset), header.leader_epoch
-        tokens = [token_in(header, batch) for header, batch in event.batches]  # before anything has changed
+        all_said = [said_by(header, batch) for header, batch in event.batches]  # before anything has changed
         effects: list[Effect] = [*self.emptied(start, event.now_ms, self.fences.token)] if inside else []
-        for (header, batch), token in zip(event.batches, tokens, strict=True):
+        for (header, batch), said in zip(event.batches, all_said, strict=True):
             effects += self.begin_epoch(header.leader_epoch)
-            effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms)
-            if token is not None:
-                effects += self.fenced(Offset(header.base_offset), token)
+            effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms, said.commit)
+            if said.token is not None:
+                effects += self.fenced(Offset(header.base_offset), said.token)
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
         return effects + self._show(min(self.leader_high_watermark, self.written_end))
 
@@ -475,22 +351,3 @@ class Partition(LocalLog):
         if start == self.log_end and self.segments.active.size:
             effects += self.roll(now_ms)
         return [*effects, *self.start_at(start, start)]
-
-
-def _too_few(leading: Leadership) -> str:
-    now = leading.assignment
-    return f"{len(now.isr)} replicas are in sync and min.insync.replicas is {now.min_isr}"
-
-
-def _appended_already(leading: Leadership) -> str:
-    return f"{_too_few(leading)}; the batch was appended and is not committed yet, send it again unchanged"
-
-
-def _release(queue: list[_Waiting], end: Offset, effects: list[Effect]) -> None:
-    done = 0
-    for waiting in queue:
-        if waiting.end > end:
-            break
-        effects.append(Answer(waiting.ref, waiting.base_offset, waiting.log_append_time_ms))
-        done += 1
-    del queue[:done]

@@ -36,6 +36,29 @@ class BatchArrived:
     """The producer appends only if this is the log's token; None: not checked."""
     fence: int | None = None
     """The batch is a fence record that sets this token; it must be above the present one."""
+    transactional_id: str | None = None
+    """Of a transactional batch: whose transaction it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerArrived:
+    """A coordinator, or an operator, ends a transaction here. Answered as an append with acks=all."""
+
+    header: BatchHeader
+    batch: bytes
+    commit: bool
+    now_ms: int
+    ref: object
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled:
+    """What the coordinator says to question ``number`` about a producer's transaction; ``error`` None: go on."""
+
+    producer_id: int
+    number: int
+    error: HeadraceError | None
+    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +213,8 @@ class CheckpointAsked:
 
 Event = (
     BatchArrived
+    | MarkerArrived
+    | Enrolled
     | GroupWritten
     | Elected
     | Reassigned
@@ -235,6 +260,8 @@ class ShowUpTo:
 
     high_watermark: Offset
     before: Offset
+    stable: tuple[Offset, Offset] | None = None
+    """Up to where transactions are decided, and up to where they were. None: it was, and is, the high watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,4 +278,16 @@ class ProposeIsr:
     proposal: Proposal
 
 
-Effect = LogWrite | Answer | Refuse | ShowUpTo | ForgetBelow | ProposeIsr
+@dataclass(frozen=True, slots=True)
+class AskEnrolment:
+    """Ask the transaction's coordinator to list this partition; ``Enrolled`` with the same number is the answer."""
+
+    number: int
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    ref: object
+    """Of the batch that waits for it."""
+
+
+Effect = LogWrite | Answer | Refuse | ShowUpTo | ForgetBelow | ProposeIsr | AskEnrolment

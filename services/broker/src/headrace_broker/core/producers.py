@@ -1,28 +1,42 @@
 """
-What is known of idempotent producers in one partition, and whether their next batch follows (04-replication §8).
+What is known of idempotent and transactional producers in one partition, and whether their next batch follows.
 
 The partition machine asks before each append. The state is part of the log: it is rebuilt from the last snapshot
 and the index rows after it, so everything here can be had from those two. The algorithm is that of Kafka's
-ProducerStateManager (KIP-98, KIP-360).
+ProducerStateManager (KIP-98, KIP-360), with the epochs of KIP-890: a producer epoch belongs to one transaction, and the
+marker that ends it raises the epoch, so whatever is late is told by its epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from headrace_broker.core.rows import IndexRow, ProducerBatch, ProducerRow
-from headrace_common.core.errors import InvalidProducerEpoch, OutOfOrderSequence
+from headrace_broker.core.rows import COMMITS_BIT, TRANSACTIONAL_BIT, IndexRow, ProducerBatch, ProducerRow
+from headrace_common.core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from headrace_common.core.ids import NO_PRODUCER_ID, Offset
 
 BATCHES_KEPT: Final = 5
 SEQUENCES: Final = 2**31
+_OLDER: Final = (
+    "producer {} wrote with epoch {}; {} is older, its transaction has ended or a newer instance has taken over: abort"
+    " the transaction, or without one ask for a new producer id"
+)
 
 
 def last_of(first: int, records: int) -> int:
     """The sequence of the last of ``records`` records; after 2147483647 comes 0."""
     return (first + records - 1) % SEQUENCES
+
+
+class Ended(NamedTuple):
+    """A transaction that has its marker."""
+
+    marker: Offset
+    """Where that is."""
+    start: Offset
+    """The transaction's first offset."""
 
 
 @dataclass(slots=True)
@@ -34,36 +48,79 @@ class Producer:
     last_timestamp_ms: int
     """The broker's clock when it last wrote."""
     transaction_start: Offset | None = None
+    transaction_since_ms: int = -1
+    committed: bool | None = None
+    """What the marker said that began the epoch, while nothing else was written in it."""
 
 
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_open")
 
     def __init__(self, rows: Iterable[ProducerRow] = ()) -> None:
         self._known = {
-            row.producer_id: Producer(row.epoch, row.batches, row.last_timestamp_ms, row.transaction_start)
+            row.producer_id: Producer(
+                row.epoch,
+                row.batches,
+                row.last_timestamp_ms,
+                row.transaction_start,
+                row.transaction_since_ms,
+                row.committed,
+            )
             for row in rows
         }
+        opened = [(one.transaction_start, id) for id, one in self._known.items() if one.transaction_start is not None]
+        self._open = {id: start for start, id in sorted(opened)}
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def open_count(self) -> int:
+        """How many have an open transaction."""
+        return len(self._open)
+
+    @property
+    def first_open(self) -> Offset | None:
+        """Where the open transaction begins that began first; None: none is open."""
+        for start in self._open.values():
+            return start
+        return None
+
+    def oldest_open(self) -> tuple[int, Producer] | None:
+        """Whose that is."""
+        for producer_id in self._open:
+            return producer_id, self._known[producer_id]
+        return None
 
     def highest_id(self, id_max: int) -> int:
         """The highest producer id known, of those up to ``id_max``; -1: none."""
         return max((producer_id for producer_id in self._known if producer_id <= id_max), default=NO_PRODUCER_ID)
 
-    def check(self, producer_id: int, epoch: int, first: int, records: int) -> ProducerBatch | None:
+    def is_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether the transaction of this epoch is open here."""
+        return producer_id in self._open and self._known[producer_id].epoch == epoch
+
+    def has_open(self, producer_id: int) -> bool:
+        """Whether any transaction of this producer is open here."""
+        return producer_id in self._open
+
+    def check(
+        self, producer_id: int, epoch: int, first: int, records: int, *, transactional: bool = False
+    ) -> ProducerBatch | None:
         """
         None when the batch follows; the stored one when it was sent before, to be answered with its offset.
 
         Raises:
-            InvalidProducerEpoch: a newer instance of the producer has written.
+            InvalidProducerEpoch: a newer instance of the producer has written, or its transaction has ended.
+            InvalidTxnState: the producer has an open transaction here, and the batch is not part of any.
             OutOfOrderSequence: a batch is missing before this one, or the sequence was used for another batch.
         """
         known = self._known.get(producer_id)
         if known is None:
+            if transactional and first != 0:
+                raise _not_from_zero(producer_id, epoch, first)
             return None
         last = last_of(first, records)
         if epoch == known.epoch:
@@ -71,50 +128,109 @@ class Producers:
                 if stored.first_sequence == first and stored.last_sequence == last:
                     return stored
         if epoch < known.epoch:
-            raise InvalidProducerEpoch(
-                f"producer {producer_id} wrote with epoch {known.epoch}; {epoch} is older: ask for a new producer id"
+            raise InvalidProducerEpoch(_OLDER.format(producer_id, known.epoch, epoch))
+        if known.transaction_start is not None and not transactional:
+            raise InvalidTxnState(
+                f"producer {producer_id} has an open transaction here since offset {known.transaction_start}; end it"
+                " before records are sent outside of it"
             )
-        if epoch > known.epoch:
+        if epoch > known.epoch or not known.batches:
             if first != 0:
-                raise OutOfOrderSequence(
-                    f"producer {producer_id} starts epoch {epoch} with sequence {first}; a new epoch starts from 0"
-                )
-        elif known.batches and first != (known.batches[-1].last_sequence + 1) % SEQUENCES:
+                raise _not_from_zero(producer_id, epoch, first)
+        elif first != (known.batches[-1].last_sequence + 1) % SEQUENCES:
             raise OutOfOrderSequence(
                 f"producer {producer_id}, epoch {epoch}: sequence {first} does not follow"
                 f" {known.batches[-1].last_sequence}; a batch was lost or its sequence was used twice"
             )
         return None
 
+    def check_marker(self, producer_id: int, epoch: int, commit: bool) -> bool:
+        """
+        True: the marker is to be appended. False: it was before, so this is a repeat.
+
+        Raises:
+            InvalidProducerEpoch: the partition has moved on.
+        """
+        known = self._known.get(producer_id)
+        if known is None or epoch > known.epoch:
+            return True
+        if epoch == known.epoch and known.committed is commit and known.transaction_start is None:
+            return False
+        raise InvalidProducerEpoch(
+            f"producer {producer_id} has epoch {known.epoch} here; a marker has to be above it, and {epoch} is not"
+        )
+
     def appended(
-        self, producer_id: int, epoch: int, first: int, records: int, offset: Offset, timestamp: int, now_ms: int
+        self,
+        producer_id: int,
+        epoch: int,
+        first: int,
+        records: int,
+        offset: Offset,
+        timestamp: int,
+        now_ms: int,
+        *,
+        transactional: bool = False,
     ) -> None:
         """A batch that ``check`` let through, or that was read back from the log, has this base ``offset``."""
         entry = ProducerBatch(first, last_of(first, records), offset, timestamp)
         known = self._known.get(producer_id)
-        if known is None or known.epoch != epoch:
-            self._known[producer_id] = Producer(epoch, (entry,), now_ms)
-            return
-        known.batches = (*known.batches[1 - BATCHES_KEPT :], entry)
-        known.last_timestamp_ms = now_ms
+        if known is None:
+            known = self._known[producer_id] = Producer(epoch, (entry,), now_ms)
+        elif known.epoch != epoch:
+            known.epoch, known.batches, known.last_timestamp_ms, known.committed = epoch, (entry,), now_ms, None
+        else:
+            known.batches = (*known.batches[1 - BATCHES_KEPT :], entry)
+            known.last_timestamp_ms = now_ms
+            known.committed = None
+        if transactional and known.transaction_start is None:
+            known.transaction_start, known.transaction_since_ms = offset, now_ms
+            self._open[producer_id] = offset
 
-    def replay(self, rows: Iterable[IndexRow], now_ms: int) -> int:
-        """Bring a snapshot up to date from the rows after it; their number. Idle time counts anew from ``now_ms``."""
-        count = 0
+    def ended(self, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Offset | None:
+        """A marker was appended, or read back; where the transaction began that it ends. None: none was open."""
+        known = self._known.get(producer_id)
+        if known is None:
+            self._known[producer_id] = Producer(epoch, (), now_ms, committed=commit)
+            return None
+        known.epoch, known.batches, known.last_timestamp_ms, known.committed = epoch, (), now_ms, commit
+        known.transaction_start, known.transaction_since_ms = None, -1
+        return self._open.pop(producer_id, None)
+
+    def replay(self, rows: Iterable[IndexRow], now_ms: int) -> list[Ended]:
+        """
+        Bring a snapshot up to date from the rows after it; the transactions that end in them.
+
+        Idle time counts anew from ``now_ms``; the age of an open transaction from its records' timestamps.
+        """
+        ended: list[Ended] = []
         for row in rows:
-            count += 1
-            if row.producer_id >= 0 and row.base_sequence >= 0:
-                records = row.last_offset_delta + 1
-                self.appended(
-                    row.producer_id,
-                    row.producer_epoch,
-                    row.base_sequence,
-                    records,
-                    row.base_offset,
-                    row.segment_max_timestamp,
-                    now_ms,
-                )
-        return count
+            if row.producer_id < 0:
+                continue
+            if row.ends_transaction:
+                commit = bool(row.attributes & COMMITS_BIT)
+                start = self.ended(row.producer_id, row.producer_epoch, commit, now_ms)
+                if start is not None:
+                    ended.append(Ended(row.base_offset, start))
+            elif row.base_sequence >= 0:
+                self._replay_batch(row, now_ms)
+        return ended
+
+    def _replay_batch(self, row: IndexRow, now_ms: int) -> None:
+        transactional = bool(row.attributes & TRANSACTIONAL_BIT)
+        opens = transactional and row.producer_id not in self._open
+        self.appended(
+            row.producer_id,
+            row.producer_epoch,
+            row.base_sequence,
+            row.last_offset_delta + 1,
+            row.base_offset,
+            row.segment_max_timestamp,
+            now_ms,
+            transactional=transactional,
+        )
+        if opens and 0 <= row.segment_max_timestamp < now_ms:
+            self._known[row.producer_id].transaction_since_ms = row.segment_max_timestamp
 
     def expire(self, before_ms: int) -> int:
         """Forget producers that last wrote before ``before_ms``, but for those in a transaction; how many."""
@@ -127,9 +243,25 @@ class Producers:
             del self._known[producer_id]
         return len(idle)
 
-    def snapshot(self) -> tuple[ProducerRow, ...]:
-        """Everything known, as it is stored."""
+    def snapshot(self, *, open_only: bool = False) -> tuple[ProducerRow, ...]:
+        """Everything known, as it is stored; with ``open_only`` of those that have an open transaction."""
         return tuple(
-            ProducerRow(producer_id, known.epoch, known.batches, known.last_timestamp_ms, known.transaction_start)
+            ProducerRow(
+                producer_id,
+                known.epoch,
+                known.batches,
+                known.last_timestamp_ms,
+                known.transaction_start,
+                known.transaction_since_ms,
+                known.committed,
+            )
             for producer_id, known in self._known.items()
+            if not open_only or producer_id in self._open
         )
+
+
+def _not_from_zero(producer_id: int, epoch: int, first: int) -> OutOfOrderSequence:
+    return OutOfOrderSequence(
+        f"producer {producer_id} starts epoch {epoch} with sequence {first}; a new epoch starts from 0, and so does a"
+        " transaction in each partition"
+    )

@@ -18,6 +18,12 @@ LogId = NewType("LogId", int)
 NO_TOKEN: Final = -1
 """The fencing token of a log in which no fence was ever set."""
 
+TRANSACTIONAL_BIT: Final = 0x10
+MARKER_BITS: Final = 0x30
+"""Attributes that only the ends of transactions have both of: transactional, control."""
+COMMITS_BIT: Final = 0x4000
+"""Set in ``IndexRow.attributes`` of a marker that commits, and nowhere in a batch: replay reads no batches."""
+
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
@@ -45,6 +51,11 @@ class IndexRow:
     def next_offset(self) -> Offset:
         """One past the batch's last offset."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
+
+    @property
+    def ends_transaction(self) -> bool:
+        """Whether it is a marker; its verdict is in ``COMMITS_BIT``."""
+        return self.attributes & MARKER_BITS == MARKER_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,22 @@ class ProducerRow:
     last_timestamp_ms: int
     """When it last wrote; it is forgotten ``producer.id.expiration.ms`` later."""
     transaction_start: Offset | None = None
+    """Where its open transaction begins; None: none is open."""
+    transaction_since_ms: int = -1
+    """The broker's clock when that was appended; -1: none is open."""
+    committed: bool | None = None
+    """What the marker said that began this epoch; None: something was written in it since, or no marker began it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRow:
+    """What one aborted transaction wrote: the producer's batches from ``first`` to ``last``, where its marker is."""
+
+    producer_id: int
+    first: Offset
+    last: Offset
+    stable: Offset
+    """Every transaction that is aborted behind this one begins here or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +190,14 @@ class PutProducers:
 
 
 @dataclass(frozen=True, slots=True)
+class PutAborted:
+    """A transaction was aborted; written with its marker."""
+
+    log: LogId
+    row: AbortedRow
+
+
+@dataclass(frozen=True, slots=True)
 class PutState:
     """Write or replace the log's state; the first one creates the log."""
 
@@ -195,4 +230,4 @@ class DropLog:
     log: LogId
 
 
-LogWrite = PutBatch | PutSegment | PutEpoch | PutProducers | PutState | DropPrefix | DropSuffix | DropLog
+LogWrite = PutBatch | PutSegment | PutEpoch | PutProducers | PutAborted | PutState | DropPrefix | DropSuffix | DropLog

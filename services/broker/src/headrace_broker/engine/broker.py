@@ -20,8 +20,11 @@ from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
 from headrace_broker.engine.copy_session import Stored
+from headrace_broker.engine.describing import KnownProducers, describe_producers
+from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.markers import Markers
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
@@ -32,7 +35,7 @@ from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
-from headrace_broker.ports import Cluster, Leaders, LogStore, RecoveryReport
+from headrace_broker.ports import Cluster, Leaders, LogStore, RecoveryReport, TransactionCoordinators
 from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
@@ -92,6 +95,7 @@ class Broker:
         store: LogStore,
         cluster: Cluster,
         leaders: Leaders,
+        transactions: TransactionCoordinators,
         clock: Clock,
         tasks: TaskRunner,
     ) -> None:
@@ -110,6 +114,8 @@ class Broker:
         self.offsets = Offsets(self.replicas, store)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
         self.producer_ids = ProducerIds(cluster, tasks)
+        self.markers = Markers(self.replicas, self.loop, clock, self.measures)
+        self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, tasks, self.measures)
         self.coordinators = Coordinators(self.replicas, self.follower, cluster, tasks)
         self._store = store
         self._cluster = cluster
@@ -147,6 +153,7 @@ class Broker:
         start(self.loop.flush(), name="storage-flush")
         start(self.follower.run(self._cluster), name="image")
         start(self.follower.delete(self._cluster), name="deletions")
+        start(self.enrolments.run(), name="enrolments")
         start(self.upkeep.retention(), name="retention")
         start(self.upkeep.disk(), name="disk")
         start(self.upkeep.late(), name="late-requests")
@@ -208,6 +215,10 @@ class Broker:
             return list(self.replicas.all())
         return [replica for topic_id in dict.fromkeys(topics) for replica in self.replicas.of_topic(topic_id)]
 
+    def producers(self, partitions: Sequence[PartitionId], *, open_only: bool) -> list[KnownProducers]:
+        """What partitions know of their producers; see ``describe_producers``."""
+        return describe_producers(self.replicas, partitions, open_only=open_only)
+
     def segments(self, replica: Replica) -> Sequence[SegmentRow]:
         """All segments of a log, the active one last."""
         return segment_rows(replica.core)
@@ -231,8 +242,26 @@ class Broker:
             "replication_streams_broken": lambda: self.replication.broken_streams,
             "under_replicated_partitions": lambda: self._led(lambda now: len(now.isr) < len(now.replicas)),
             "under_min_isr_partitions": lambda: self._led(lambda now: len(now.isr) < now.min_isr),
+            "enrolments_waiting": lambda: self.enrolments.unanswered,
+            "enrolment_parked_bytes": lambda: self.loop.effects.parked_bytes,
+            "open_transactions": lambda: sum(one.core.producers.open_count for one in self.replicas.all()),
+            "last_stable_lag_records_max": lambda: max(self._held_back(), default=0),
+            "last_stable_lag_records": lambda: sum(self._held_back()),
+            "oldest_open_transaction_s": self._oldest_open_s,
             **logs,
         }
+
+    def _held_back(self) -> list[int]:
+        """Records that are committed and not decided, of each log that is led here."""
+        led = (one.core for one in self.replicas.all() if one.core.leading is not None)
+        return [core.high_watermark - core.last_stable for core in led]
+
+    def _oldest_open_s(self) -> float:
+        """The age of the transaction that has been open for longest in a log that is led here; 0: none is open."""
+        led = (one.core for one in self.replicas.all() if one.core.leading is not None)
+        oldest = (found[1].transaction_since_ms for core in led if (found := core.producers.oldest_open()))
+        since_ms = min(oldest, default=None)
+        return 0.0 if since_ms is None else max(0.0, (self._clock.now_ms() - since_ms) / 1_000)
 
     def _led(self, condition: Callable[[Assignment], bool]) -> int:
         led = (one.core.leading for one in self.replicas.all())
@@ -263,6 +292,13 @@ class Broker:
         if len(online) > GAUGES_PER_PARTITION_MAX:
             return []
         return [
-            PartitionGauges(one.topic, one.id.partition, one.core.log_start, one.core.log_end, one.core.high_watermark)
+            PartitionGauges(
+                one.topic,
+                one.id.partition,
+                one.core.log_start,
+                one.core.log_end,
+                one.core.high_watermark,
+                one.core.last_stable,
+            )
             for one in online
         ]

@@ -48,12 +48,12 @@ class ColdReader:
         self._expected: OrderedDict[tuple[LogId, Offset], None] = OrderedDict()
 
     async def read(
-        self, replica: Replica, offset: Offset, bytes_max: int, *, first: bool, end: Offset | None = None
+        self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool, committed: bool = True
     ) -> list[bytes]:
         """
         Batches from the one that holds ``offset`` up to ``end``, of at most ``bytes_max`` bytes.
 
-        Without ``end`` up to the high watermark. With it what is read may yet be truncated, so nothing is read ahead.
+        What is not ``committed`` below ``end`` may yet be truncated, so nothing is read ahead then.
 
         Raises:
             OffsetOutOfRange: the log was trimmed meanwhile.
@@ -61,10 +61,12 @@ class ColdReader:
             StorageFailed: a batch cannot be read; the text names it.
         """
         log = replica.core.log
-        committed, end = end is None, replica.core.high_watermark if end is None else end
         ahead = self._ahead.pop((log, offset, replica.core.truncations), None) if committed else None
         if ahead is not None:
             self._ahead_bytes -= ahead.size
+            if ahead.rows[-1].next_offset > end:  # another reader's: this one reads only what is decided
+                ahead = None
+        if ahead is not None:
             rows = _fitting(ahead.rows, bytes_max, first=first)
             self._measures.read_ahead_hits += 1
             found = await self._shared(ahead, len(rows))

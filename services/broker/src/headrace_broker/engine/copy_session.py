@@ -307,7 +307,7 @@ class CopySession:
             core = entry.replica.core
             try:
                 batches = await self._cold.read(
-                    entry.replica, asked, PARTITION_BYTES_MAX, first=True, end=core.written_end
+                    entry.replica, asked, PARTITION_BYTES_MAX, core.written_end, first=True, committed=False
                 )
             except OffsetOutOfRange as error:
                 position = Position(entry.replica.id, entry.leader_epoch, -1, asked, Offset(0), wants=True)

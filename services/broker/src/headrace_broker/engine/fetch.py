@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final
 
 from headrace_broker.core.leadership import Leadership
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.partition import Parted
+from headrace_broker.core.rows import AbortedRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
@@ -28,6 +30,9 @@ IN_FLIGHT_BYTES: Final = 96 << 20
 """Bytes in answers that clients have not taken yet (gRPC holds each about three times); towards it answers shrink."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 300_000
+_BASE: Final = Struct(">q")
+_BASE_AND_DELTA: Final = Struct(">q15xi")
+"""Of a batch: its base offset, and how far its last offset is from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class FetchAsk:
     wait_ms: int
     rack: str | None = None
     """The client's; with it followers answer too. None: leaders only."""
+    committed: bool = False
+    """Only what is decided: nothing above the last stable offset, and what was aborted is named."""
 
 
 @dataclass(slots=True)
@@ -62,6 +69,7 @@ class Fetched:
 
     partition: PartitionId
     high_watermark: int = -1
+    last_stable: int = -1
     log_start: int = -1
     batches: list[bytes] = field(default_factory=list)
     error: HeadraceError | None = None
@@ -70,6 +78,8 @@ class Fetched:
     """What the client read last is not in this log; there are no batches."""
     preferred: NodeId | None = None
     """A replica nearer to the client, which it should ask instead; there are no batches."""
+    aborted: list[AbortedRow] = field(default_factory=list)
+    """Aborted transactions that overlap ``batches``, ascending by marker; for those who read what is decided."""
 
     @property
     def decided(self) -> bool:
@@ -103,7 +113,7 @@ class FetchSession:
     """What one stream was told last, so that an answer need not repeat it."""
 
     def __init__(self) -> None:
-        self._told: dict[PartitionId, tuple[int, int]] = {}
+        self._told: dict[PartitionId, tuple[int, int, int]] = {}
 
     def news(self, results: list[Fetched]) -> list[Fetched]:
         """The results that say something new: batches, an error, or a moved high watermark or log start."""
@@ -111,7 +121,7 @@ class FetchSession:
         if len(told) > 2 * PARTITIONS_PER_REQUEST_MAX:
             told.clear()
         for result in results:
-            now = (result.high_watermark, result.log_start)
+            now = (result.high_watermark, result.last_stable, result.log_start)
             if result.batches or result.decided or told.get(result.partition) != now:
                 told[result.partition] = now
                 news.append(result)
@@ -172,9 +182,12 @@ class Fetches:
                 if result.decided:
                     failed = True
                     continue
-                if entry.offset >= replica.core.high_watermark or (room <= 0 and total):
+                end = replica.readable_end(stable=ask.committed)
+                if entry.offset >= end or (room <= 0 and total):
                     continue
-                result.batches = await self._read(replica, entry, room, first=total == 0)
+                result.batches = await self._read(replica, entry, end, room, first=total == 0)
+                if ask.committed and result.batches:
+                    result.aborted = _aborted_in(replica, result.batches)
             except HeadraceError as error:
                 result.error = error
                 result.leader = self._replicas.leader_of(entry.partition)
@@ -193,6 +206,7 @@ class Fetches:
             replica = self._replicas.readable(entry.partition, entry.leader_epoch)
         core, offset = replica.core, entry.offset
         result.high_watermark, result.log_start = core.high_watermark, core.log_start
+        result.last_stable = core.last_stable
         where = f"{replica.topic}-{entry.partition.partition}"
         if core.leading is None:
             if offset < core.log_start:
@@ -227,14 +241,14 @@ class Fetches:
                 return broker
         return None
 
-    async def _read(self, replica: Replica, entry: FetchEntry, room: int, *, first: bool) -> list[bytes]:
+    async def _read(self, replica: Replica, entry: FetchEntry, end: Offset, room: int, *, first: bool) -> list[bytes]:
         core, bytes_max = replica.core, min(room, entry.bytes_max)
         # The first batch of each partition comes whatever its own limit is, as long as the answer has room for it.
         alone = first or bytes_max < room
-        cached = self._tail.take(core.log, entry.offset, core.high_watermark, bytes_max, first=alone)
+        cached = self._tail.take(core.log, entry.offset, end, bytes_max, first=alone)
         if cached is not None:
             return cached
-        return await self._cold.read(replica, entry.offset, bytes_max, first=alone)
+        return await self._cold.read(replica, entry.offset, bytes_max, end, first=alone)
 
     async def _until_moved(self, ask: FetchAsk, results: list[Fetched], missing: int, deadline: float) -> None:
         loop = asyncio.get_running_loop()
@@ -242,10 +256,11 @@ class Fetches:
         watched: list[Replica] = []
         for entry, result in zip(ask.entries, results, strict=True):
             replica = self._replicas.get(entry.partition)
-            if replica is None or replica.core.high_watermark != result.high_watermark:
+            seen = result.last_stable if ask.committed else result.high_watermark
+            if replica is None or replica.readable_end(stable=ask.committed) != seen:
                 wait.wake()
                 break
-            replica.waiters.add(wait)
+            replica.waiting(stable=ask.committed).add(wait)
             watched.append(replica)
         self._waits.add(wait)
         timer = loop.call_at(deadline, wait.wake)
@@ -255,7 +270,22 @@ class Fetches:
             timer.cancel()
             self._waits.discard(wait)
             for replica in watched:
-                replica.waiters.discard(wait)
+                replica.waiting(stable=ask.committed).discard(wait)
+
+
+def _aborted_in(replica: Replica, batches: list[bytes]) -> list[AbortedRow]:
+    """
+    Raises:
+        OffsetOutOfRange: the log was trimmed while it was read, and with it what is known of these batches.
+    """
+    core = replica.core
+    (start,) = _BASE.unpack_from(batches[0])
+    if start < core.first_batch:
+        raise OffsetOutOfRange(f"the log was trimmed to {core.log_start} meanwhile; ask again")
+    if not len(core.aborted):
+        return []
+    base, delta = _BASE_AND_DELTA.unpack_from(batches[-1])
+    return core.aborted.overlapping(start, Offset(base + delta + 1))
 
 
 def _check(ask: FetchAsk) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Deposed, Elected, Event, Followed, Reassigned, Reconfigured
-from headrace_broker.core.producers import Producers
+from headrace_broker.core.producers import Ended, Producers
 from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
 from headrace_broker.engine.rebuilding import rows_since
@@ -341,17 +341,28 @@ def restored(
     """
     try:
         rows = rows_since(store, log.log, log.producers_at, log.log_end)
+        ended = _ended_before(store, log, now_ms)
     except StorageFailed:
         if log.damage is None:
             raise
-        rows = []
+        rows, ended = [], []
     producers = Producers(log.producers)
-    producers.replay(rows, now_ms)
+    ended += producers.replay(rows, now_ms)
     segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter_ms)
     segments.drop_below(log.state.log_start)
     core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
-    core.snapshot_bytes = sum(row.size for row in rows)
+    core.with_transactions(log.aborted, ended)
+    core.snapshot_bytes = sum(row.size for row in rows if row.base_offset >= log.producers_at)
     return core
+
+
+def _ended_before(store: LogStore, log: RecoveredLog, now_ms: int) -> list[Ended]:
+    """Transactions that end between the high watermark and a snapshot above it: their markers may yet be cut."""
+    watermark = log.state.high_watermark
+    if log.producers_at <= watermark:
+        return []
+    at, known = store.producers_before(log.log, watermark) or (log.state.log_start, ())
+    return Producers(known).replay(rows_since(store, log.log, at, log.producers_at), now_ms)
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:

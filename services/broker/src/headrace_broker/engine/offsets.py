@@ -84,9 +84,11 @@ class Offsets:
         for poll in self._polls:
             poll.wake()
 
-    async def find(self, asks: Sequence[OffsetAsk], wait_ms: int) -> list[OffsetFound]:
+    async def find(self, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool = False) -> list[OffsetFound]:
         """
         One answer per ask, in order. Waits only where one asks for ``wait_above`` and none qualifies yet.
+
+        With ``stable`` logs end at their last stable offset: for who reads only what is decided.
 
         Raises:
             Rejected: the request as a whole is wrong.
@@ -97,10 +99,10 @@ class Offsets:
             raise Rejected(f"max_wait_ms is {wait_ms}; it must be 0 to {WAIT_MS_MAX}")
         if any(ask.wait_above is not None and ask.timestamp_ms != LATEST for ask in asks):
             raise Rejected("wait_above goes only with timestamp_ms = -1, the end")
-        await self._wait(asks, wait_ms)
-        return [await self._one(ask) for ask in asks]
+        await self._wait(asks, wait_ms, stable=stable)
+        return [await self._one(ask, stable=stable) for ask in asks]
 
-    async def _wait(self, asks: Sequence[OffsetAsk], wait_ms: int) -> None:
+    async def _wait(self, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool) -> None:
         polled = [ask for ask in asks if ask.wait_above is not None]
         if not polled or len(polled) < len(asks) or wait_ms == 0:
             return
@@ -114,11 +116,11 @@ class Offsets:
                     replica = self._replicas.leading(ask.partition, ask.leader_epoch)
                 except HeadraceError:
                     return
-                if ask.wait_above is None or replica.core.high_watermark > ask.wait_above:
+                if ask.wait_above is None or replica.readable_end(stable=stable) > ask.wait_above:
                     return
                 watched.append(replica)
             for replica in watched:
-                replica.waiters.add(poll)
+                replica.waiting(stable=stable).add(poll)
             self._polls.add(poll)
             timer = loop.call_at(deadline, poll.wake)
             try:
@@ -127,9 +129,9 @@ class Offsets:
                 timer.cancel()
                 self._polls.discard(poll)
                 for replica in watched:
-                    replica.waiters.discard(poll)
+                    replica.waiting(stable=stable).discard(poll)
 
-    async def _one(self, ask: OffsetAsk) -> OffsetFound:
+    async def _one(self, ask: OffsetAsk, *, stable: bool) -> OffsetFound:
         try:
             replica = self._replicas.leading(ask.partition, ask.leader_epoch)
             core = replica.core
@@ -138,18 +140,18 @@ class Offsets:
                     raise OffsetNotAvailable(
                         "the new leader does not know yet how far the log is committed; ask again in a moment"
                     )
-                return OffsetFound(core.high_watermark, -1, core.leader_epoch or 0)
+                return OffsetFound(replica.readable_end(stable=stable), -1, core.leader_epoch or 0)
             if ask.timestamp_ms == EARLIEST:
                 return OffsetFound(core.log_start, -1, core.epochs.epoch_at(core.log_start))
             if ask.timestamp_ms < MAX_TIMESTAMP:
                 raise Rejected(f"timestamp_ms is {ask.timestamp_ms}; use a time, -1 (end), -2 (start) or -3 (newest)")
-            return await self._by_time(replica, ask.timestamp_ms)
+            return await self._by_time(replica, ask.timestamp_ms, replica.readable_end(stable=stable))
         except HeadraceError as error:
             return OffsetFound(error=error, leader=self._replicas.leader_of(ask.partition))
 
-    async def _by_time(self, replica: Replica, timestamp_ms: int) -> OffsetFound:
+    async def _by_time(self, replica: Replica, timestamp_ms: int, end: Offset) -> OffsetFound:
         core, log = replica.core, replica.core.log
-        start, end = core.log_start, core.high_watermark
+        start = core.log_start
 
         def floor(offset: Offset) -> IndexRow | None:
             return self._store.floor(log, offset)

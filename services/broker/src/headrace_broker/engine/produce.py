@@ -136,7 +136,14 @@ class ProduceSession:
         await self._room.wait()
         await self._loop.room()
 
-    def accept(self, correlation_id: int, acks: int, timeout_ms: int, entries: Sequence[ProduceEntry]) -> None:
+    def accept(
+        self,
+        correlation_id: int,
+        acks: int,
+        timeout_ms: int,
+        entries: Sequence[ProduceEntry],
+        transactional_id: str | None = None,
+    ) -> None:
         """Take one request; its answer appears in ``answers``, unless ``acks`` is 0."""
         began = self._clock.monotonic_ms()
         partitions = [entry.partition for entry in entries]
@@ -145,14 +152,14 @@ class ProduceSession:
         self._measures.produce_requests += 1
         self._waiting[call] = None
         try:
-            check_request(acks, timeout_ms, len(entries), self._partitions_max)
+            check_request(acks, timeout_ms, len(entries), self._partitions_max, transactional_id)
         except Rejected as error:
             if not entries:
                 self.answered(call)
             for index in range(len(entries)):
                 call.refused(index, error)
             return
-        arrivals = self._arrivals(call, entries)
+        arrivals = self._arrivals(call, entries, transactional_id)
         if arrivals:
             self._loop.append(arrivals)
         if len(self._waiting) + len(self.answers) >= UNANSWERED_MAX:
@@ -177,7 +184,9 @@ class ProduceSession:
         for call in [call for call in self._waiting if call.deadline_ms < now_ms]:
             call.expire()
 
-    def _arrivals(self, call: ProduceCall, entries: Sequence[ProduceEntry]) -> list[Arrival]:
+    def _arrivals(
+        self, call: ProduceCall, entries: Sequence[ProduceEntry], transactional_id: str | None
+    ) -> list[Arrival]:
         now_ms = self._clock.now_ms()
         arrivals: list[Arrival] = []
         seen: set[PartitionId] = set()
@@ -186,7 +195,7 @@ class ProduceSession:
                 if entry.partition in seen:
                     raise Rejected(f"partition {entry.partition} is in the request twice; send one batch each")
                 seen.add(entry.partition)
-                arrivals.append(self._checked(call, index, entry, now_ms))
+                arrivals.append(self._checked(call, index, entry, now_ms, transactional_id))
             except HeadraceError as error:
                 self._measures.refused_batches += 1
                 call.refused(index, error)
@@ -194,15 +203,28 @@ class ProduceSession:
             self._waiting.pop(call, None)
         return arrivals
 
-    def _checked(self, call: ProduceCall, index: int, entry: ProduceEntry, now_ms: int) -> Arrival:
+    def _checked(
+        self, call: ProduceCall, index: int, entry: ProduceEntry, now_ms: int, transactional_id: str | None
+    ) -> Arrival:
         replica: Replica = self.replicas.leading(entry.partition, entry.leader_epoch)
         header = read_header(entry.batch)
-        check_from_producer(header, replica.core.config, now_ms)
+        check_from_producer(header, replica.core.config, now_ms, transactional_id)
         check_crc(entry.batch, header)
         fence = token_from_client(header, entry.batch) if header.control else None
-        if replica.internal and fence is None and entry.fencing_token is None:
+        if replica.internal and ((fence is None and entry.fencing_token is None) or transactional_id is not None):
             raise Rejected(
-                f"topic {replica.topic} is the system's: only who has set its fencing token writes to it",
+                f"topic {replica.topic} is the system's: only who has set its fencing token writes to it, without"
+                " transactions",
                 code=ErrorCode.POLICY_VIOLATION,
             )
-        return Arrival(replica, header, entry.batch, entry.leader_epoch, call, index, entry.fencing_token, fence)
+        return Arrival(
+            replica,
+            header,
+            entry.batch,
+            entry.leader_epoch,
+            call,
+            index,
+            entry.fencing_token,
+            fence,
+            transactional_id,
+        )

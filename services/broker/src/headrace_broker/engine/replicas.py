@@ -20,7 +20,7 @@ from headrace_common.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
+from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.core.image import Partition as PartitionMetadata
 
@@ -84,6 +84,8 @@ class Replica:
     """Whether its topic is the system's."""
     damage: Damage | None = None
     waiters: set[HighWatermarkWaiter] = field(default_factory=set)
+    stable_waiters: set[HighWatermarkWaiter] = field(default_factory=set)
+    """Those who wait for the last stable offset instead of the high watermark."""
     sessions: list[CopyWatcher] = field(default_factory=list)
     """Followers that copy this log from here."""
     copier: ProgressWatcher | None = None
@@ -96,10 +98,23 @@ class Replica:
         """Which partition."""
         return self.core.id
 
-    def wake(self, more_bytes: int = 0) -> None:
-        """Tell all who wait."""
-        for waiter in tuple(self.waiters):
+    def waiting(self, *, stable: bool) -> set[HighWatermarkWaiter]:
+        """Who waits for the high watermark, or for the last stable offset."""
+        return self.stable_waiters if stable else self.waiters
+
+    def readable_end(self, *, stable: bool) -> Offset:
+        """Where the log ends for those who read all that is committed, or only what is decided."""
+        return self.core.last_stable if stable else self.core.high_watermark
+
+    def woken(self, more_bytes: int, *, stable: bool = False) -> None:
+        """Tell those who wait for the high watermark, or for the last stable offset, that it has moved."""
+        for waiter in tuple(self.stable_waiters if stable else self.waiters):
             waiter.moved(self, more_bytes)
+
+    def wake(self) -> None:
+        """Tell all who wait to look again."""
+        for waiter in (*self.waiters, *self.stable_waiters):
+            waiter.moved(self, 0)
 
     def lose_followers(self) -> None:
         """Tell the followers that this is not their leader any more, or in another epoch."""

@@ -59,7 +59,7 @@ class Replication:
         self._peers: dict[NodeId, int] = {}
         self._throttle = Throttle(lambda: self._setting("follower.replication.throttled.rate"))
         self.proposals = IsrProposals(loop, cluster, clock, self.assignment)
-        loop.on_proposal = self.proposals.ask
+        loop.effects.on_proposal = self.proposals.ask
         self.lost = LostBatches(replicas, loop, stored.store, cluster, clock, self.assignment, lambda: self._peers)
         stored.cold.on_lost = self.lost.found
 

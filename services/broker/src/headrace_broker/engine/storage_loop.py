@@ -14,21 +14,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.partition_events import (
-    Answer,
     BatchArrived,
     Deposed,
-    Effect,
     Event,
-    ForgetBelow,
     GroupWritten,
-    ProposeIsr,
+    MarkerArrived,
     Refuse,
-    ShowUpTo,
 )
 from headrace_broker.core.rows import DropSuffix, LogWrite, PutBatch
+from headrace_broker.engine.effects import Effects
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Arrival, Caller, Flush, Group, Posted, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
@@ -91,15 +87,14 @@ class StorageLoop:
         self.on_growth: Callable[[], None] = lambda: None
         """Called before more is queued after each ``GROWTH_BYTES``: the disk guard looks."""
         self._growth = 0
-        self.on_proposal: Callable[[Replica, Proposal], None] = lambda _replica, _proposal: None
-        """Called with each ISR that a leader asks for."""
+        self.effects = Effects(tail, measures)
 
     # --- called by others ---------------------------------------------------------------------------------
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the loop or for a sync."""
-        return self._queued_bytes + self._unconfirmed_bytes
+        """Bytes that wait for the loop, for a sync, or for the coordinator of their transaction."""
+        return self._queued_bytes + self._unconfirmed_bytes + self.effects.parked_bytes
 
     @property
     def has_room(self) -> bool:
@@ -152,7 +147,7 @@ class StorageLoop:
         those wait for.
         """
         scratch = Group()
-        self._do(replica, replica.core.handle(event), scratch)
+        self.effects.do(replica, self.effects.handled(replica, event), scratch)
         assert not scratch.writes, "what writes goes through the queue"
 
     async def post_all(self, events: Iterable[tuple[Replica, Event | Sequence[LogWrite]]]) -> None:
@@ -162,10 +157,14 @@ class StorageLoop:
             await asyncio.gather(*waits)
 
     def _let_through(self, arrivals: Sequence[Arrival], refusal: HeadraceError) -> list[Arrival]:
-        """Refuse all but what the system itself writes to a disk below its reserve: the reserve is for that."""
+        """
+        Refuse all but what the system itself writes to a disk below its reserve: the reserve is for that.
+
+        The ends of transactions are part of it: they let readers go on.
+        """
         through: list[Arrival] = []
         for arrival in arrivals:
-            if arrival.replica.internal and isinstance(refusal, DiskFull):
+            if (arrival.replica.internal or arrival.commit is not None) and isinstance(refusal, DiskFull):
                 through.append(arrival)
             else:
                 arrival.caller.refused(arrival.index, refusal)
@@ -256,6 +255,10 @@ class StorageLoop:
         if replica.standing is not Standing.ONLINE:
             arrival.caller.refused(arrival.index, _gone(replica))
             return
+        if arrival.commit is not None:
+            marker = MarkerArrived(arrival.header, arrival.batch, arrival.commit, now_ms, arrival)
+            self.effects.do(replica, self.effects.handled(replica, marker), group)
+            return
         event = BatchArrived(
             arrival.header,
             arrival.batch,
@@ -265,13 +268,16 @@ class StorageLoop:
             arrival,
             arrival.fencing_token,
             arrival.fence,
+            arrival.transactional_id,
         )
-        end = replica.core.log_end
-        effects = replica.core.handle(event)
-        if replica.core.log_end == end and not any(isinstance(effect, Refuse) for effect in effects):
+        core = replica.core
+        end, parked = core.log_end, core.parking.size
+        effects = self.effects.handled(replica, event)
+        appended = core.log_end != end or core.parking.size > parked
+        if not appended and not any(isinstance(effect, Refuse) for effect in effects):
             self._measures.duplicate_batches += 1
         arrival.batch = b""  # the store and the tail cache have the stamped one
-        self._do(replica, effects, group)
+        self.effects.do(replica, effects, group)
 
     def _run_posted(self, posted: Posted, group: Group) -> None:
         if posted.done.cancelled():
@@ -283,7 +289,7 @@ class StorageLoop:
         else:
             assert not isinstance(event, Sequence), "writes come in lists"
             try:
-                self._do(posted.replica, posted.replica.core.handle(event), group)
+                self.effects.do(posted.replica, self.effects.handled(posted.replica, event), group)
             except HeadraceError as error:
                 posted.done.set_exception(error)
                 return
@@ -291,56 +297,6 @@ class StorageLoop:
             group.done.append(posted.done)
         else:
             posted.done.set_result(None)
-
-    def _do(self, replica: Replica, effects: list[Effect], group: Group) -> None:
-        for effect in effects:
-            kind = type(effect)
-            if kind is Answer:
-                self._answer(effect)  # type: ignore[arg-type]  # ``kind`` says it; isinstance costs more here
-            elif kind is PutBatch:
-                self._append_batch(replica, effect, group)  # type: ignore[arg-type]  # as above
-            elif isinstance(effect, ShowUpTo):
-                self._show(replica, effect)
-            elif isinstance(effect, Refuse):
-                self._refuse(effect)
-            elif isinstance(effect, ForgetBelow):
-                replica.wake()
-                for session in replica.sessions:
-                    session.shown(replica)
-            elif isinstance(effect, ProposeIsr):
-                self.on_proposal(replica, effect.proposal)
-            else:
-                assert not isinstance(effect, (Answer, PutBatch))
-                group.writes.append(effect)
-
-    def _append_batch(self, replica: Replica, put: PutBatch, group: Group) -> None:
-        row = put.row
-        end = row.next_offset
-        group.writes.append(put)
-        group.ends[replica] = (end, replica.core.truncations)
-        group.bytes += row.size
-        group.batches += 1
-        measures = self._measures
-        measures.bytes_in += row.size
-        measures.batches_in += 1
-        measures.records_in += row.record_count
-
-    def _answer(self, answer: Answer) -> None:
-        arrival = answer.ref
-        assert isinstance(arrival, Arrival)
-        arrival.caller.appended(arrival.index, answer.base_offset, answer.log_append_time_ms)
-
-    def _refuse(self, refuse: Refuse) -> None:
-        arrival = refuse.ref
-        assert isinstance(arrival, Arrival)
-        self._measures.refused_batches += 1
-        arrival.caller.refused(arrival.index, refuse.error)
-
-    def _show(self, replica: Replica, show: ShowUpTo) -> None:
-        for session in replica.sessions:
-            session.shown(replica)
-        if replica.waiters:
-            replica.wake(self._tail.bytes_between(replica.core.log, show.before, show.high_watermark))
 
     # --- writing and confirming ---------------------------------------------------------------------------
 
@@ -415,7 +371,7 @@ class StorageLoop:
                 continue  # its end was cut since: this says nothing about the end it has now
             if synced:
                 self._store.note_synced(core.log, end, core.epochs.epoch_at(Offset(end - 1)))
-            self._do(replica, core.handle(GroupWritten(end, now_ms)), group)
+            self.effects.do(replica, self.effects.handled(replica, GroupWritten(end, now_ms)), group)
             for session in replica.sessions:
                 session.grown(replica)
             if replica.copier is not None:
@@ -443,7 +399,7 @@ class StorageLoop:
         self.failure = error
         _log.critical("the store failed; the broker acknowledges nothing more and stops", extra={"reason": str(error)})
         groups = [*self._in_hand, *self._unsynced, *self._synced]
-        waiting = {replica for group in groups for replica in group.ends}
+        waiting = {replica for group in groups for replica in group.ends} | set(self.effects.parked)
         for item in self._queue:
             if isinstance(item, Arrival):
                 item.caller.refused(item.index, error)
@@ -458,7 +414,7 @@ class StorageLoop:
                     done.set_exception(error)
         scratch = Group()
         for replica in waiting:
-            self._do(replica, replica.core.handle(Deposed(error)), scratch)
+            self.effects.do(replica, self.effects.handled(replica, Deposed(error)), scratch)
             replica.wake()
         self._room.set()
 

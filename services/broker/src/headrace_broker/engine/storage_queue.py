@@ -48,6 +48,8 @@ class Caller(Protocol):
     """Who sent a batch and waits for its fate."""
 
     acks: int
+    deadline_ms: float
+    """On the monotonic clock: after it nobody waits for an answer."""
 
     def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
         """Entry ``index`` is as safe as was asked."""
@@ -71,6 +73,10 @@ class Arrival:
     fencing_token: int | None = None
     fence: int | None = None
     """The token that the batch, a fence record, sets."""
+    transactional_id: str | None = None
+    """Of a transactional batch: whose transaction it belongs to."""
+    commit: bool | None = None
+    """The batch is a marker and says this; None: it comes from a producer."""
 
 
 @dataclass(slots=True, eq=False)

@@ -8,6 +8,7 @@ from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.core.copying import CopyAnswer
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.broker import Trimmed
+from headrace_broker.engine.describing import KnownProducers
 from headrace_broker.engine.fetch import Fetched
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
@@ -18,7 +19,7 @@ from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage, Role, Topic
 from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import errors_pb2
+from headrace_proto.v1 import errors_pb2, transaction_pb2
 
 MESSAGE_CHARS_MAX = 4_000
 
@@ -90,10 +91,12 @@ def fetch_response(correlation_id: int, results: Iterable[Fetched]) -> pb.FetchR
             topic_id=result.partition.topic_id,
             partition=result.partition.partition,
             high_watermark=result.high_watermark,
-            last_stable_offset=result.high_watermark,
+            last_stable_offset=result.last_stable,
             log_start_offset=result.log_start,
             batches=result.batches,
         )
+        for aborted in result.aborted:
+            message.aborted.add(producer_id=aborted.producer_id, first_offset=aborted.first, last_offset=aborted.last)
         if result.parted is not None:
             message.diverging.epoch, message.diverging.end_offset = result.parted
         if result.preferred is not None:
@@ -255,7 +258,58 @@ def log_description(replica: Replica, segments: Sequence[SegmentRow] | None) -> 
         segments=[_segment(row, core.log_end) for row in segments or ()],
         note=note,
         fencing_token=core.fences.token if core.fences.token >= 0 else None,
+        last_stable_offset=core.last_stable,
+        oldest_open=_oldest_open(replica),
     )
+
+
+def _oldest_open(replica: Replica) -> pb.LogTransaction | None:
+    found = replica.core.producers.oldest_open()
+    if found is None:
+        return None
+    producer_id, known = found
+    return pb.LogTransaction(
+        producer_id=producer_id,
+        producer_epoch=known.epoch,
+        first_offset=known.transaction_start or 0,
+        since_ms=known.transaction_since_ms,
+    )
+
+
+def marker_result(errors: Sequence[HeadraceError | None]) -> transaction_pb2.TxnMarkerResult:
+    """One marker of WriteTxnMarkers."""
+    message = transaction_pb2.TxnMarkerResult()
+    add = message.partitions.add
+    for error in errors:
+        if error is None:
+            add()
+        else:
+            add(error=code(error), message=text(error))
+    return message
+
+
+def partition_producers(found: KnownProducers) -> pb.PartitionProducers:
+    """One partition of DescribeProducers."""
+    message = pb.PartitionProducers(
+        topic_id=found.partition.topic_id,
+        partition=found.partition.partition,
+        error=code(found.error),
+        message=None if found.error is None else text(found.error),
+        high_watermark=found.high_watermark,
+        last_stable_offset=found.last_stable,
+        more=found.more,
+    )
+    for row in found.producers:
+        opened = row.transaction_start is not None
+        message.producers.add(
+            producer_id=row.producer_id,
+            producer_epoch=row.epoch,
+            last_sequence=row.batches[-1].last_sequence if row.batches else -1,
+            last_timestamp_ms=row.last_timestamp_ms,
+            transaction_start=row.transaction_start,
+            transaction_since_ms=row.transaction_since_ms if opened else None,
+        )
+    return message
 
 
 def _segment(row: SegmentRow, log_end: int) -> pb.SegmentDescription:

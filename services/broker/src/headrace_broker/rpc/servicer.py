@@ -14,15 +14,13 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from headrace_broker.core.copying import CopyAsk, Position
 from headrace_broker.engine.broker import Broker
 from headrace_broker.engine.copy_session import POSITIONS_MAX, CopySession
-from headrace_broker.engine.fetch import FetchAsk, FetchEntry, FetchSession
-from headrace_broker.engine.offsets import OffsetAsk
-from headrace_broker.engine.produce import ProduceEntry, ProduceSession
-from headrace_broker.rpc import encode
-from headrace_common.core.errors import HeadraceError, Rejected, UnsupportedVersion
-from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
+from headrace_broker.engine.fetch import FetchSession
+from headrace_broker.engine.produce import ProduceSession
+from headrace_broker.rpc import decode, encode
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
@@ -30,8 +28,6 @@ from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
 
 FETCHES_READ_AHEAD: Final = 2
 TOPICS_PER_REQUEST_MAX: Final = 10_000
-TOPIC_ID_KEPT: Final = 17
-"""Bytes kept of a topic id: one more than an id has."""
 _SHARD_KINDS: Final = {pb.GROUP: ShardKind.GROUPS, pb.TRANSACTION: ShardKind.TRANSACTIONS}
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
@@ -78,8 +74,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 request = await read()
                 if request is _EOF:
                     return None
-                entries = [_produce_entry(entry) for entry in request.partitions]
-                session.accept(request.correlation_id, request.acks, request.timeout_ms, entries)
+                entries = [decode.produce_entry(entry) for entry in request.partitions]
+                session.accept(
+                    request.correlation_id,
+                    request.acks,
+                    request.timeout_ms,
+                    entries,
+                    request.transactional_id if request.HasField("transactional_id") else None,
+                )
                 del request, entries  # an idle stream keeps no batches
         except grpc.aio.BaseError:
             return None  # the connection is gone
@@ -135,14 +137,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         try:
-            ask = FetchAsk(
-                [_fetch_entry(e) for e in request.partitions],
-                request.min_bytes,
-                request.max_bytes,
-                request.max_wait_ms,
-                request.rack if request.HasField("rack") else None,
-            )
-            results = await self._broker.fetches.fetch(ask)
+            results = await self._broker.fetches.fetch(decode.fetch_ask(request))
         except HeadraceError as error:
             return encode.fetch_refused(request.correlation_id, error), 0
         size = sum(len(batch) for result in results for batch in result.batches)
@@ -203,7 +198,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     return None
                 if len(request.positions) > POSITIONS_MAX:
                     raise Rejected(f"the request has {len(request.positions)} positions; {POSITIONS_MAX} is the most")
-                session.take(_copy_ask(request))
+                session.take(decode.copy_ask(request))
         except grpc.aio.BaseError:
             return None  # the connection is gone
         except DecodeError:
@@ -222,8 +217,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsResponse:
         """See the proto."""
         del context
-        asks = [_offset_ask(entry) for entry in request.partitions]
-        found = await self._broker.offsets.find(asks, request.max_wait_ms)
+        asks = [decode.offset_ask(entry) for entry in request.partitions]
+        stable = request.isolation_level == pb.READ_COMMITTED
+        found = await self._broker.offsets.find(asks, request.max_wait_ms, stable=stable)
         results = [encode.offset_result(ask.partition, one) for ask, one in zip(asks, found, strict=True)]
         return pb.ListOffsetsResponse(partitions=results)
 
@@ -261,7 +257,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
         """See the proto."""
         del context
-        asks = [(_partition(entry), entry.offset) for entry in request.partitions]
+        asks = [(decode.partition(entry), entry.offset) for entry in request.partitions]
         trimmed = await self._broker.trim(asks)
         return pb.DeleteRecordsResponse(partitions=[encode.trim_result(one) for one in trimmed])
 
@@ -281,7 +277,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def LogEnds(self, request: pb.LogEndsRequest, context: Context) -> pb.LogEndsResponse:
         """See the proto."""
         del context
-        ends = self._broker.log_ends([_partition(one) for one in request.partitions])
+        ends = self._broker.log_ends([decode.partition(one) for one in request.partitions])
         return pb.LogEndsResponse(
             logs=[
                 pb.LogEnd(topic_id=id.topic_id, partition=id.partition, last_epoch=epoch, written_end=end)
@@ -293,15 +289,18 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
     ) -> transaction_pb2.WriteTxnMarkersResponse:
         """See the proto."""
-        del request, context
-        raise UnsupportedVersion("transactions are not available in this version")
+        del context
+        results = await self._broker.markers.write([decode.marker_ask(marker) for marker in request.markers])
+        return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.marker_result, results))
 
     async def DescribeProducers(
         self, request: pb.DescribeProducersRequest, context: Context
     ) -> pb.DescribeProducersResponse:
         """See the proto."""
-        del request, context
-        raise UnsupportedVersion("transactions are not available in this version")
+        del context
+        asked = [decode.partition(one) for one in request.partitions]
+        found = self._broker.producers(asked, open_only=request.open_only)
+        return pb.DescribeProducersResponse(partitions=map(encode.partition_producers, found))
 
     async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyResponse:
         """See the proto."""
@@ -357,49 +356,3 @@ async def _raise_error_of(reader: asyncio.Task[HeadraceError | None]) -> None:
     error = reader.result()
     if error is not None:
         raise error
-
-
-def _partition(entry: Any) -> PartitionId:
-    """A topic id that is too long stays one that nothing has; errors show ids and answers repeat them."""
-    return PartitionId(TopicId(entry.topic_id[:TOPIC_ID_KEPT]), entry.partition)
-
-
-def _produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
-    epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
-    token = entry.fencing_token if entry.HasField("fencing_token") else None
-    return ProduceEntry(_partition(entry), entry.batch, epoch, token)
-
-
-def _fetch_entry(entry: pb.FetchPartition) -> FetchEntry:
-    epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
-    last = entry.last_fetched_epoch if entry.HasField("last_fetched_epoch") else None
-    return FetchEntry(_partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch, last, entry.from_leader)
-
-
-def _copy_ask(request: pb.ReplicateRequest) -> CopyAsk:
-    return CopyAsk(
-        NodeId(request.broker_id),
-        request.broker_epoch,
-        [
-            Position(
-                _partition(one),
-                one.leader_epoch,
-                one.last_epoch,
-                Offset(one.log_end),
-                Offset(one.written_end),
-                one.wants,
-            )
-            for one in request.positions
-        ],
-        [_partition(one) for one in request.withdrawn],
-        request.received,
-    )
-
-
-def _offset_ask(entry: pb.ListOffsetsPartition) -> OffsetAsk:
-    return OffsetAsk(
-        _partition(entry),
-        entry.timestamp_ms,
-        entry.wait_above if entry.HasField("wait_above") else None,
-        entry.leader_epoch if entry.HasField("leader_epoch") else None,
-    )

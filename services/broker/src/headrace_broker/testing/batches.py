@@ -17,6 +17,7 @@ def batch_of(
     epoch: int = -1,
     sequence: int = -1,
     codec: Codec = Codec.NONE,
+    transactional: bool = False,
 ) -> bytes:
     """A batch of these values, or of so many."""
     if isinstance(values, int):
@@ -27,4 +28,5 @@ def batch_of(
         producer_id=producer_id,
         producer_epoch=epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )

@@ -13,7 +13,15 @@ from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.testing.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
+from headrace_broker.testing.standalone import (
+    BROKER_ID,
+    INCARNATION,
+    FakeCluster,
+    image_of,
+    topic_id_of,
+    with_coordinator,
+)
+from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.ids import Offset, PartitionId
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.clock import FakeClock
@@ -29,6 +37,7 @@ class Engine:
     clock: FakeClock
     tasks: TaskRunner
     session: ProduceSession
+    transactions: FakeTransactions
     _correlation: int = 0
 
     def send(
@@ -39,6 +48,7 @@ class Engine:
         acks: int = -1,
         timeout_ms: int = 30_000,
         session: ProduceSession | None = None,
+        transactional_id: str | None = None,
     ) -> int:
         """Send one request, batches by partition; its correlation id."""
         if isinstance(batches, bytes):
@@ -47,7 +57,7 @@ class Engine:
         entries = [
             ProduceEntry(PartitionId(topic_id_of(topic), number), batch, None) for number, batch in batches.items()
         ]
-        (session or self.session).accept(self._correlation, acks, timeout_ms, entries)
+        (session or self.session).accept(self._correlation, acks, timeout_ms, entries, transactional_id)
         return self._correlation
 
     async def answer(self, session: ProduceSession | None = None) -> tuple[int, Sequence[Appended]]:
@@ -62,20 +72,32 @@ class Engine:
         return call.correlation_id, [result for result in call.results if result is not None]
 
     async def produce(
-        self, batches: Mapping[int, bytes] | bytes, *, topic: str = "t", acks: int = -1
+        self,
+        batches: Mapping[int, bytes] | bytes,
+        *,
+        topic: str = "t",
+        acks: int = -1,
+        transactional_id: str | None = None,
     ) -> list[Appended]:
         """Send one request and wait for its answer."""
-        sent = self.send(batches, topic=topic, acks=acks)
+        sent = self.send(batches, topic=topic, acks=acks, transactional_id=transactional_id)
         got, results = await self.answer()
         assert got == sent, "nothing else is under way"
         return list(results)
 
     async def fetch(
-        self, offset: int = 0, *, topic: str = "t", partition: int = 0, bytes_min: int = 0, bytes_max: int = 1 << 20
+        self,
+        offset: int = 0,
+        *,
+        topic: str = "t",
+        partition: int = 0,
+        bytes_min: int = 0,
+        bytes_max: int = 1 << 20,
+        committed: bool = False,
     ) -> Fetched:
         """Fetch from one partition; waits for ``bytes_min`` for up to five seconds."""
         entry = FetchEntry(PartitionId(topic_id_of(topic), partition), Offset(offset), bytes_max, None)
-        [result] = await self.broker.fetches.fetch(FetchAsk([entry], bytes_min, bytes_max, 5_000))
+        [result] = await self.broker.fetches.fetch(FetchAsk([entry], bytes_min, bytes_max, 5_000, None, committed))
         return result
 
     async def settle(self) -> None:
@@ -92,9 +114,15 @@ async def running_engine(
     store: MemoryLogs | None = None,
     settings: EngineSettings | None = None,
     fails: bool = False,
+    coordinator: bool = False,
 ) -> AsyncIterator[Engine]:
-    """An engine that leads ``topics`` (``{"t": 2}``). Unless it ``fails``, no background task may have crashed."""
+    """
+    An engine that leads ``topics`` (``{"t": 2}``). Unless it ``fails``, no background task may have crashed.
+
+    With a ``coordinator`` the image has one for all transactional ids.
+    """
     store, cluster, clock = store or MemoryLogs(), FakeCluster(), FakeClock()
+    transactions = FakeTransactions()
     async with TaskRunner() as tasks:
         broker = Broker(
             Who(BROKER_ID, INCARNATION, "c"),
@@ -102,13 +130,15 @@ async def running_engine(
             store=store,
             cluster=cluster,
             leaders=NoLeaders(),
+            transactions=transactions,
             clock=clock,
             tasks=tasks,
         )
         broker.start()
-        cluster.show(image_of(topics or {"t": 2}, configs=configs))
+        image = image_of(topics or {"t": 2}, configs=configs)
+        cluster.show(with_coordinator(image) if coordinator else image)
         await broker.follower.changed.wait()
-        engine = Engine(broker, store, cluster, clock, tasks, broker.produce_session())
+        engine = Engine(broker, store, cluster, clock, tasks, broker.produce_session(), transactions)
         yield engine
         if not fails and tasks.failure is not None:
             raise tasks.failure

@@ -17,8 +17,9 @@ from headrace_broker.core.leadership import Proposal
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import IsrDecision, LogStore
+from headrace_broker.ports import IsrDecision, LogStore, TransactionCoordinators
 from headrace_broker.rpc.servicer import BrokerServicer
+from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
@@ -29,6 +30,8 @@ from headrace_common.core.image import (
     NodeKey,
     Partition,
     Role,
+    Shard,
+    ShardKey,
     ShardKind,
     Topic,
 )
@@ -39,6 +42,7 @@ from headrace_proto.v1 import broker_pb2_grpc
 
 INCARNATION = b"standalone-test!"
 BROKER_ID = NodeId(1)
+COORDINATOR_ID = NodeId(7)
 NOWHERE = Endpoint("127.0.0.1", 1)
 
 
@@ -151,6 +155,21 @@ def image_of(
     )
 
 
+def with_coordinator(image: ClusterImage, at: Endpoint = NOWHERE, shards: int = 4) -> ClusterImage:
+    """``image`` with coordinator 7, which has all shards of ``__transaction_state``; the topic has no logs."""
+    kind = ShardKind.TRANSACTIONS
+    made = image_of({INTERNAL_TOPICS[kind]: shards})
+    node = Node(NodeKey(Role.COORDINATOR, COORDINATOR_ID), at, b"coordinator-test", 1, fenced=False)
+    owned = {ShardKey(kind, n): Shard(ShardKey(kind, n), COORDINATOR_ID, 1) for n in range(shards)}
+    return replace(
+        image,
+        nodes={**image.nodes, node.key: node},
+        topics={**image.topics, **made.topics},
+        topic_ids={**image.topic_ids, **made.topic_ids},
+        shards={**image.shards, **owned},
+    )
+
+
 @asynccontextmanager
 async def running_broker(
     store: LogStore,
@@ -158,6 +177,7 @@ async def running_broker(
     *,
     settings: EngineSettings | None = None,
     clock: Clock | None = None,
+    transactions: TransactionCoordinators | None = None,
 ) -> AsyncIterator[tuple[Broker, GrpcService]]:
     """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
     async with TaskRunner() as tasks:
@@ -167,6 +187,7 @@ async def running_broker(
             store=store,
             cluster=cluster,
             leaders=NoLeaders(),
+            transactions=transactions or FakeTransactions(),
             clock=clock or SystemClock(),
             tasks=tasks,
         )

@@ -19,7 +19,8 @@ from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import IsrDecision
-from headrace_broker.testing.standalone import FakeCluster, image_of
+from headrace_broker.testing.standalone import FakeCluster, image_of, with_coordinator
+from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.errors import HeadraceError, IneligibleReplica, InvalidUpdateVersion, NetworkFailed
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, Role
@@ -103,6 +104,7 @@ class Trio:
     members: dict[NodeId, Member] = field(default_factory=dict)
     cut: set[NodeId] = field(default_factory=set)
     """Brokers that no stream reaches."""
+    transactions: FakeTransactions = field(default_factory=FakeTransactions)
 
     def show(self, *, but: Sequence[int] = ()) -> None:
         """Show the image to everybody, or to all but some."""
@@ -168,7 +170,7 @@ async def running_trio(
     stores: Mapping[int, MemoryLogs] | None = None,
 ) -> AsyncIterator[Trio]:
     """Brokers 1 to ``count``, all up and following the image; no background task may crash. ``stores``: of some."""
-    trio = Trio(trio_image(topic, partitions, count))
+    trio = Trio(with_coordinator(trio_image(topic, partitions, count)))
     async with AsyncExitStack() as stack:
         for n in range(1, count + 1):
             id = NodeId(n)
@@ -180,6 +182,7 @@ async def running_trio(
                 store=store,
                 cluster=cluster,
                 leaders=trio,
+                transactions=trio.transactions,
                 clock=SystemClock(),
                 tasks=tasks,
             )

@@ -1,0 +1,69 @@
+"""The way to the coordinators of transactions over gRPC: one channel for each address."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from headrace_broker.ports import Enrolment
+from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
+from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.status import error_from_rpc
+from headrace_proto.v1 import transaction_pb2 as pb
+from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
+
+RECONNECT_MS_MAX: Final = 250
+"""Longest pause between attempts to reach a coordinator again: producers wait for it."""
+
+
+class GrpcTransactions:
+    """See ``TransactionCoordinators``. One event loop; ``close`` it at the end."""
+
+    def __init__(self) -> None:
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+
+    async def enrol(
+        self, at: Endpoint, enrolments: Sequence[Enrolment], timeout_ms: float
+    ) -> list[HeadraceError | None]:
+        """See ``TransactionCoordinators``."""
+        stub = TransactionCoordinatorStub(self._channel(at))
+        try:
+            answer = await stub.AddPartitionsToTxn(_request(enrolments), timeout=timeout_ms / 1_000)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+            raise NetworkFailed(f"the connection to {at} is gone: {error}") from error
+        if len(answer.transactions) != len(enrolments):
+            raise NetworkFailed(f"the coordinator at {at} left out transactions that were asked for")
+        return [error_for(one.error, one.message) if one.error else None for one in answer.transactions]
+
+    async def keep(self, known: Collection[Endpoint]) -> None:
+        """See ``TransactionCoordinators``."""
+        for at in [at for at in self._channels if at not in known]:
+            await self._channels.pop(at).close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self.keep(())
+
+    def _channel(self, at: Endpoint) -> grpc.aio.Channel:
+        channel = self._channels.get(at)
+        if channel is None:
+            options = {**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}
+            channel = self._channels[at] = grpc.aio.insecure_channel(str(at), options=list(options.items()))
+        return channel
+
+
+def _request(enrolments: Sequence[Enrolment]) -> pb.AddPartitionsToTxnRequest:
+    request = pb.AddPartitionsToTxnRequest()
+    for one in enrolments:
+        entry = request.transactions.add(
+            transactional_id=one.transactional_id, producer_id=one.producer_id, producer_epoch=one.producer_epoch
+        )
+        for id in one.partitions:
+            entry.partitions.add(topic_id=id.topic_id, partition=id.partition)
+    return request
