@@ -7,11 +7,15 @@ import math
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from headrace_common.core.ids import NodeId, Offset, PartitionId, TopicId
+from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
     INTERNAL_TOPICS,
     ClusterImage,
+    Node,
+    NodeKey,
+    Partition,
+    Role,
     Shard,
     ShardKey,
     ShardKind,
@@ -26,9 +30,8 @@ class MemoryCluster:
         self._image = EMPTY_IMAGE
         self._changed = asyncio.Event()
         self.tenure_until_ms: float = math.inf
-        name = INTERNAL_TOPICS[ShardKind.GROUPS]
-        internal = Topic(name, topic_id_of(name), shards, internal=True)
-        self.show(topics={internal.topic_id: internal})
+        internal = [Topic(name, topic_id_of(name), shards, internal=True) for name in INTERNAL_TOPICS.values()]
+        self.show(topics={topic.topic_id: topic for topic in internal})
         for topic, partitions in (topics or {}).items():
             self.put_topic(topic, partitions)
 
@@ -51,7 +54,11 @@ class MemoryCluster:
         return self._image.revision
 
     def show(
-        self, *, topics: Mapping[TopicId, Topic] | None = None, shards: Mapping[ShardKey, Shard] | None = None
+        self,
+        *,
+        topics: Mapping[TopicId, Topic] | None = None,
+        shards: Mapping[ShardKey, Shard] | None = None,
+        partitions: Mapping[PartitionId, Partition] | None = None,
     ) -> None:
         """The next image."""
         known = self._image.topics if topics is None else topics
@@ -61,6 +68,7 @@ class MemoryCluster:
             topics=known,
             topic_ids={topic.name: topic.topic_id for topic in known.values()},
             shards=self._image.shards if shards is None else shards,
+            partitions=self._image.partitions if partitions is None else partitions,
         )
         self._changed.set()
         self._changed = asyncio.Event()
@@ -72,11 +80,22 @@ class MemoryCluster:
         self.show(topics={**others, topic.topic_id: topic})
         return topic
 
-    def give(self, owner: int, *numbers: int, epoch: int | None = None) -> None:
+    def lead(self, topic: str, partition: int, broker: int) -> PartitionId:
+        """A partition gets a leader, which is registered if it is new here."""
+        node = Node(NodeKey(Role.BROKER, NodeId(broker)), Endpoint("broker", broker), bytes(16), broker, fenced=False)
+        id = PartitionId(self._image.topic_ids[topic], partition)
+        before = self._image.partitions.get(id)
+        epoch = 0 if before is None else before.leader_epoch + 1
+        led = Partition(id, (node.key.id,), (node.key.id,), node.key.id, epoch, epoch)
+        self._image = replace(self._image, nodes={**self._image.nodes, node.key: node})
+        self.show(partitions={**self._image.partitions, id: led})
+        return id
+
+    def give(self, owner: int, *numbers: int, epoch: int | None = None, kind: ShardKind = ShardKind.GROUPS) -> None:
         """Shards to one owner, each under the next epoch, or under ``epoch``."""
         given = {}
         for number in numbers:
-            key = ShardKey(ShardKind.GROUPS, number)
+            key = ShardKey(kind, number)
             before = self._image.shards.get(key)
             given[key] = Shard(key, NodeId(owner), epoch or (1 if before is None else before.epoch + 1))
         self.show(shards={**self._image.shards, **given})

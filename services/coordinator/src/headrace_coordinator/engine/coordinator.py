@@ -7,6 +7,7 @@ new here is taken over. The servicer calls one method per RPC. One event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -15,15 +16,18 @@ from headrace_common.core.errors import (
     HeadraceError,
     NotCoordinator,
     Rejected,
+    UnknownTopicId,
 )
-from headrace_common.core.ids import NodeId
-from headrace_common.core.image import ClusterImage, ShardKind
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
 from headrace_common.core.murmur2 import partition_for
 from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.failpoints import failpoint
 from headrace_coordinator.core.effects import (
     ConsumerStanding,
     GroupDescription,
     GroupListing,
+    MarkerOutcomes,
     OffsetOutcomes,
     OffsetsFound,
 )
@@ -33,11 +37,15 @@ from headrace_coordinator.core.events import (
     ConsumerHeartbeat,
     DescriptionAsked,
     GroupDeletionAsked,
+    Marker,
+    MarkersAsked,
     MemberEvent,
     OffsetsAsked,
     OffsetsDeletionAsked,
     OffsetToCommit,
+    TxnCommitAsked,
 )
+from headrace_coordinator.core.offsets import Transaction
 from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
 from headrace_coordinator.engine.kept_shards import KeptShards
 from headrace_coordinator.engine.shard_host import ShardHost
@@ -203,18 +211,95 @@ class Coordinator:
         assert isinstance(found, OffsetOutcomes), "that is what commits are answered with"
         return found
 
+    async def commit_in_transaction(
+        self, group_id: str, by: Committer, transaction: Transaction, offsets: Sequence[OffsetToCommit]
+    ) -> OffsetOutcomes:
+        """
+        Positions that are committed if and when the transaction is; those without an error are durable.
+
+        Raises:
+            HeadraceError: nothing is known of any of them.
+        """
+        clock = self._around.clock
+        began = clock.monotonic_ms()
+
+        def asked(ref: object) -> AdminEvent:
+            return TxnCommitAsked(
+                group_id,
+                ref,
+                self.moment(),
+                by.member_id,
+                by.instance_id,
+                by.generation,
+                tuple(offsets),
+                transaction.transactional_id,
+                transaction.producer_id,
+                transaction.epoch,
+            )
+
+        found = await self._host(group_id).ask(asked)
+        failpoint("txn.offsets.write.after")
+        self._around.measures.committed(clock.monotonic_ms() - began)
+        assert isinstance(found, OffsetOutcomes), "that is what commits are answered with"
+        return found
+
+    async def end_transactions(
+        self, ends: Sequence[tuple[Marker, Sequence[PartitionId]]]
+    ) -> list[list[HeadraceError | None]]:
+        """Ends of transactions in shards of groups; for each and each shard: None, it is durable, or why it is not."""
+        by_shard: dict[PartitionId, list[Marker]] = {}
+        for marker, ids in ends:
+            for id in ids:
+                by_shard.setdefault(id, []).append(marker)
+        found = await asyncio.gather(*(self._end_in_shard(id, tuple(markers)) for id, markers in by_shard.items()))
+        answered = {id: iter(outcomes) for id, outcomes in zip(by_shard, found, strict=True)}
+        failpoint("txn.offsets.marker.after")
+        return [[next(answered[id]) for id in ids] for _, ids in ends]
+
+    async def _end_in_shard(self, id: PartitionId, markers: tuple[Marker, ...]) -> tuple[HeadraceError | None, ...]:
+        try:
+            host = self._host_of(id)
+            found = await host.ask(lambda ref: MarkersAsked(ref, self.moment(), markers))
+        except HeadraceError as error:
+            return (error,) * len(markers)
+        assert isinstance(found, MarkerOutcomes), "that is what ends are answered with"
+        return found.outcomes
+
+    def _host_of(self, id: PartitionId) -> ShardHost:
+        """
+        Raises:
+            NotCoordinator: this node does not have the shard.
+            UnknownTopicId: this is no partition of groups.
+        """
+        host = self._hosts.get(id.partition)
+        topic = self._around.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
+        if topic is not None and topic.topic_id != id.topic_id:
+            raise UnknownTopicId("only shards of groups have ends of transactions told here; ask the leaders of others")
+        if topic is None or host is None:
+            raise NotCoordinator(f"shard {id.partition} of groups is not here; find who keeps it")
+        return host
+
     async def offsets(
-        self, group_id: str, member_id: str | None, member_epoch: int | None, partitions: PartitionsByTopic | None
+        self,
+        group_id: str,
+        member_id: str | None,
+        member_epoch: int | None,
+        partitions: PartitionsByTopic | None,
+        *,
+        require_stable: bool = False,
     ) -> OffsetsFound:
         """
         Committed positions: all that was acknowledged before this call is seen, by whichever coordinator.
+
+        Args:
+            require_stable: where an undecided transaction has a position, tell that instead.
 
         Raises:
             HeadraceError: the member is out, or the group is not served here.
         """
 
         def asked(ref: object) -> AdminEvent:
-            return OffsetsAsked(group_id, ref, self.moment(), member_id, member_epoch, partitions)
+            return OffsetsAsked(group_id, ref, self.moment(), member_id, member_epoch, partitions, require_stable)
 
         found = await self._host(group_id).ask(asked)
         assert isinstance(found, OffsetsFound), "that is what reads are answered with"

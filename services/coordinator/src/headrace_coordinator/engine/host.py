@@ -105,8 +105,8 @@ class Host(ABC, Generic[C, E, V]):
         self._around = around
         self._core = self._new_core()
         self._outbox = self._new_outbox()
-        self._inbox: deque[Callable[[], E | None] | E] = deque()
-        """Events, or what makes one (or none) when its turn has come."""
+        self._inbox: deque[Callable[[], E] | E] = deque()
+        """Events, or what makes one when its turn has come."""
         self._filled = asyncio.Event()
         self._append_wanted = asyncio.Event()
         self._asked: set[asyncio.Future[Any]] = set()
@@ -159,6 +159,11 @@ class Host(ABC, Generic[C, E, V]):
         del effects
         return True
 
+    def _at_once(self, event: E, effects: Sequence[Any]) -> Sequence[Any]:
+        """Do what need not wait for the log; the rest."""
+        del event
+        return effects
+
     def _handled(self, event: E) -> None:
         """An event was handled."""
 
@@ -197,13 +202,11 @@ class Host(ABC, Generic[C, E, V]):
         if len(self._inbox) >= INBOX_MAX or self._outbox.held + self._outbox.rows >= HELD_MAX:
             raise Overloaded(f"too much waits for the log of shard {self.number}; try again in a second")
 
-    def _take_in(self, event: Callable[[], E | None] | E) -> None:
+    def _take_in(self, event: Callable[[], E] | E) -> None:
         self._inbox.append(event)
         self._filled.set()
 
-    async def _answer_to(
-        self, make: Callable[[object], Callable[[], E | None] | E], gave_up: Callable[[object], HeadraceError]
-    ) -> Any:
+    async def _answer_to(self, make: Callable[[object], E], gave_up: Callable[[object], HeadraceError]) -> Any:
         """
         The answer to the event that ``make`` makes of a reference.
 
@@ -311,9 +314,7 @@ class Host(ABC, Generic[C, E, V]):
             while self._inbox:
                 for _ in range(min(len(self._inbox), EVENTS_PER_TURN)):
                     event = self._inbox.popleft()
-                    made = event() if callable(event) else event
-                    if made is not None:
-                        self._handle(made)
+                    self._handle(event() if callable(event) else event)
                 self._schedule()
                 await self._around.clock.sleep_ms(0)
             self._filled.clear()

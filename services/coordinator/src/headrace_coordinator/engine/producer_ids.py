@@ -1,8 +1,7 @@
 """
 A few producer ids that nobody has, at hand before somebody needs one.
 
-The state machines take an id in the moment in which they handle an event, when nobody can wait. An id that was looked
-at and not taken is the next one's.
+A request that may need one brings it along, because a state machine cannot wait. What was not needed is the next one's.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ class SpareProducerIds:
         self._clock = clock
         self._spares: deque[int] = deque()
         self._filled = asyncio.Event()
-        self._taken = asyncio.Event()
-        self._taken.set()
+        self._wanted = asyncio.Event()
+        self._wanted.set()
 
     async def fill(self) -> None:
         """Keep ids at hand; runs until cancelled."""
         failures = 0
         while True:
-            await self._taken.wait()
-            wanted = min(AT_ONCE, SPARES - len(self._spares))
-            found = await asyncio.gather(*(self._ids.next_id() for _ in range(wanted)), return_exceptions=True)
+            await self._wanted.wait()
+            missing = min(AT_ONCE, max(0, SPARES - len(self._spares)))
+            found = await asyncio.gather(*(self._ids.next_id() for _ in range(missing)), return_exceptions=True)
             failures = failures + 1 if any(isinstance(one, HeadraceError) for one in found) else 0
             for one in found:
                 if isinstance(one, int):
@@ -52,26 +51,21 @@ class SpareProducerIds:
             if self._spares:
                 self._filled.set()
             if len(self._spares) >= SPARES:
-                self._taken.clear()
+                self._wanted.clear()
             if failures:
                 if failures == 1 or failures % 20 == 0:
                     log.info("no producer ids are given now; asking again", extra={"tries": failures})
                 await self._clock.sleep_ms(backoff_ms(failures))
 
-    async def until_some(self) -> None:
-        """Wait until there is one; whoever waits long enough gives up."""
-        await self._filled.wait()
-
-    @property
-    def next_spare(self) -> int | None:
-        """The id that may be taken next; None: there is none now."""
-        return self._spares[0] if self._spares else None
-
-    def took(self, producer_id: int) -> None:
-        """``next_spare`` has been taken."""
-        assert self._spares, "an id that is taken was there"
-        taken = self._spares.popleft()
-        assert taken == producer_id, "ids are taken in the moment in which they are looked at"
-        self._taken.set()
-        if not self._spares:
+    async def take(self) -> int:
+        """An id that nobody has; whoever waits long enough gives up."""
+        while not self._spares:
             self._filled.clear()
+            await self._filled.wait()
+        self._wanted.set()
+        return self._spares.popleft()
+
+    def give_back(self, producer_id: int) -> None:
+        """It was taken, and nobody got it."""
+        self._spares.appendleft(producer_id)
+        self._filled.set()

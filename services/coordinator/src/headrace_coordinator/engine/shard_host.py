@@ -2,22 +2,27 @@
 Keeps a shard of groups: what members and administrators ask goes to its state machine, answers go over streams.
 
 Heartbeats and descriptions are shown from memory while this node surely has the shard; committed offsets, and telling
-a member that it is out, always wait for a proof. See ``host`` for the rest.
+a member that it is out, always wait for a proof. So do the ends of transactions: who acknowledges one has nothing
+pending of it, and no later owner has. See ``host`` for the rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from headrace_common.core.errors import Fenced, HeadraceError, NotCoordinator
 from headrace_common.core.image import ShardKey, ShardKind
+from headrace_common.runtime.failpoints import failpoint
 from headrace_coordinator.core.effects import (
     Answer,
     CloseStream,
     ConsumerStanding,
+    EnrolShard,
     GroupListing,
     JoinAnswer,
+    Persist,
     Result,
     Send,
 )
@@ -32,21 +37,33 @@ from headrace_coordinator.core.events import (
     GroupDeletionAsked,
     Left,
     Loaded,
+    MarkersAsked,
     MemberEvent,
     OffsetsAsked,
     OffsetsDeletionAsked,
+    ShardEnrolled,
     StreamBroke,
     TopicsChanged,
+    TxnCommitAsked,
     Woken,
 )
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, Topics
+from headrace_coordinator.engine.enrolling import enrolled
 from headrace_coordinator.engine.host import Host, Phase
 from headrace_coordinator.engine.outbox import Outbox, Visible
 from headrace_coordinator.engine.streams import MemberStream
 from headrace_coordinator.engine.surroundings import Surroundings
 
-PROVED: Final = (OffsetsAsked, CommitAsked, OffsetsDeletionAsked, GroupDeletionAsked)
+PROVED: Final = (
+    OffsetsAsked,
+    CommitAsked,
+    TxnCommitAsked,
+    ShardEnrolled,
+    MarkersAsked,
+    OffsetsDeletionAsked,
+    GroupDeletionAsked,
+)
 """Events whose answers, refusals too, must be current."""
 MEMBER_REQUESTS: Final = (ConsumerHeartbeat, ClassicHeartbeat, ClassicJoined, ClassicSynced, Left)
 
@@ -57,6 +74,7 @@ class ShardHost(Host[Shard, Event, Visible]):
     def __init__(self, number: int, epoch: int, around: Surroundings, topics: Topics) -> None:
         self._topics = topics
         self._streams: dict[int, MemberStream] = {}
+        self._enrolling: set[asyncio.Task[None]] = set()
         super().__init__(ShardKey(ShardKind.GROUPS, number), epoch, around)
 
     # --- called by the coordinator ----------------------------------------------------------------------------
@@ -147,11 +165,32 @@ class ShardHost(Host[Shard, Event, Visible]):
     def _needs_proof(self, event: Event, effects: Sequence[Any]) -> bool:
         return isinstance(event, PROVED) or any(map(_refuses, effects))
 
+    def _at_once(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
+        if not isinstance(event, TxnCommitAsked | ShardEnrolled | MarkersAsked):
+            return effects
+        if any(isinstance(effect, Persist) for effect in effects):
+            failpoint("txn.offsets.marker.before" if isinstance(event, MarkersAsked) else "txn.offsets.write.before")
+        for effect in effects:
+            if isinstance(effect, EnrolShard):
+                name = f"{self.key}-enrols-{effect.number}"
+                task = self._around.tasks.start(self._enrol(effect), name=name)
+                self._enrolling.add(task)
+                task.add_done_callback(self._enrolling.discard)
+        return [effect for effect in effects if not isinstance(effect, EnrolShard)]
+
+    async def _enrol(self, asked: EnrolShard) -> None:
+        """Until it is answered; cancelled when the state that asked is dropped, for it would be another's answer."""
+        error = await enrolled(asked, self.number, self._around)
+        self._take_in(ShardEnrolled(asked.number, self._around.moment(), error))
+
     def _handled(self, event: Event) -> None:
         if isinstance(event, MEMBER_REQUESTS) and (stream := self._streams.get(event.stream)) is not None:
             stream.handled()
 
     def _let_go(self, error: HeadraceError) -> None:
+        for task in self._enrolling:
+            task.cancel()
+        self._enrolling = set()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             stream.fail(error)

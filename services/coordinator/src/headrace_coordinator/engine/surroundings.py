@@ -11,7 +11,7 @@ from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.values import Moment
 from headrace_coordinator.engine.marker_driver import MarkerDriver
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
-from headrace_coordinator.ports import Cluster, Measures, Patterns, ShardLogs
+from headrace_coordinator.ports import Cluster, Enrolments, Measures, Patterns, ShardLogs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Surroundings:
     cluster: Cluster
     patterns: Patterns
     measures: Measures
+    enrolments: Enrolments
     clock: Clock
     tasks: TaskRunner
     settings: GroupSettings

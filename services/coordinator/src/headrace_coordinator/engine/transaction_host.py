@@ -47,8 +47,6 @@ from headrace_coordinator.ports import Marker
 GATHER_MS: Final = 10.0
 """How long a record that nobody waits for may wait for others."""
 
-NO_IDS: Final = "no broker gave a new producer id; nothing has happened: try again, and see that brokers run"
-
 
 class TransactionHost(Host[TransactionShard, Event, Visible]):
     """Of one shard of transactions in one epoch; ``start`` it once, ``stop`` it once."""
@@ -57,6 +55,8 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         self._own = around
         self._steps: dict[str, None] = {}
         """What the append that gathers is about."""
+        self._reserved: set[int] = set()
+        """Producer ids that requests brought along and nobody has yet."""
         self._under_way: dict[str, None] = {}
         """What the append under way is about."""
         self._gathering: asyncio.Task[None] | None = None
@@ -101,26 +101,27 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
             CoordinatorNotAvailable: also where there is no such id.
             HeadraceError: as ``ask``.
         """
-        spares = self._own.spares
         self.check_serving()
-        if spares.next_spare is None:
-            try:
-                async with asyncio.timeout(self._around.append_timeout_ms / 1_000):
-                    await spares.until_some()
-            except TimeoutError:
-                raise CoordinatorNotAvailable(NO_IDS) from None
+        spares = self._own.spares
+        try:
+            async with asyncio.timeout(self._around.append_timeout_ms / 1_000):
+                spare = await spares.take()
+        except TimeoutError:
+            raise CoordinatorNotAvailable(
+                "no broker gave a new producer id; nothing has happened: try again, and see that brokers run"
+            ) from None
+        self._reserved.add(spare)
 
-        def made(ref: object) -> Callable[[], Event | None]:
-            def event() -> Event | None:
-                spare = spares.next_spare
-                if spare is not None:
-                    return make(ref, spare)
-                self._resolve(ref, CoordinatorNotAvailable(NO_IDS))
-                return None
+        def gave_up(ref: object) -> HeadraceError:
+            self._reserved.discard(spare)  # somebody may yet get it
+            return self._gave_up(transactional_id, ref)
 
-            return event
-
-        return await self._answer_to(made, lambda ref: self._gave_up(transactional_id, ref))
+        try:
+            return await self._answer_to(lambda ref: make(ref, spare), gave_up)
+        finally:
+            if spare in self._reserved:
+                self._reserved.remove(spare)
+                spares.give_back(spare)
 
     def markers_written(self, transactional_id: str, marker: Marker, partitions: Sequence[PartitionId]) -> None:
         """Said by the marker driver: these partitions need the end no more."""
@@ -160,7 +161,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         for effect in effects:
             match effect:
                 case TookProducerId(producer_id):
-                    self._own.spares.took(producer_id)
+                    self._reserved.discard(producer_id)
                     continue
                 case WriteMarkers():
                     self._steps["txn.unit.write" if isinstance(event, UnitAsked) else "txn.prepare.write"] = None

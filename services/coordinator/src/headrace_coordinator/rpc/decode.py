@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 from headrace_common.core.errors import InvalidGroupId, Rejected
-from headrace_common.core.ids import TOPIC_NAME_LENGTH_MAX
+from headrace_common.core.ids import TOPIC_NAME_LENGTH_MAX, PartitionId
+from headrace_common.rpc.convert import partition_id_from_proto
 from headrace_coordinator.core.events import (
     ClassicHeartbeat,
     ClassicJoined,
     ClassicSynced,
     ConsumerHeartbeat,
     Left,
+    Marker,
     MemberEvent,
     OffsetToCommit,
 )
+from headrace_coordinator.core.offsets import Transaction
 from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
@@ -26,7 +29,9 @@ from headrace_coordinator.core.values import (
 )
 from headrace_coordinator.engine.coordinator import PartitionsByTopic
 from headrace_coordinator.engine.streams import MemberStream
+from headrace_coordinator.rpc.transaction_decode import producer, transactional_id
 from headrace_proto.v1 import coordinator_pb2 as pb
+from headrace_proto.v1 import transaction_pb2
 
 GROUP_ID_CHARACTERS_MAX: Final = 249
 NAME_CHARACTERS_MAX: Final = 255
@@ -37,6 +42,7 @@ TOPICS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 """Partitions that one request may name."""
 OFFSETS_MAX: Final = 10_000
+MARKERS_MAX: Final = 10_000
 GROUPS_MAX: Final = 1_000
 USER_DATA_BYTES_MAX: Final = 1 << 20
 MEMBERS_MAX: Final = 100_000
@@ -48,6 +54,7 @@ WithInstance: TypeAlias = (
     | pb.ConsumerHeartbeat
     | pb.LeaveGroup
     | pb.CommitOffsetsRequest
+    | pb.TxnOffsetCommitRequest
 )
 
 
@@ -251,7 +258,7 @@ def _consumer_subscription(said: pb.ConsumerSubscription) -> Subscription:
     return Subscription(frozenset(_topics(said.topics)), pattern)
 
 
-def commits(request: pb.CommitOffsetsRequest) -> list[OffsetToCommit]:
+def commits(request: pb.CommitOffsetsRequest | pb.TxnOffsetCommitRequest) -> list[OffsetToCommit]:
     """
     What is to be committed, in the order of the request.
 
@@ -263,6 +270,34 @@ def commits(request: pb.CommitOffsetsRequest) -> list[OffsetToCommit]:
         OffsetToCommit(_topic(one.topic), one.partition, one.offset, one.leader_epoch, one.metadata)
         for one in request.offsets
     ]
+
+
+def transaction(request: pb.TxnOffsetCommitRequest) -> Transaction:
+    """
+    The transaction that offsets are to be part of.
+
+    Raises:
+        Rejected: no producer has these numbers, or this id.
+    """
+    by = producer(request.producer_id, request.producer_epoch)
+    return Transaction(by.producer_id, by.epoch, transactional_id(request.transactional_id))
+
+
+def markers(request: transaction_pb2.WriteTxnMarkersRequest) -> list[tuple[Marker, list[PartitionId]]]:
+    """
+    Ends of transactions, and the partitions that they are for.
+
+    Raises:
+        Rejected: none or too many, or not what a coordinator of transactions sends.
+    """
+    _at_most(len(request.markers), MARKERS_MAX, "markers", 1)
+    _at_most(sum(len(one.partitions) for one in request.markers), PARTITIONS_MAX, "partitions", 1)
+    found = []
+    for one in request.markers:
+        by = producer(one.producer_id, one.producer_epoch)
+        marker = Marker(by.producer_id, by.epoch, one.commit)
+        found.append((marker, [partition_id_from_proto(id) for id in one.partitions]))
+    return found
 
 
 def group_ids(ids: Iterable[str]) -> list[str]:

@@ -21,7 +21,7 @@ from headrace_coordinator.core.effects import (
 from headrace_coordinator.core.values import ClassicSubscription, GroupProtocol, GroupState, TopicPartitions
 from headrace_coordinator.engine.coordinator import Described
 from headrace_proto.v1 import coordinator_pb2 as pb
-from headrace_proto.v1 import errors_pb2
+from headrace_proto.v1 import errors_pb2, transaction_pb2
 
 NOTHING_COMMITTED = -1
 
@@ -115,7 +115,12 @@ def offset_found(one: OffsetFound) -> pb.CommittedOffset:
     found = one.committed
     if found is None:
         return pb.CommittedOffset(
-            topic=one.topic, partition=one.partition, offset=NOTHING_COMMITTED, leader_epoch=NOTHING_COMMITTED
+            topic=one.topic,
+            partition=one.partition,
+            error=_code(one.error),
+            message=_text(one.error),
+            offset=NOTHING_COMMITTED,
+            leader_epoch=NOTHING_COMMITTED,
         )
     return pb.CommittedOffset(
         topic=one.topic,
@@ -124,6 +129,15 @@ def offset_found(one: OffsetFound) -> pb.CommittedOffset:
         leader_epoch=found.leader_epoch,
         metadata=found.metadata,
         committed_at_ms=found.committed_at_ms,
+    )
+
+
+def ended(errors: Iterable[HeadraceError | None]) -> transaction_pb2.TxnMarkerResult:
+    """What became of one end of a transaction in each of its partitions."""
+    return transaction_pb2.TxnMarkerResult(
+        partitions=[
+            transaction_pb2.TxnMarkerPartitionResult(error=_code(error), message=_text(error)) for error in errors
+        ]
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected, UnsupportedVersion
+from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
 from headrace_coordinator.engine.streams import MemberStream
@@ -96,15 +96,20 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
 
     async def TxnOffsetCommit(self, request: pb.TxnOffsetCommitRequest, context: Context) -> pb.CommitOffsetsResponse:
         """See the proto."""
-        del request, context
-        raise UnsupportedVersion("this coordinator takes no positions in transactions")
+        del context
+        by = Committer(request.member_id, decode.instance(request), request.generation)
+        found = await self._coordinator.commit_in_transaction(
+            decode.group_id(request.group_id), by, decode.transaction(request), decode.commits(request)
+        )
+        return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
 
     async def WriteTxnMarkers(
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
     ) -> transaction_pb2.WriteTxnMarkersResponse:
         """See the proto."""
-        del request, context
-        raise UnsupportedVersion("this coordinator takes no positions in transactions")
+        del context
+        found = await self._coordinator.end_transactions(decode.markers(request))
+        return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.ended, found))
 
     async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
         """See the proto."""
@@ -114,6 +119,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
             request.member_id if request.HasField("member_id") else None,
             request.member_epoch if request.HasField("member_epoch") else None,
             decode.partitions_by_topic(request.partitions) or None,
+            require_stable=request.require_stable,
         )
         return pb.FetchOffsetsResponse(offsets=map(encode.offset_found, found.offsets))
 

@@ -9,27 +9,45 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import grpc.aio
 
 from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import ShardKind
 from headrace_common.rpc.options import open_channel
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.adapters.memory_cluster import MemoryCluster, MemoryMeasures
+from headrace_coordinator.adapters.memory_enrolments import MemoryEnrolments
+from headrace_coordinator.adapters.memory_markers import MemoryMarkers, MemoryProducerIds
 from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.host import Phase
-from headrace_coordinator.engine.surroundings import Surroundings
+from headrace_coordinator.engine.marker_driver import MarkerDriver
+from headrace_coordinator.engine.producer_ids import SpareProducerIds
+from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
+from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
+from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+from headrace_proto.v1.transaction_pb2_grpc import add_TransactionCoordinatorServicer_to_server
 
 QUICK = GroupSettings(group_initial_rebalance_delay_ms=0, group_rejoin_grace_ms=300)
 """Without the waits that only large groups need."""
+
+
+@dataclass
+class Brokers:
+    """What brokers do for transactions; several engines may share it."""
+
+    markers: MemoryMarkers = field(default_factory=MemoryMarkers)
+    ids: MemoryProducerIds = field(default_factory=MemoryProducerIds)
 
 
 @dataclass
@@ -41,12 +59,20 @@ class Running:
     logs: MemoryShardLogs
     measures: MemoryMeasures
     tasks: TaskRunner
+    transactions: Transactions
+    driver: MarkerDriver
+    brokers: Brokers
     endpoint: Endpoint | None = None
 
-    async def until_served(self, *numbers: int) -> None:
+    async def until_served(self, *numbers: int, kind: ShardKind = ShardKind.GROUPS) -> None:
         """Wait until these shards are served here."""
+
+        def served() -> set[int]:
+            hosts = self.coordinator.hosts if kind is ShardKind.GROUPS else self.transactions.hosts
+            return {host.number for host in hosts if host.phase is Phase.SERVING}
+
         async with asyncio.timeout(10):
-            while not set(numbers) <= {h.number for h in self.coordinator.hosts if h.phase is Phase.SERVING}:  # noqa: ASYNC110 - several things may make it true
+            while not set(numbers) <= served():  # noqa: ASYNC110 - several things may make it true
                 await asyncio.sleep(0.001)
 
     def channel(self) -> grpc.aio.Channel:
@@ -63,26 +89,39 @@ async def running_engine(
     settings: GroupSettings = QUICK,
     clock: Clock | None = None,
     append_timeout_ms: float = 5_000,
+    transaction_settings: TransactionSettings | None = None,
+    brokers: Brokers | None = None,
 ) -> AsyncIterator[Running]:
-    """An engine that follows ``cluster``; no background task of it may crash."""
+    """The engines of groups and of transactions, which follow ``cluster``; no background task of theirs may crash."""
     async with TaskRunner() as tasks:
         measures = MemoryMeasures()
+        enrolments = MemoryEnrolments()
         around = Surroundings(
             logs=logs,
             cluster=cluster,
             patterns=Re2Patterns(),
             measures=measures,
+            enrolments=enrolments,
             clock=clock or SystemClock(),
             tasks=tasks,
             settings=settings,
             append_timeout_ms=append_timeout_ms,
         )
         coordinator = Coordinator(Who(NodeId(node_id), bytes([node_id]) * 16, "standalone"), around)
-        tasks.start(coordinator.follow(), name="follow")
+        brokers = brokers or Brokers()
+        driver = MarkerDriver(brokers.markers, cluster, cluster, around.clock, tasks)
+        spares = SpareProducerIds(brokers.ids, around.clock)
+        transactions = Transactions(
+            NodeId(node_id),
+            TransactionSurroundings(around, transaction_settings or TransactionSettings(), spares, driver),
+        )
+        for loop in (coordinator.follow(), transactions.follow(), driver.follow(), spares.fill()):
+            tasks.start(loop, name="follow")
         try:
-            yield Running(coordinator, cluster, logs, measures, tasks)
+            yield Running(coordinator, cluster, logs, measures, tasks, transactions, driver, brokers)
         finally:
             coordinator.stop()
+            transactions.stop()
         if tasks.failure is not None:
             raise tasks.failure
 
@@ -93,13 +132,18 @@ async def serving(running: Running) -> AsyncIterator[Running]:
     draining = asyncio.Event()
     servicer = CoordinatorServicer(running.coordinator, draining)
     config = ServerConfig(drain_ms_max=500)
-    async with GrpcService.open(config, [(add_CoordinatorServicer_to_server, servicer)]) as server:
+    servicers: list[tuple[Any, Any]] = [
+        (add_CoordinatorServicer_to_server, servicer),
+        (add_TransactionCoordinatorServicer_to_server, TransactionServicer(running.transactions)),
+    ]
+    async with GrpcService.open(config, servicers) as server:
         running.endpoint = server.endpoint
         try:
             yield running
         finally:
             draining.set()
             running.coordinator.stop()
+            running.transactions.stop()
 
 
 @asynccontextmanager
@@ -108,7 +152,9 @@ async def standalone_coordinator(
 ) -> AsyncIterator[Running]:
     """A coordinator with all shards, over gRPC."""
     cluster = MemoryCluster(shards=shards, topics=topics)
-    cluster.give(1, *range(shards))
+    for kind in ShardKind:
+        cluster.give(1, *range(shards), kind=kind)
     async with running_engine(cluster, MemoryShardLogs(), settings=settings) as running, serving(running):
-        await running.until_served(*range(shards))
+        for kind in ShardKind:
+            await running.until_served(*range(shards), kind=kind)
         yield running

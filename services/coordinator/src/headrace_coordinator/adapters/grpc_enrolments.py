@@ -1,0 +1,87 @@
+"""
+Enrols shards of groups in transactions: ``Enrolments`` over gRPC, at the coordinator that the image names for the id.
+
+The same rule as ``FindCoordinator``'s decides which one: the id, up to its first slash, is hashed to a shard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from headrace_common.core.errors import CoordinatorNotAvailable, NetworkFailed, error_for
+from headrace_common.core.ids import NO_NODE, PartitionId
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, NodeKey, Role, ShardKey, ShardKind
+from headrace_common.core.murmur2 import partition_for
+from headrace_common.rpc.status import error_from_rpc
+from headrace_coordinator.adapters.broker_connections import BrokerConnections
+from headrace_coordinator.core.transactions.values import key_of
+from headrace_coordinator.ports import Cluster
+from headrace_proto.v1 import transaction_pb2 as pb
+from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
+
+if TYPE_CHECKING:
+    from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub
+
+ATTEMPT_S_MAX: Final = 5.0
+"""How long one attempt may take; the coordinator lets it wait for the end of the transaction before."""
+
+
+class GrpcEnrolments:
+    """See ``Enrolments``."""
+
+    def __init__(self, cluster: Cluster, connections: BrokerConnections) -> None:
+        self._cluster = cluster
+        self._connections = connections
+
+    async def enrol(self, transactional_id: str, producer_id: int, producer_epoch: int, shard: int) -> None:
+        """See ``Enrolments``."""
+        image = self._cluster.image
+        partition = _partition_of(image, shard)
+        node = coordinator_in(image, transactional_id)
+        request = pb.AddPartitionsToTxnRequest(
+            transactions=[
+                pb.TxnPartitions(
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    partitions=[pb.TxnPartition(topic_id=partition.topic_id, partition=partition.partition)],
+                )
+            ]
+        )
+        stub: TransactionCoordinatorAsyncStub = TransactionCoordinatorStub(self._connections.channel(node.grpc))
+        try:
+            answer = await stub.AddPartitionsToTxn(request, timeout=ATTEMPT_S_MAX)
+        except grpc.RpcError as error:
+            raise error_from_rpc(error) from error
+        if len(answer.transactions) != 1:
+            raise NetworkFailed(f"the coordinator at {node.grpc} answered one transaction with another number of them")
+        result = answer.transactions[0]
+        if result.error:
+            raise error_for(result.error, result.message)
+
+
+def coordinator_in(image: ClusterImage, transactional_id: str) -> Node:
+    """
+    Who coordinates the id, by this image.
+
+    Raises:
+        CoordinatorNotAvailable: nobody does now.
+    """
+    topic = image.topic(INTERNAL_TOPICS[ShardKind.TRANSACTIONS])
+    if topic is None:
+        raise CoordinatorNotAvailable("there are no transactions yet; init the transactional id first")
+    number = partition_for(key_of(transactional_id).encode(), topic.partition_count)
+    shard = image.shards.get(ShardKey(ShardKind.TRANSACTIONS, number))
+    node = image.nodes.get(NodeKey(Role.COORDINATOR, NO_NODE if shard is None else shard.owner))
+    if node is None or node.fenced:
+        raise CoordinatorNotAvailable(f"nobody coordinates {transactional_id!r} now; try again in a moment")
+    return node
+
+
+def _partition_of(image: ClusterImage, shard: int) -> PartitionId:
+    topic = image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
+    if topic is None:
+        raise CoordinatorNotAvailable("the topic of groups is not there; try again in a moment")
+    return PartitionId(topic.topic_id, shard)
