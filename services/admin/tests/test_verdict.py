@@ -14,6 +14,7 @@ from headrace_admin.engine.absences import Absences
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
+    INTERNAL_TOPICS,
     ClusterImage,
     Node,
     NodeKey,
@@ -231,16 +232,32 @@ def coordinator(n: int, **how: Any) -> Node:
     return Node(NodeKey(Role.COORDINATOR, NodeId(n)), Endpoint("c", n), bytes(16), n, **({"fenced": False} | how))
 
 
-def with_shards(nodes: Sequence[Node], owners: Sequence[int]) -> ClusterImage:
+def with_shards(nodes: Sequence[Node], owners: Sequence[int], transactions: Sequence[int] = ()) -> ClusterImage:
     found = image([*THREE, *nodes], WELL)
-    topic = Topic("__consumer_offsets", TopicId(b"o" * 16), len(owners), internal=True)
-    shards = [Shard(ShardKey(ShardKind.GROUPS, n), NodeId(owner), 1) for n, owner in enumerate(owners)]
-    return replace(
-        found,
-        topics={**found.topics, topic.topic_id: topic},
-        topic_ids={**found.topic_ids, topic.name: topic.topic_id},
-        shards={s.key: s for s in shards},
-    )
+    for kind, of in ((ShardKind.GROUPS, owners), (ShardKind.TRANSACTIONS, transactions)):
+        name = INTERNAL_TOPICS[kind]
+        topic = Topic(name, TopicId(name.encode()[:16].ljust(16, b"o")), len(of), internal=True)
+        shards = [Shard(ShardKey(kind, n), NodeId(owner), 1) for n, owner in enumerate(of)]
+        found = replace(
+            found,
+            topics={**found.topics, topic.topic_id: topic},
+            topic_ids={**found.topic_ids, topic.name: topic.topic_id},
+            shards={**found.shards, **{s.key: s for s in shards}},
+        )
+    return found
+
+
+def test_transactions_without_a_coordinator_are_not_served() -> None:
+    state, said = verdict(seen(with_shards([coordinator(1, fenced=True)], [], [1, NO_NODE])))
+    assert state is State.UNAVAILABLE
+    assert "2 of 2 shards of transactions have no coordinator: coordinator 1 is away; start one; they can" in said
+    assert "consumer groups" not in said
+    _, said = verdict(seen(with_shards([], [NO_NODE], [NO_NODE])))
+    assert said.count("none is registered") == 1
+    assert said.index("consumer groups") < said.index("of transactions has no coordinator; they can neither begin")
+    status = seen(with_shards([coordinator(1)], [1, 1], [1, NO_NODE]))
+    assert (status.shards, status.unowned_shards) == (2, 0)
+    assert (status.transaction_shards, status.unowned_transaction_shards) == (2, 1)
 
 
 def test_groups_without_a_coordinator_are_not_served() -> None:

@@ -193,15 +193,15 @@ class OpenTransactions:
         listing = await self._transactions.listing(request)
         now_ms = self._clock.now_ms()
         known = by_producer(listing)
-        doubtful = {known[f.producer_id] for f in found if f.producer_id in known and is_old(f, now_ms, timeout_ms)}
+        old = {f.producer_id for f in found if is_old(f, now_ms, timeout_ms)}
+        doubtful = [known[i].transaction.transactional_id for i in sorted(old & known.keys())]
         owners = {i: _owner(t) for i, t in known.items()} | await self._detailed(doubtful)
         whole = not listing.unanswered
         judged = [judge(f, owners.get(f.producer_id), whole=whole, now_ms=now_ms, timeout_ms=timeout_ms) for f in found]
         return await self._still_open(judged), listing.unanswered
 
-    async def _detailed(self, doubtful: Collection[Listed]) -> dict[int, Owner]:
+    async def _detailed(self, ids: Sequence[str]) -> dict[int, Owner]:
         """Owners with their partitions; one that has gone meanwhile is not there."""
-        ids = sorted(t.transaction.transactional_id for t in doubtful)
         owners: dict[int, Owner] = {}
         for at in range(0, len(ids), IDS_MAX):
             for said in (await self._transactions.describe(ids[at : at + IDS_MAX])).values():
