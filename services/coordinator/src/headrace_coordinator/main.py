@@ -29,6 +29,7 @@ from headrace_common.runtime.tracing import open_tracing
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.adapters.broker_producer_ids import BrokerProducerIds
 from headrace_coordinator.adapters.controller_cluster import ControllerCluster
+from headrace_coordinator.adapters.grpc_enrolments import GrpcEnrolments
 from headrace_coordinator.adapters.grpc_log_ends import GrpcLogEnds
 from headrace_coordinator.adapters.grpc_markers import GrpcMarkers
 from headrace_coordinator.adapters.grpc_shard_log import GrpcShardLogs
@@ -119,6 +120,7 @@ def _engines(
         cluster=cluster,
         patterns=Re2Patterns(),
         measures=measures,
+        enrolments=GrpcEnrolments(cluster, connections),
         clock=clock,
         tasks=tasks,
         settings=config.groups(),

@@ -160,6 +160,23 @@ class Markers(Protocol):
         ...
 
 
+class Enrolments(Protocol):
+    """The coordinators of transactions, as shards of groups need them."""
+
+    async def enrol(self, transactional_id: str, producer_id: int, producer_epoch: int, shard: int) -> None:
+        """
+        Make ``shard`` of ``__consumer_offsets`` part of the open transaction, or open it; one attempt, repeatable.
+
+        Durable when this returns: the end of the transaction will be told to whoever keeps the shard.
+
+        Raises:
+            InvalidProducerEpoch, ProducerFenced, InvalidProducerIdMapping, InvalidTxnState: it will not happen.
+            ConcurrentTransactions: the end of the transaction before takes long.
+            HeadraceError: it did not happen now, or nobody knows.
+        """
+        ...
+
+
 class ProducerIds(Protocol):
     """Where new producer ids come from."""
 

@@ -112,7 +112,7 @@ class AgainstALog(RuleBasedStateMachine):
         self.txn_commit(group, partition, producer, self.epochs[producer])
         while self.w.enrolments:
             self.w.enrol()
-        self.settle()
+            self.settle()
 
     @rule(producer=producers, commit=st.booleans())
     def end(self, producer: int, commit: bool) -> None:
