@@ -62,6 +62,7 @@ class Running:
     transactions: Transactions
     driver: MarkerDriver
     brokers: Brokers
+    enrolments: MemoryEnrolments
     endpoint: Endpoint | None = None
 
     async def until_served(self, *numbers: int, kind: ShardKind = ShardKind.GROUPS) -> None:
@@ -91,11 +92,12 @@ async def running_engine(
     append_timeout_ms: float = 5_000,
     transaction_settings: TransactionSettings | None = None,
     brokers: Brokers | None = None,
+    enrolments: MemoryEnrolments | None = None,
 ) -> AsyncIterator[Running]:
     """The engines of groups and of transactions, which follow ``cluster``; no background task of theirs may crash."""
     async with TaskRunner() as tasks:
         measures = MemoryMeasures()
-        enrolments = MemoryEnrolments()
+        enrolments = enrolments or MemoryEnrolments()
         around = Surroundings(
             logs=logs,
             cluster=cluster,
@@ -118,7 +120,7 @@ async def running_engine(
         for loop in (coordinator.follow(), transactions.follow(), driver.follow(), spares.fill()):
             tasks.start(loop, name="follow")
         try:
-            yield Running(coordinator, cluster, logs, measures, tasks, transactions, driver, brokers)
+            yield Running(coordinator, cluster, logs, measures, tasks, transactions, driver, brokers, enrolments)
         finally:
             coordinator.stop()
             transactions.stop()
