@@ -33,7 +33,7 @@ PAUSE_MS: Final = 60_000
 """After a pause like this the leader may have forgotten the producer; brokers keep it far longer."""
 
 BEHIND_MS: Final = 20
-"""First pause for a broker that has not heard of its own election yet."""
+"""First pause for a broker that has not heard of its own election yet, or for a transaction that is just ending."""
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 _MOVED: Final = frozenset(
@@ -60,6 +60,11 @@ _AGAIN: Final = frozenset(
         ErrorCode.METADATA_UNAVAILABLE,
         ErrorCode.BROKER_NOT_AVAILABLE,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        # The leader could not enrol its partition with the transaction: nothing was appended.
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
     }
 )
 _CLEAR: Final = _AGAIN - {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
@@ -204,15 +209,22 @@ class Lane:
         for batch in window:
             if not (batch.in_flight or batch.written):
                 return self._leaves(batch, leader, now_ms), []
+        if self._rules.transactional and not self.sent and current != self.identity:
+            self._begin_transaction(current)
+            room = self._rules.in_flight_max
         if self.gap or not self.waiting or len(self.sent) >= room:
             return None, []
         if self._rules.idempotent:
             if not self.sent and current is not None and current != self.identity:
-                self.identity, self.next_sequence = current, 0
-                self.proven = self._rules.transactional  # logs take only 0 as a transaction's first sequence
+                self.identity, self.next_sequence, self.proven = current, 0, False
             if self.identity is None:
                 return None, []
         return self._drain(leader, now_ms)
+
+    def _begin_transaction(self, identity: Identity | None) -> None:
+        """What became of the last transaction does not matter; logs take only 0 as the first sequence of the next."""
+        self.identity, self.next_sequence = identity, 0
+        self.gap, self.proven = False, True
 
     def _drain(self, leader: tuple[int, int], now_ms: float) -> tuple[Batch | None, list[Effect]]:
         effects: list[Effect] = []
@@ -320,7 +332,7 @@ class Lane:
             self.failures += 1  # what else comes back belongs to the same round
         self.retrying = True
         first_ms = self._rules.backoff_ms
-        if error.code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+        if error.code in (ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.CONCURRENT_TRANSACTIONS):
             first_ms = min(first_ms, BEHIND_MS)
         wait = min(first_ms * 2.0 ** min(self.failures - 1, 16), self._rules.backoff_max_ms)
         self.not_before_ms = max(self.not_before_ms, now_ms + wait)

@@ -284,9 +284,9 @@ class MemoryCluster:
             raise InvalidTxnState("a batch has the transactional bit, and its request the transactional id, or neither")
         if not header.transactional or partition.log.check(header) is not None:
             return
-        key, producer_id = request.transactional_id, header.producer_id
-        if producer_id not in partition.log.transactions.open:
-            self.transactions.enrol(key, producer_id, header.producer_epoch, (entry.topic_id, entry.partition))
+        if not partition.log.in_transaction(header):
+            key, where = request.transactional_id, (entry.topic_id, entry.partition)
+            self.transactions.enrol(key, header.producer_id, header.producer_epoch, where)
 
     def _write_markers(self, ends: Ends) -> None:
         by_id = {topic.topic_id: topic for topic in self._topics.values()}

@@ -87,6 +87,12 @@ class MemoryLog:
             raise InvalidTxnState(f"producer {header.producer_id} has a transaction open in this partition")
         return None
 
+    def in_transaction(self, header: BatchHeader) -> bool:
+        """Whether the batch's transaction has written here before."""
+        known = self._producers.get(header.producer_id)
+        is_open = header.producer_id in self.transactions.open
+        return is_open and known is not None and known.epoch == header.producer_epoch
+
     def end_transaction(self, producer_id: int, epoch: int, *, commit: bool, leader_epoch: int, now_ms: int) -> None:
         """
         Write the marker that ends a transaction; one that was written before is not written again.

@@ -44,6 +44,9 @@ _log = logging.getLogger("headrace")
 OFFSETS_MAX: Final = 10_000
 """Positions in one request."""
 
+MARGIN_MS_MAX: Final = 2_000
+"""Beyond the delivery timeout: batches that are late say so themselves, and the end is asked for at least once."""
+
 LEAVE_S: Final = 5.0
 """How long closing a producer waits for the abort of its open transaction."""
 
@@ -114,6 +117,7 @@ class Transactions:
         self._records = records
         self._link = TransactionLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
         self._groups: dict[str, TransactionLink] = {}
+        self._margin_ms = min(MARGIN_MS_MAX, settings.delivery_timeout_ms / 4)
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
@@ -212,6 +216,7 @@ class Transactions:
             self._shut()
             if delivers:
                 await self._delivered(deadline_ms, also)
+                deadline_ms = max(deadline_ms, self._clock.monotonic_ms() + self._margin_ms)
             elif call is Call.ABORT:
                 records.drop_all(TransactionAbortable("the transaction was aborted before this was acknowledged"))
             if not core.asks():
@@ -244,7 +249,7 @@ class Transactions:
             self._records.open_gate(self.core.identity)
 
     async def _delivered(self, deadline_ms: float, also: Also | None) -> None:
-        timeout = max(0.0, deadline_ms - self._clock.monotonic_ms()) / 1_000
+        timeout = (deadline_ms + self._margin_ms - self._clock.monotonic_ms()) / 1_000
         failpoint("sdk.txn.send.before")
         beside = None if also is None else asyncio.ensure_future(also(deadline_ms))
         try:
