@@ -87,7 +87,13 @@ class Disk(MemoryLogs):
 def _copied(logs: dict[LogId, _Log]) -> dict[LogId, _Log]:
     return {
         number: _Log(
-            log.state, list(log.rows), dict(log.batches), dict(log.segments), dict(log.epochs), dict(log.producers)
+            log.state,
+            list(log.rows),
+            dict(log.batches),
+            dict(log.segments),
+            dict(log.epochs),
+            dict(log.producers),
+            dict(log.aborted),
         )
         for number, log in logs.items()
     }

@@ -68,7 +68,7 @@ class ShardLife(ABC):
     @property
     def log(self) -> ShardLog:
         """Its partition."""
-        return self.world.brokers.logs[self.number]
+        return self.world.logs.logs[self.number]
 
     # --- what kinds of shards differ in -----------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ class ShardLife(ABC):
         """One attempt. It may arrive late, and its answer may be lost."""
         owner, world, answer, back = self.owner, self.world, Promise(), Promise()
         owner.later(ATTEMPT_MS, lambda: answer.settle(error=NetworkFailed("the leader did not answer")))
-        brokers, rng = world.brokers, world.rng
+        brokers, rng = world.logs, world.rng
         if world.network.reaches(owner.id, brokers.id) and not world.lossy():
             delay = world.delay()
             if not world.calm and rng.random() < 0.01:

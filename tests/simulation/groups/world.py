@@ -227,6 +227,11 @@ class World:
         self._marks += 1
         return f"{self._marks}{'back' if back else ''}"
 
+    @property
+    def logs(self) -> Brokers:
+        """Where shards have their logs."""
+        return self.brokers
+
     def lossy(self) -> bool:
         """Whether the connection breaks now."""
         return self.schedule.now < self.lossy_until and self.rng.random() < 0.1
