@@ -1,9 +1,10 @@
 """
 The recipe for databases (docs/recipes-exactly-once.md) as a process that tests kill.
 
-``database_worker.py BOOTSTRAP TOPIC GROUP DATABASE [STEP]``: DATABASE is the path of a SQLite file or ``postgres:DSN``;
-with STEP (prepared, inserted, written, committed) the process kills itself when it first comes there, with ``stopped``
-it stops itself (SIGSTOP) once it has prepared. It ends when nothing is left to read. The rows have no key, so that a record that was written twice shows.
+``database_worker.py BOOTSTRAP TOPIC GROUP DATABASE [STEP]``: DATABASE is the path of a SQLite file or ``postgres:DSN``.
+With STEP (prepared, inserted, written, committed) the process kills itself when it first comes there; with ``stopped``
+it stops itself (SIGSTOP) once it has prepared. It ends when nothing is left to read. The rows have no key, so that a
+record that was written twice shows.
 """
 
 from __future__ import annotations
