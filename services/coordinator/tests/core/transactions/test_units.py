@@ -206,7 +206,7 @@ def test_producer_ids_go_from_id_to_id_with_epochs_that_nobody_had(world: World)
     a = world.prepared(0, name="o/a", owner=0)
     world.unit(0, 0, [a])
     world.marked((100, 1), 0, name="o/a")
-    assert world.init("o/b", owner=0) == ["write owner o epoch 0 unit 0; o/b EMPTY 100@2", "init: 100@2"]
+    assert world.init("o/b", owner=0) == ["write owner o epoch 0 unit 0 #1; o/b EMPTY 100@2", "init: 100@2"]
     assert world.init("o/c", owner=0) == ["took 101", "write o/c EMPTY 101@0", "init: 101@0"]
     assert world.init("t") == ["took 102", "write t EMPTY 102@0", "init: 102@0"]
 

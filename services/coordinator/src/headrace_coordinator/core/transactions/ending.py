@@ -28,6 +28,7 @@ class Ending:
 
     def decided(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
         """After a verdict: the row to persist, and what follows it."""
+        txn.decided_at_step = self._register.step
         return (self._register.saved(txn, at), [tell(txn)]) if txn.ending else self._completed(txn, at)
 
     def markers_written(self, event: MarkersWritten) -> tuple[Transaction | None, list[Effect]]:
@@ -35,6 +36,7 @@ class Ending:
         txn = self._register.ids.get(event.transactional_id)
         if txn is None or not txn.ending or txn.marker != (event.producer_id, event.epoch):
             return None, []
+        self._register.durable_step = max(self._register.durable_step, txn.decided_at_step)
         for partition in event.partitions:
             txn.partitions.pop(partition, None)
         if txn.partitions:
@@ -51,7 +53,7 @@ class Ending:
         assert decided is not None, "what is complete was decided"
         owner = owner_of(txn.transactional_id)
         if owner is not None:
-            self._register.owners[owner].completed(decided.nonce)
+            self._register.owners[owner].completed(decided.nonce, self._register.step)
         buried = owner is not None and not txn.continues and not txn.contested
         row = self._register.bury(txn) if buried else self._register.saved(txn, at)
         spent_ms = at.mono_ms - txn.ending_since_ms

@@ -11,7 +11,7 @@ What the engine uses of ``shard.TransactionShard``::
     TransactionShard(number: int, settings: TransactionSettings)
     replay(rows: Iterable[Row]) -> None       # before Loaded, as often as there are batches; reads them (may run in a
                                               # thread); raises RecordDamaged, UnsupportedVersion
-    handle(event: Event) -> list[Effect]      # raises RecordDamaged from Loaded, if records do not fit together
+    handle(event: Event) -> list[Effect]
     next_wake_ms() -> float | None            # monotonic; send Woken then (late is harmless, early too)
     listing() -> list[TransactionListing]     # all ids, by name
     tally() -> Tally                          # open, prepared, ending now; costs what these are

@@ -4,22 +4,27 @@ What the records of a log mean when a shard is taken over. The shard calls this 
 An append may have been cut: then its first rows are there and nothing that stood behind them was seen outside. Of rows
 that belong together some may be missing, and here is what that means:
 
-- A transaction is prepared, and its owner's record says that a unit committed it: it is committed.
-- A unit committed a transaction, and the owner's record does not know that unit: it is prepared.
+- An owner's record names what its units committed. A transaction that it names is committed, though it be prepared by
+  its own record; what a unit committed and the owner's record does not name is prepared, for nobody saw it committed.
 - A producer id is free, and an id has it: it is not free.
 - Two ids of an owner have the same producer id: it went to the one with the higher epoch, the other one is over.
-
-What differs from the records is persisted before anything else.
+- An id's owner has no record: nobody was told of either, and the id is forgotten.
 """
 
 from __future__ import annotations
 
-from headrace_coordinator.core.binary import RecordDamaged
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.transactions.effects import Effect, Persist
 from headrace_coordinator.core.transactions.ending import Ending, tell
 from headrace_coordinator.core.transactions.owner import Owner
-from headrace_coordinator.core.transactions.records import Kind, owner_row, read_key, read_owner, read_transaction
+from headrace_coordinator.core.transactions.records import (
+    Kind,
+    owner_row,
+    read_key,
+    read_owner,
+    read_transaction,
+    transaction_key,
+)
 from headrace_coordinator.core.transactions.register import Register
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.transaction import Transaction
@@ -57,19 +62,15 @@ class Loading:
                 self._owners[name] = read_owner(name, value)
 
     def fill(self, register: Register, ending: Ending, settings: TransactionSettings, at: Moment) -> list[Effect]:
-        """
-        Put everything in its place, and return what must be done to go on from there.
-
-        Raises:
-            RecordDamaged: an id's owner has no record.
-        """
+        """Put everything in its place, and return what must be done to go on from there."""
         register.owners.update(self._owners)
+        effects: list[Effect] = []
         for txn in self._ids.values():
             owner = owner_of(txn.transactional_id)
-            if owner is not None and owner not in register.owners:
-                raise RecordDamaged(f"there is a record of {txn.transactional_id!r}, and none of its owner {owner!r}")
-            register.add(txn)
-        effects: list[Effect] = []
+            if owner is None or owner in register.owners:
+                register.add(txn)
+            else:
+                effects.append(Persist(owner, ((transaction_key(txn.transactional_id), None),)))
         for owned in register.owners.values():
             effects += _mend(register, ending, owned, at)
         for txn in register.ids.values():
@@ -85,13 +86,12 @@ def _mend(register: Register, ending: Ending, owner: Owner, at: Moment) -> list[
     rows = _bury_replaced(register, owner)
     if owner.drop_taken():
         rows.insert(0, owner_row(owner))
+    owner.forget_all_but(txn.nonce for txn in owner.ids.values())
     for txn in list(owner.ids.values()):
-        decided = txn.decided
-        if txn.ending and decided is not None and decided.unit > owner.last_sequence:
+        if txn.ending and txn.by_unit and not owner.has_committed(txn.nonce):
             txn.undecide()
-            rows.append(register.saved(txn, at))
         elif txn.state is TxnState.PREPARED and owner.has_committed(txn.nonce):
-            txn.decide(commit=True, cause=EndCause.UNIT, at=at, continues=False, unit=owner.last_sequence)
+            txn.decide(commit=True, cause=EndCause.UNIT, at=at, continues=False)
             rows.append(ending.decided(txn, at)[0])
     return [Persist(owner.name, tuple(rows))] if rows else []
 

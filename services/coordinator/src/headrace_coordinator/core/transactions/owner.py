@@ -7,6 +7,7 @@ so that brokers need not learn a new one for each. ``units`` and ``register`` ca
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
@@ -31,7 +32,9 @@ class Owner:
     """Producer ids and the epochs that come next, as the record has them; the last one is taken first."""
     ids: dict[str, Transaction] = field(default_factory=dict)
     _undone: set[int] = field(default_factory=set)
-    """Nonces of what units committed and is not complete yet."""
+    """Nonces of what units committed and is not known to be complete in the log."""
+    _complete: deque[tuple[int, int]] = field(default_factory=deque)
+    """Step and nonce of those that are complete here, in the order of the steps."""
     _packed: bytes | None = None
 
     # --- units ------------------------------------------------------------------------------------------------
@@ -43,11 +46,28 @@ class Owner:
         self._undone.update(nonces)
         self._packed = None
 
-    def completed(self, nonce: int) -> None:
-        """A transaction of a unit is complete; its nonce may stay in the record for a while, it means nothing more."""
-        self._undone.discard(nonce)
-        if self._packed is not None and 2 * len(self._undone) * NONCE.size < len(self._packed):
+    def completed(self, nonce: int, step: int) -> None:
+        """A transaction is complete. If a unit committed it, its nonce stays in the record until that is in the log."""
+        if nonce in self._undone:
+            self._complete.append((step, nonce))
+
+    def forget_complete(self, durable_step: int) -> None:
+        """
+        What was complete by ``durable_step`` is so in the log.
+
+        Half of the nonces go at a time or none, so that the record is not put together anew for each.
+        """
+        known = 0
+        while known < len(self._complete) and self._complete[known][0] <= durable_step:
+            known += 1
+        if 2 * known >= len(self._undone) > 0:
+            self._undone.difference_update(self._complete.popleft()[1] for _ in range(known))
             self._packed = None
+
+    def forget_all_but(self, nonces: Iterable[int]) -> None:
+        """Only these are of transactions that are not complete; the others are so in the log."""
+        self._undone.intersection_update(nonces)
+        self._packed = None
 
     def has_committed(self, nonce: int) -> bool:
         """Whether a unit committed what was prepared under ``nonce``."""

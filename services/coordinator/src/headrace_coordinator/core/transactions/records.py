@@ -29,7 +29,6 @@ from headrace_coordinator.core.transactions.values import (
     ENDING,
     NO_NONCE,
     NO_PRODUCER,
-    NO_SEQUENCE,
     Decided,
     EndCause,
     Producer,
@@ -50,15 +49,15 @@ class Kind(Enum):
 
 _KEY: Final = struct.Struct(">BBH")
 _NOTE_KEY: Final = bytes((FORMAT, Kind.NOTE.value))
-_TRANSACTION: Final = struct.Struct(">BBBBqhqhiqqqQqhQq")
+_TRANSACTION: Final = struct.Struct(">BBBBqhqhiqqqQqhQ")
 """Format, state, flags, cause; producer id, epoch; of the markers: producer id, epoch; timeout; started, prepared and
-updated at; nonce; of the last one decided: producer id, epoch, nonce, sequence of the unit."""
+updated at; nonce; of the last one decided: producer id, epoch, nonce."""
 _OWNER: Final = struct.Struct(">BqqI")
 _CONTINUES: Final = 1
 _CONTESTED: Final = 2
 _DECIDED: Final = 4
 _COMMITTED: Final = 8
-_NEVER: Final = Decided(Producer(NO_PRODUCER, -1), False, EndCause.CLIENT, NO_NONCE, NO_SEQUENCE)
+_NEVER: Final = Decided(Producer(NO_PRODUCER, -1), False, EndCause.CLIENT, NO_NONCE)
 
 # --- keys -----------------------------------------------------------------------------------------------------
 
@@ -129,7 +128,6 @@ def transaction_row(txn: Transaction) -> Row:
         txn.nonce,
         *decided.producer,
         decided.nonce,
-        decided.unit,
     )
     return transaction_key(txn.transactional_id), head + txn.packed
 
@@ -147,7 +145,7 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
         pid, epoch, marker_pid, marker_epoch, timeout_ms, started, prepared, updated, nonce, *last = fields
         decided = None
         if flags & _DECIDED:
-            decided = Decided(Producer(last[0], last[1]), bool(flags & _COMMITTED), EndCause(cause), last[2], last[3])
+            decided = Decided(Producer(last[0], last[1]), bool(flags & _COMMITTED), EndCause(cause), last[2])
         txn = Transaction(
             transactional_id,
             Producer(pid, epoch),

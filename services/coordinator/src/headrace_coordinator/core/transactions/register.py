@@ -25,6 +25,11 @@ class Register:
         self._settings = settings
         self.ids: dict[str, Transaction] = {}
         self.owners: dict[str, Owner] = {}
+        self.step = 0
+        """Number of the event that is being handled."""
+        self.durable_step = 0
+        """What was persisted up to this one is in the log: a marker that is written proves it of its verdict, and with
+        that of all that was persisted before."""
         self._busy: dict[str, Transaction] = {}
         """Those that are not at rest."""
         self._wakes: list[tuple[float, str]] = []
@@ -77,7 +82,12 @@ class Register:
         """An identity that the id's owner has to give, and the owner's row, which has to be persisted with the id's."""
         name = owner_of(transactional_id)
         producer = None if name is None else self.owners[name].take()
-        return None if name is None or producer is None else (producer, owner_row(self.owners[name]))
+        return None if name is None or producer is None else (producer, self.owner_saved(self.owners[name]))
+
+    def owner_saved(self, owner: Owner) -> Row:
+        """The owner's row, to be persisted now."""
+        owner.forget_complete(self.durable_step)
+        return owner_row(owner)
 
     # --- time -------------------------------------------------------------------------------------------------
 

@@ -93,11 +93,12 @@ class TransactionShard:
         An enrolment and an end cost as many steps as they have partitions, whatever else the shard holds.
 
         Raises:
-            RecordDamaged: from ``Loaded``, if the records do not fit together.
+            AssertionError: our bug; nothing of ``event`` may be done.
         """
         if isinstance(event, Loaded):
             return self._load(event.at)
         assert self._loading is None, "nothing is served before Loaded"
+        self._register.step += 1
         match event:
             case EnrolAsked() | EndAsked() | InitAsked() | PrepareAsked():
                 return self._producers.handle(event)

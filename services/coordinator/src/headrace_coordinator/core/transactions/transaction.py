@@ -24,7 +24,6 @@ from headrace_coordinator.core.transactions.values import (
     EPOCH_LAST,
     NO_NONCE,
     NO_PRODUCER,
-    NO_SEQUENCE,
     NO_TIME,
     Decided,
     EndCause,
@@ -78,6 +77,8 @@ class Transaction:
     scheduled_ms: float = inf
     """Of its entry among the register's wakes."""
     ending_since_ms: float = 0.0
+    decided_at_step: int = 0
+    """Of the register; 0: before the shard was loaded."""
 
     def __post_init__(self) -> None:
         self.group_id = key_of(self.transactional_id)
@@ -100,6 +101,11 @@ class Transaction:
         if self.producer.epoch > EPOCH_LAST:
             return False
         return self.continues or self.state in (TxnState.EMPTY, TxnState.ONGOING, TxnState.PREPARED)
+
+    @property
+    def by_unit(self) -> bool:
+        """A unit committed the last one."""
+        return self.decided is not None and self.decided.commit and self.decided.cause is EndCause.UNIT
 
     @property
     def token(self) -> Token | None:
@@ -183,7 +189,7 @@ class Transaction:
         self.contested = True
         self.continues = False
 
-    def decide(self, *, commit: bool, cause: EndCause, at: Moment, continues: bool, unit: int = NO_SEQUENCE) -> None:
+    def decide(self, *, commit: bool, cause: EndCause, at: Moment, continues: bool) -> None:
         """
         The verdict. Without partitions nobody has to be told, and it is complete.
 
@@ -192,7 +198,7 @@ class Transaction:
         """
         assert not self.ending, "a verdict never changes"
         assert self.producer.epoch <= EPOCH_LAST, "nothing is written under the last epoch"
-        self.decided = Decided(self.producer, commit, cause, self.nonce, unit)
+        self.decided = Decided(self.producer, commit, cause, self.nonce)
         self.marker = self.producer = Producer(self.producer.producer_id, self.producer.epoch + 1)
         self.state = TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT
         self.continues = continues and not self.contested

@@ -16,7 +16,6 @@ from headrace_coordinator.core.transactions.effects import Answer, Effect, Owner
 from headrace_coordinator.core.transactions.ending import Ending
 from headrace_coordinator.core.transactions.events import OwnerInitAsked, UnitAsked
 from headrace_coordinator.core.transactions.owner import Owner
-from headrace_coordinator.core.transactions.records import owner_row
 from headrace_coordinator.core.transactions.register import Register
 from headrace_coordinator.core.transactions.transaction import Transaction
 from headrace_coordinator.core.transactions.values import EndCause, Token, TxnState, owner_of
@@ -54,7 +53,7 @@ class Units:
                 txn.decide(commit=False, cause=EndCause.OWNER, at=event.at, continues=False)
                 self._collect(txn, event.at, rows, after)
         result = OwnerResult(owner.epoch, owner.last_sequence)
-        rows.insert(0, owner_row(owner))
+        rows.insert(0, self._register.owner_saved(owner))
         return [Persist(owner.name, tuple(rows)), Answer(owner.name, event.ref, result), *after]
 
     def _collect(self, txn: Transaction, at: Moment, rows: list[Row], after: list[Effect]) -> None:
@@ -82,10 +81,10 @@ class Units:
         if isinstance(found, HeadraceError):
             return [Answer(owner.name, event.ref, found)]
         owner.commit(event.sequence, [txn.nonce for txn in found.values()])
-        rows: list[Row] = [owner_row(owner)]
+        rows: list[Row] = [self._register.owner_saved(owner)]
         after: list[Effect] = []
         for txn in found.values():
-            txn.decide(commit=True, cause=EndCause.UNIT, at=event.at, continues=False, unit=event.sequence)
+            txn.decide(commit=True, cause=EndCause.UNIT, at=event.at, continues=False)
             self._collect(txn, event.at, rows, after)
         self._abort_prepared(owner, event.at, rows, after)
         answer = Answer(owner.name, event.ref, UnitResult(repeated_sequence=False))

@@ -89,8 +89,6 @@ class Decided:
     cause: EndCause
     nonce: int = NO_NONCE
     """It was prepared under this one; 0: it was not prepared."""
-    unit: int = NO_SEQUENCE
-    """A unit of this sequence committed it; -1: no unit did."""
 
 
 def owner_of(transactional_id: str) -> str | None:
