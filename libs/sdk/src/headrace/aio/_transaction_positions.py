@@ -80,9 +80,13 @@ class TransactionPositions:
             )
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are somebody else's by now, who reads from what is committed."""
+        """
+        These are given up, and still held here: whoever has them now reads from what is committed. That matters to the
+        transaction where it was to commit more.
+        """
         if self._out.in_transaction:
-            self._lost += partitions
+            moved = self._out.to_commit(self._known)
+            self._lost += [tp for tp in partitions if tp in moved]
 
     @property
     def doomed(self) -> bool:
