@@ -159,11 +159,6 @@ class Host(ABC, Generic[C, E, V]):
         del effects
         return True
 
-    def _at_once(self, event: E, effects: Sequence[Any]) -> Sequence[Any]:
-        """Do what need not wait for the log; the rest."""
-        del event
-        return effects
-
     def _handled(self, event: E) -> None:
         """An event was handled."""
 

@@ -165,7 +165,7 @@ class ShardHost(Host[Shard, Event, Visible]):
     def _needs_proof(self, event: Event, effects: Sequence[Any]) -> bool:
         return isinstance(event, PROVED) or any(map(_refuses, effects))
 
-    def _at_once(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
+    def _taken(self, event: Event, effects: Sequence[Any]) -> Sequence[Any]:
         if not isinstance(event, TxnCommitAsked | ShardEnrolled | MarkersAsked):
             return effects
         if any(isinstance(effect, Persist) for effect in effects):
