@@ -18,6 +18,7 @@ from headrace.admin_transaction_types import (
     TransactionInfo,
     TransactionList,
 )
+from headrace.errors import AlreadyDecided
 from headrace.group_types import MissingShard
 from headrace.records import TopicPartition
 from headrace.transactions import PreparedTransaction
@@ -55,7 +56,6 @@ class FakeAdmin:
         self.hanging: tuple[OpenTransaction, ...] = (HANGING,)
         self.unasked: dict[TopicPartition, HeadraceError] = {}
         self.refusal: HeadraceError | None = None
-        self.done = True
 
     def __enter__(self) -> FakeAdmin:
         return self
@@ -87,17 +87,16 @@ class FakeAdmin:
         known = replace(HANGING, standing="coordinated", transactional_id="pay", state="ongoing")
         return OpenList((known, *self.hanging), 3, self.unasked, self.missing)
 
-    def commit_prepared(self, token: PreparedTransaction) -> bool:
-        return self._decided("commit", token)
+    def commit_prepared(self, token: PreparedTransaction) -> None:
+        self._decided("commit", token)
 
-    def abort_prepared(self, token: PreparedTransaction) -> bool:
-        return self._decided("abort", token)
+    def abort_prepared(self, token: PreparedTransaction) -> None:
+        self._decided("abort", token)
 
-    def _decided(self, what: str, token: PreparedTransaction) -> bool:
+    def _decided(self, what: str, token: PreparedTransaction) -> None:
         self.asked.append((what, token))
         if self.refusal is not None:
             raise self.refusal
-        return self.done
 
     def abort_transaction(
         self, i: str, *, producer_id: int | None = None, producer_epoch: int | None = None, validate_only: bool = False
@@ -190,9 +189,10 @@ def test_a_prepared_one_is_decided_by_its_token(admin: FakeAdmin) -> None:
     assert "aborted: sink/3" in run("abort", str(TOKEN), "--yes").stderr
     assert admin.asked == [("commit", TOKEN), ("abort", TOKEN)]
     assert data("commit", str(TOKEN), "--yes") == {"transactional_id": "sink/3", "committed": True}
-    admin.done = False
-    assert "had been aborted before" in run("commit", str(TOKEN), "--yes", code=1).stderr
-    assert "had been committed before" in run("abort", str(TOKEN), "--yes", code=1).stderr
+    admin.refusal = AlreadyDecided("the prepared transaction was aborted before; that stands")
+    refused = run("commit", str(TOKEN), "--yes", code=1)
+    assert "that stands" in refused.stderr
+    assert "committed:" not in refused.stderr
     admin.refusal = TxnVerdictUnknown("what became of it is not known")
     assert "headrace txn prepared" in run("commit", str(TOKEN), "--yes", code=1).stderr
 

@@ -44,7 +44,7 @@ async def test_a_list_says_what_is_missing(txn: Any) -> None:
         ("sink", "prepared", NOW_MS),
     ]
     assert listed["missing_shards"] == []
-    for query, wanted in (("state=ongoing", "pay"), ("producer_id=5", "sink"), ("older_than_ms=5000", "pay")):
+    for query, wanted in (("state=ongoing", "pay"), ("producer_id=5", "sink"), ("older_than_ms=6000", "sink")):
         listed = (await txn.client.get(f"/v1/transactions?{query}")).json()
         assert [t["transactional_id"] for t in listed["transactions"]] == [wanted]
     txn.transactions.down |= {1, 2}
@@ -125,7 +125,9 @@ async def test_who_cannot_be_asked_is_named(txn: Any) -> None:
 
 
 async def test_prepared_too_long_is_in_the_status(txn: Any) -> None:
-    txn.transactions.prepare("sink", prepared_ms=NOW_MS - 25 * 60 * MINUTE_MS)
+    long_ago_ms = NOW_MS - 25 * 60 * MINUTE_MS
+    txn.transactions.begin("sink", 5, 2, partitions=[("t", 1)], started_ms=long_ago_ms)
+    txn.transactions.prepare("sink", prepared_ms=long_ago_ms)
     status = (await txn.client.get("/v1/cluster/status")).json()
     assert [p["transactional_id"] for p in status["prepared_overdue"]] == ["sink"]
     assert (status["state"], status["transaction_shards"], status["unowned_transaction_shards"]) == ("degraded", 4, 0)

@@ -17,6 +17,7 @@ from headrace_admin.core.transactions import Standing
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.transactions import Detail
+from headrace_admin.ports import CoordinatorPlace
 from headrace_admin.rpc.engines import Engines, Ports
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
@@ -143,12 +144,15 @@ class TestLooking:
 
     async def test_prepared_ones_come_oldest_first_with_their_tokens(self, world: World) -> None:
         for n, minutes in enumerate((5, 90, 30)):
-            world.coordinators.begin(f"id-{n}", n)
+            world.coordinators.begin(f"id-{n}", n, started_ms=NOW_MS - 99 * MINUTE_MS)
             world.coordinators.prepare(f"id-{n}", prepared_ms=NOW_MS - minutes * MINUTE_MS)
         world.coordinators.begin("other", 7)
         assert ids(await world.engines.transactions.prepared()) == ["id-1", "id-2", "id-0"]
         old = await world.engines.transactions.prepared(60 * MINUTE_MS)
         assert [d.transaction.token.transactional_id for d in old.transactions] == ["id-1"]
+        world.coordinators.begin("id-3", 3, started_ms=NOW_MS - 90 * MINUTE_MS)
+        world.coordinators.prepare("id-3", prepared_ms=NOW_MS - MINUTE_MS)
+        assert ids(await world.engines.transactions.prepared(60 * MINUTE_MS)) == ["id-1"], "open for long, not prepared"
 
 
 class TestEnding:
@@ -185,18 +189,26 @@ class TestEnding:
         assert (done.aborted, done.before.partitions) == (True, (T0, T1))
         assert (world.stable(0), world.stable(1)) == (125, 902)
 
-    async def test_an_abort_whose_answer_is_lost_is_not_sent_again(self, world: World) -> None:
+    async def test_an_abort_whose_answer_is_lost_is_told_again_and_leaves_the_next_transaction_alone(
+        self, world: World
+    ) -> None:
         world.coordinators.begin("pay", 4, partitions=[T0])
-        world.coordinators.lost = 0
+        tell = world.coordinators.abort_transaction
+        told: list[pb.AbortTransactionRequest] = []
 
-        async def lost_abort(place: object, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
-            world.coordinators.end("pay", commit=False)
-            world.coordinators.begin("pay", 4, 1, partitions=[T0])  # the next transaction
-            raise NetworkFailed("the connection broke before the answer came")
+        async def lost_abort(
+            place: CoordinatorPlace, request: pb.AbortTransactionRequest
+        ) -> pb.AbortTransactionResponse:
+            answer = await tell(place, request)
+            told.append(request)
+            if len(told) == 1:
+                world.coordinators.begin("pay", 4, 1, partitions=[T0])  # the next transaction
+                raise NetworkFailed("the connection broke before the answer came")
+            return answer
 
-        world.coordinators.abort_transaction = lost_abort  # type: ignore[method-assign,assignment]
-        with pytest.raises(NetworkFailed):
-            await world.engines.transactions.abort("pay")
+        world.coordinators.abort_transaction = lost_abort  # type: ignore[method-assign]
+        assert (await world.engines.transactions.abort("pay")).aborted
+        assert [(r.producer_id, r.producer_epoch) for r in told] == [(4, 0), (4, 0)]
         assert world.coordinators.state("pay") == pb.TXN_ONGOING, "the next one was left alone"
 
     async def test_what_cannot_be_aborted_says_what_can_be_done(self, world: World) -> None:

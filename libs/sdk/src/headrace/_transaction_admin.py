@@ -106,29 +106,25 @@ class TransactionAdmin:
         """
         return self._wait(self._transactions.find_hanging_transactions(topics, older_than=older_than))
 
-    def commit_prepared(self, token: PreparedTransaction | str | bytes) -> bool:
+    def commit_prepared(self, token: PreparedTransaction | str | bytes) -> None:
         """
-        Commit a prepared transaction, from any process. Again: the verdict that was given.
-
-        Returns:
-            Whether it is committed; False: it had been aborted before.
+        Commit a prepared transaction, from any process; again: nothing happens.
 
         Raises:
+            AlreadyDecided: it was aborted before.
             TxnVerdictUnknown: it was decided too long ago, or never prepared.
         """
-        return self._wait(self._transactions.commit_prepared(token))
+        self._wait(self._transactions.commit_prepared(token))
 
-    def abort_prepared(self, token: PreparedTransaction | str | bytes) -> bool:
+    def abort_prepared(self, token: PreparedTransaction | str | bytes) -> None:
         """
-        Abort a prepared transaction, from any process. Again: the verdict that was given.
-
-        Returns:
-            Whether it is aborted; False: it had been committed before.
+        Abort a prepared transaction, from any process; again: nothing happens.
 
         Raises:
+            AlreadyDecided: it was committed before.
             TxnVerdictUnknown: it was decided too long ago, or never prepared.
         """
-        return self._wait(self._transactions.abort_prepared(token))
+        self._wait(self._transactions.abort_prepared(token))
 
     def abort_transaction(
         self,

@@ -228,7 +228,7 @@ class TransactionCoordinators(Protocol):
 
         Raises:
             TransactionalIdNotFound, InvalidTxnState: there is nothing to abort, or it is prepared.
-            UnknownOutcome: it may be aborted, and the id's next transaction may be open.
+            UnknownOutcome: it may be aborted; with producer id and epoch it may be repeated.
         """
         ...
 

@@ -243,19 +243,15 @@ def _abort_prepared(
 
 
 def _decide(session: Session, admin: AdminClient, token: PreparedTransaction, *, commit: bool) -> None:
-    """Raises: CommandFailed where it had been decided otherwise before."""
-    done = admin.commit_prepared(token) if commit else admin.abort_prepared(token)
+    """Raises: AlreadyDecided where it was decided otherwise before."""
+    if commit:
+        admin.commit_prepared(token)
+    else:
+        admin.abort_prepared(token)
     i = token.transactional_id
-    committed = done == commit
     if session.output is not Output.TABLE:
-        session.show({"transactional_id": i, "committed": committed})
-    if not done:
-        verdict = "committed" if committed else "aborted"
-        raise CommandFailed(
-            f"the prepared transaction of {i} had been {verdict} before, and stays so",
-            hint="Whoever holds its token may have decided it; what is decided cannot be changed.",
-        )
-    session.say(f"{'committed' if committed else 'aborted'}: {i}; readers see it in a moment")
+        session.show({"transactional_id": i, "committed": commit})
+    session.say(f"{'committed' if commit else 'aborted'}: {i}; readers see it in a moment")
 
 
 def _abort_hanging(

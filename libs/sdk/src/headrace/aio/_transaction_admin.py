@@ -113,35 +113,33 @@ class TransactionAdmin:
         answer = await self._call(lambda stub, timeout: stub.ListOpenTransactions(request, timeout=timeout))
         return OpenList.of(answer)
 
-    async def commit_prepared(self, token: PreparedTransaction | str | bytes) -> bool:
+    async def commit_prepared(self, token: PreparedTransaction | str | bytes) -> None:
         """
-        Commit a prepared transaction, from any process. Again: the verdict that was given.
-
-        Returns:
-            Whether it is committed; False: it had been aborted before.
+        Commit a prepared transaction, from any process; again: nothing happens.
 
         Raises:
+            AlreadyDecided: it was aborted before.
             TxnVerdictUnknown: it was decided too long ago, or never prepared.
         """
-        return await self._decide(token, commit=True)
+        await self._decide(token, commit=True)
 
-    async def abort_prepared(self, token: PreparedTransaction | str | bytes) -> bool:
+    async def abort_prepared(self, token: PreparedTransaction | str | bytes) -> None:
         """
-        Abort a prepared transaction, from any process. Again: the verdict that was given.
-
-        Returns:
-            Whether it is aborted; False: it had been committed before.
+        Abort a prepared transaction, from any process; again: nothing happens.
 
         Raises:
+            AlreadyDecided: it was committed before.
             TxnVerdictUnknown: it was decided too long ago, or never prepared.
         """
-        return not await self._decide(token, commit=False)
+        await self._decide(token, commit=False)
 
-    async def _decide(self, token: PreparedTransaction | str | bytes, *, commit: bool) -> bool:
+    async def _decide(self, token: PreparedTransaction | str | bytes, *, commit: bool) -> None:
+        from headrace.aio._transactions import check_verdict
+
         request = txn.DecidePreparedRequest(token=PreparedTransaction.parse(token).message(), commit=commit)
         # Not a change in the sense of the calls: the same again gives the same verdict.
         answer = await self._call(lambda stub, timeout: stub.DecidePrepared(request, timeout=timeout))
-        return bool(answer.committed)
+        check_verdict(answer, commit=commit)
 
     async def abort_transaction(
         self,

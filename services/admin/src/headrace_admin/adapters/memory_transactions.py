@@ -34,6 +34,7 @@ class MemoryTransactions:
         self._cluster = cluster
         self._ids: dict[str, pb.TransactionDescription] = {}
         self._decided: dict[str, tuple[int, bool]] = {}
+        self._aborted: dict[str, tuple[int, int]] = {}
         self._nonce = 0
         self.now_ms = now_ms
         self.down: set[int] = set()
@@ -78,15 +79,14 @@ class MemoryTransactions:
         t = self._ids[transactional_id]
         self._nonce += 1
         t.state, t.prepared_at_ms = pb.TXN_PREPARED, self.now_ms if prepared_ms is None else prepared_ms
-        t.token.CopyFrom(
-            pb.PreparedToken(
-                transactional_id=transactional_id,
-                producer_id=t.producer_id,
-                producer_epoch=t.producer_epoch,
-                nonce=self._nonce,
-            )
+        token = pb.PreparedToken(
+            transactional_id=transactional_id,
+            producer_id=t.producer_id,
+            producer_epoch=t.producer_epoch,
+            nonce=self._nonce,
         )
-        return t.token
+        t.token.CopyFrom(token)
+        return token
 
     def end(self, transactional_id: str, *, commit: bool) -> None:
         """It ends, and so it does in its partitions."""
@@ -142,8 +142,7 @@ class MemoryTransactions:
         )
 
     def _wanted(self, t: pb.TransactionDescription, request: pb.ListTransactionsRequest) -> bool:
-        since = t.prepared_at_ms if t.prepared_at_ms >= 0 else t.started_at_ms
-        old = since >= 0 and self.now_ms - since >= request.older_than_ms
+        old = t.started_at_ms >= 0 and self.now_ms - t.started_at_ms >= request.older_than_ms
         return (
             (not request.states or t.state in request.states)
             and (not request.producer_ids or t.producer_id in request.producer_ids)
@@ -191,12 +190,15 @@ class MemoryTransactions:
         i = request.transactional_id
         self._check(place, i)
         t = self._found(i)
+        if (request.producer_id, request.producer_epoch) == self._aborted.get(i):
+            return pb.AbortTransactionResponse()
         if request.HasField("producer_id") and request.producer_id != t.producer_id:
             raise InvalidProducerIdMapping(f"{i!r} has another producer id")
         if request.HasField("producer_epoch") and request.producer_epoch != t.producer_epoch:
             raise InvalidProducerEpoch(f"{i!r} has epoch {t.producer_epoch}")
         if t.state != pb.TXN_ONGOING:
             raise InvalidTxnState(f"{i!r} has nothing open that could be aborted")
+        self._aborted[i] = t.producer_id, t.producer_epoch
         self.end(i, commit=False)
         return self._answered(pb.AbortTransactionResponse())
 

@@ -38,7 +38,6 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import TopicPartition
 from headrace_common.core.image import ClusterImage
-from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -73,10 +72,10 @@ class EndedHanging:
 class OpenTransactions:
     """Stateless; any number of calls at one time on one event loop."""
 
-    def __init__(self, transactions: Transactions, logs: LogOffsets, clock: Clock) -> None:
+    def __init__(self, transactions: Transactions, logs: LogOffsets) -> None:
         self._transactions = transactions
         self._logs = logs
-        self._clock = clock
+        self._clock = transactions.clock
         self.limits = transactions.limits
 
     async def listing(
@@ -113,10 +112,8 @@ class OpenTransactions:
     async def waiting(self) -> Waiting:
         """What readers of read_committed wait for, for longer than they do not notice; and what nobody decides."""
         listed = await self.listing(older_than_ms=self.limits.transaction_notice_ms)
-        request = pb.ListTransactionsRequest(
-            states=[pb.TXN_PREPARED], older_than_ms=self.limits.transaction_prepared_max_ms
-        )
-        overdue = [_prepared(t) for t in (await self._transactions.listing(request)).transactions]
+        prepared = await self._transactions.prepared_for(self.limits.transaction_prepared_max_ms)
+        overdue = [_prepared(t) for t in prepared.transactions]
         return Waiting(
             tuple(worst_first(first_of_each(listed.transactions))),
             tuple(sorted(overdue, key=lambda p: (p.prepared_at_ms, p.transactional_id))),

@@ -8,7 +8,7 @@ transactional id. What is open in the logs, whoever knows of it, is ``open_trans
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from headrace_admin.config import TransactionLimits
@@ -23,6 +23,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId, TopicPartition
 from headrace_common.core.image import ClusterImage
+from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -86,11 +87,13 @@ class Transactions:
         coordinators: TransactionCoordinators,
         coordination: Coordination,
         limits: TransactionLimits,
+        clock: Clock,
     ) -> None:
         self.cluster = cluster
         self.coordinators = coordinators
         self.coordination = coordination
         self.limits = limits
+        self.clock = clock
 
     # --- looking --------------------------------------------------------------------------------------------------
 
@@ -144,8 +147,7 @@ class Transactions:
 
     async def prepared(self, older_than_ms: int = 0) -> PreparedListing:
         """Transactions that are prepared and not decided, with the tokens that decide them."""
-        request = pb.ListTransactionsRequest(states=[pb.TXN_PREPARED], older_than_ms=older_than_ms)
-        listed = await self.listing(request)
+        listed = await self.prepared_for(older_than_ms)
         ids = [t.transaction.transactional_id for t in listed.transactions]
         details: list[Detail] = []
         for at in range(0, len(ids), IDS_MAX):
@@ -153,6 +155,14 @@ class Transactions:
             details += [d for d in said.values() if isinstance(d, Detail) and d.transaction.state == pb.TXN_PREPARED]
         details.sort(key=lambda d: (d.transaction.prepared_at_ms, d.transaction.transactional_id))
         return PreparedListing(tuple(details), listed.unanswered)
+
+    async def prepared_for(self, older_than_ms: int) -> Listing:
+        """Ids that are prepared for at least that long: coordinators may count from when the transaction was opened."""
+        request = pb.ListTransactionsRequest(states=[pb.TXN_PREPARED], older_than_ms=older_than_ms)
+        listed = await self.listing(request)
+        youngest = self.clock.now_ms() - older_than_ms
+        old = tuple(t for t in listed.transactions if not older_than_ms or t.transaction.prepared_at_ms <= youngest)
+        return replace(listed, transactions=old)
 
     # --- ending ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +193,7 @@ class Transactions:
     ) -> Aborted:
         """
         Abort what is open and fence its producer. Only that transaction, and never the id's next one: what is seen open
-        is what is named to the coordinator.
+        is what is named to the coordinator, so it may be told twice.
 
         Raises:
             TransactionalIdNotFound: there is none of this name.
@@ -202,7 +212,7 @@ class Transactions:
             transactional_id=transactional_id, producer_id=was.producer_id, producer_epoch=was.producer_epoch
         )
         await self.coordination.one(
-            transactional_id, lambda place: self.coordinators.abort_transaction(place, request), repeatable=False
+            transactional_id, lambda place: self.coordinators.abort_transaction(place, request), repeatable=True
         )
         return Aborted(before, True)
 

@@ -52,8 +52,8 @@ class Engines:
             cluster, ports.coordinators, Coordination(ShardKind.GROUPS, cluster, brokers, clock), logs, clock
         )
         of_transactions = Coordination(ShardKind.TRANSACTIONS, cluster, brokers, clock)
-        transactions = Transactions(cluster, ports.transactions, of_transactions, limits)
-        open_transactions = OpenTransactions(transactions, logs, clock)
+        transactions = Transactions(cluster, ports.transactions, of_transactions, limits, clock)
+        open_transactions = OpenTransactions(transactions, logs)
         return Engines(
             administration=administration,
             messages=messages,
