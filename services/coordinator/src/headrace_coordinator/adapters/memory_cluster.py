@@ -91,6 +91,13 @@ class MemoryCluster:
         self.show(partitions={**self._image.partitions, id: led})
         return id
 
+    def join(self, coordinator: int, at: Endpoint | None = None) -> None:
+        """A coordinator is registered, so that others find it by its shards."""
+        key = NodeKey(Role.COORDINATOR, NodeId(coordinator))
+        node = Node(key, at or Endpoint("coordinator", coordinator), bytes(16), coordinator, fenced=False)
+        self._image = replace(self._image, nodes={**self._image.nodes, key: node})
+        self.show()
+
     def give(self, owner: int, *numbers: int, epoch: int | None = None, kind: ShardKind = ShardKind.GROUPS) -> None:
         """Shards to one owner, each under the next epoch, or under ``epoch``."""
         given = {}

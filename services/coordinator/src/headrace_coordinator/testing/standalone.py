@@ -14,8 +14,9 @@ from typing import Any
 
 import grpc.aio
 
-from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import ShardKind
+from headrace_common.core.errors import HeadraceError
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId
+from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_common.rpc.options import open_channel
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
@@ -25,14 +26,17 @@ from headrace_coordinator.adapters.memory_enrolments import MemoryEnrolments
 from headrace_coordinator.adapters.memory_markers import MemoryMarkers, MemoryProducerIds
 from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
+from headrace_coordinator.core import events
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
+from headrace_coordinator.core.transactions.values import Producer
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.host import Phase
 from headrace_coordinator.engine.marker_driver import MarkerDriver
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
 from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
-from headrace_coordinator.engine.transactions import Transactions
+from headrace_coordinator.engine.transactions import Enrolment, Transactions
+from headrace_coordinator.ports import Marker
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
 from headrace_proto.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
@@ -44,9 +48,10 @@ QUICK = GroupSettings(group_initial_rebalance_delay_ms=0, group_rejoin_grace_ms=
 
 @dataclass
 class Brokers:
-    """What brokers do for transactions; several engines may share it."""
+    """What brokers and other coordinators do for transactions; several engines may share it."""
 
     markers: MemoryMarkers = field(default_factory=MemoryMarkers)
+    enrolments: MemoryEnrolments = field(default_factory=MemoryEnrolments)
     ids: MemoryProducerIds = field(default_factory=MemoryProducerIds)
 
 
@@ -62,8 +67,29 @@ class Running:
     transactions: Transactions
     driver: MarkerDriver
     brokers: Brokers
-    enrolments: MemoryEnrolments
     endpoint: Endpoint | None = None
+
+    def close_the_circle(self) -> None:
+        """Its groups are enrolled with its own coordinators of transactions, and told the ends by them."""
+        self.brokers.enrolments.through = self._enrol
+        self.brokers.markers.groups = self._end
+        self.cluster.join(self.coordinator.who.node_id)
+
+    async def _enrol(self, transactional_id: str, producer_id: int, epoch: int, shard: int) -> None:
+        topic = self.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
+        assert topic is not None, "the cluster in memory has it from its beginning"
+        partitions = [PartitionId(topic.topic_id, shard)]
+        (error,) = await self.transactions.enrol(
+            [Enrolment(transactional_id, Producer(producer_id, epoch), partitions)]
+        )
+        if error is not None:
+            raise error
+
+    async def _end(self, marker: Marker, id: PartitionId) -> HeadraceError | None:
+        ((error,),) = await self.coordinator.end_transactions(
+            [(events.Marker(marker.producer_id, marker.epoch, marker.commit), [id])]
+        )
+        return error
 
     async def until_served(self, *numbers: int, kind: ShardKind = ShardKind.GROUPS) -> None:
         """Wait until these shards are served here."""
@@ -92,25 +118,23 @@ async def running_engine(
     append_timeout_ms: float = 5_000,
     transaction_settings: TransactionSettings | None = None,
     brokers: Brokers | None = None,
-    enrolments: MemoryEnrolments | None = None,
 ) -> AsyncIterator[Running]:
     """The engines of groups and of transactions, which follow ``cluster``; no background task of theirs may crash."""
     async with TaskRunner() as tasks:
         measures = MemoryMeasures()
-        enrolments = enrolments or MemoryEnrolments()
+        brokers = brokers or Brokers()
         around = Surroundings(
             logs=logs,
             cluster=cluster,
             patterns=Re2Patterns(),
             measures=measures,
-            enrolments=enrolments,
+            enrolments=brokers.enrolments,
             clock=clock or SystemClock(),
             tasks=tasks,
             settings=settings,
             append_timeout_ms=append_timeout_ms,
         )
         coordinator = Coordinator(Who(NodeId(node_id), bytes([node_id]) * 16, "standalone"), around)
-        brokers = brokers or Brokers()
         driver = MarkerDriver(brokers.markers, cluster, cluster, around.clock, tasks)
         spares = SpareProducerIds(brokers.ids, around.clock)
         transactions = Transactions(
@@ -120,7 +144,7 @@ async def running_engine(
         for loop in (coordinator.follow(), transactions.follow(), driver.follow(), spares.fill()):
             tasks.start(loop, name="follow")
         try:
-            yield Running(coordinator, cluster, logs, measures, tasks, transactions, driver, brokers, enrolments)
+            yield Running(coordinator, cluster, logs, measures, tasks, transactions, driver, brokers)
         finally:
             coordinator.stop()
             transactions.stop()
@@ -152,11 +176,12 @@ async def serving(running: Running) -> AsyncIterator[Running]:
 async def standalone_coordinator(
     topics: Mapping[str, int], *, shards: int = 4, settings: GroupSettings = QUICK
 ) -> AsyncIterator[Running]:
-    """A coordinator with all shards, over gRPC."""
+    """A coordinator with all shards of groups and of transactions, over gRPC; positions in transactions included."""
     cluster = MemoryCluster(shards=shards, topics=topics)
     for kind in ShardKind:
         cluster.give(1, *range(shards), kind=kind)
     async with running_engine(cluster, MemoryShardLogs(), settings=settings) as running, serving(running):
         for kind in ShardKind:
             await running.until_served(*range(shards), kind=kind)
+        running.close_the_circle()
         yield running
