@@ -3,7 +3,7 @@ The recipe for databases (docs/recipes-exactly-once.md) as a process that tests 
 
 ``database_worker.py BOOTSTRAP TOPIC GROUP DATABASE [STEP]``: DATABASE is the path of a SQLite file or ``postgres:DSN``.
 With STEP (prepared, inserted, written, committed) the process kills itself when it first comes there; with ``stopped``
-it stops itself (SIGSTOP) once it has prepared. It ends when nothing is left to read. The rows have no key, so that a
+it stops itself (SIGSTOP) once it has prepared. It ends when all is handled. The rows have no key, so that a
 record that was written twice shows.
 """
 
@@ -18,10 +18,9 @@ from typing import Any
 
 import psycopg
 
-from headrace import Consumer, PreparedTransaction, Producer
+from headrace import Consumer, PreparedTransaction, Producer, TopicPartition
 
 RECORDS_PER_TRANSACTION = 50
-NOTHING_LEFT_MS = 3_000
 TABLES = (
     "create table if not exists handled (topic text, part integer, position integer, value text)",
     "create table if not exists decided (token {bytes} primary key, done integer not null)",
@@ -59,8 +58,15 @@ def work(bootstrap: str, topic: str, group: str, database: Database, die_at: str
         if left is not None:
             settle(producer, database, left)
         with Consumer(topic, bootstrap_servers=bootstrap, group_id=group, **settings) as consumer:
-            while step(producer, consumer, database, die_at):
-                pass
+            while not all_is_handled(consumer, topic):
+                step(producer, consumer, database, die_at)
+
+
+def all_is_handled(consumer: Consumer, topic: str) -> bool:
+    """A member has no partitions as long as a killed one is not given up; so it asks the group."""
+    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
+    ends, done = consumer.end_offsets(partitions), consumer.committed(partitions)
+    return all((at := done.get(partition)) is not None and at.offset == end for partition, end in ends.items())
 
 
 def settle(producer: Producer, database: Database, token: PreparedTransaction) -> None:
@@ -74,11 +80,11 @@ def settle(producer: Producer, database: Database, token: PreparedTransaction) -
         producer.abort_prepared(token)
 
 
-def step(producer: Producer, consumer: Consumer, database: Database, die_at: str) -> bool:
+def step(producer: Producer, consumer: Consumer, database: Database, die_at: str) -> None:
     """Some records into the database."""
-    records = consumer.poll(timeout_ms=NOTHING_LEFT_MS, max_records=RECORDS_PER_TRANSACTION)
+    records = consumer.poll(timeout_ms=1_000, max_records=RECORDS_PER_TRANSACTION)
     if not records:
-        return False
+        return
     producer.begin_transaction()
     positions = {(record.topic, record.partition): record.offset + 1 for record in records}
     producer.send_offsets_to_transaction(positions, consumer.group_metadata())
@@ -93,8 +99,6 @@ def step(producer: Producer, consumer: Consumer, database: Database, die_at: str
     reached("written", die_at)
     producer.commit_prepared(token)
     reached("committed", die_at)
-    print(len(records), flush=True)
-    return True
 
 
 def reached(step_name: str, die_at: str) -> None:

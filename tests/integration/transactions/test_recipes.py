@@ -20,15 +20,16 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SCRIPT = Path(__file__).parent / "database_worker.py"
 RECORDS, PARTITIONS = 600, 3
 STEPS = ("prepared", "inserted", "written", "committed")
-SESSION_S = 6
+SHORT_MS = {"CONSUMER_SESSION_TIMEOUT": 3_000, "CONSUMER_HEARTBEAT_INTERVAL": 500, "REJOIN_GRACE": 500}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
     directory = tmp_path_factory.mktemp("recipes") / "data"
     with pytest.MonkeyPatch.context() as patch:
-        # A killed worker is still a member of its group for a session; the next one has its partitions after that.
-        patch.setenv("HEADRACE_COORDINATOR_GROUP_CONSUMER_SESSION_TIMEOUT_MS", str(SESSION_S * 1_000))
+        # A worker that was killed or stopped is a member of its group for a while; then the next has its partitions.
+        for name, value in SHORT_MS.items():
+            patch.setenv(f"HEADRACE_COORDINATOR_GROUP_{name}_MS", str(value))
         with started_cluster(directory) as started:
             yield started
 
