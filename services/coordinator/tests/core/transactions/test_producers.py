@@ -39,7 +39,7 @@ def test_a_timeout_out_of_bounds_is_refused(world: World, timeout_ms: int) -> No
 
 def test_an_open_transaction_is_aborted_before_the_next_producer_gets_an_epoch_above_the_fence(world: World) -> None:
     world.open(0, 1)
-    assert world.init() == ["write t PREPARE_ABORT 100@1", "tell t abort 100@1: 0 1"]
+    assert world.init() == ["write t PREPARE_ABORT 100@1", "tell t abort 100@1: 0 1", "took 101"]
     assert world.abort((100, 0)) == ["abort: PRODUCER_FENCED"], "nobody is ever told the fence's epoch"
     assert world.enrol((100, 1), 0) == ["enrol: INVALID_PRODUCER_EPOCH"]
     assert world.marked((100, 1), 0) == []
@@ -55,8 +55,8 @@ def test_an_open_transaction_is_aborted_before_the_next_producer_gets_an_epoch_a
 def test_init_waits_for_the_end_that_is_under_way(world: World) -> None:
     world.open(0)
     world.commit((100, 0))
-    assert world.init(ref="one") == []
-    assert world.init(ref="two") == []
+    assert world.init(ref="one") == ["took 101"], "its spare id is kept for it, whether it will need it or not"
+    assert world.init(ref="two") == ["took 102"]
     assert world.commit((100, 0)) == ["commit: 100@1"], "until a newer producer is told its epoch this one goes on"
     assert world.marked((100, 1), 0) == [
         "write t COMPLETE_COMMIT 100@1",
@@ -73,12 +73,12 @@ def test_waiting_is_bounded_and_who_gives_up_makes_room() -> None:
     world = World(transaction_waiting_max=2)
     world.open(0)
     assert world.init(ref="one")[0] == "write t PREPARE_ABORT 100@1"
-    assert world.init(ref="two") == []
+    assert world.init(ref="two") == ["took 102"]
     assert world.init(ref="three") == ["three: CONCURRENT_TRANSACTIONS"]
     assert world.gave_up("one") == []
     assert world.gave_up("one") == []
     assert world.gave_up("one", name="u") == []
-    assert world.init(ref="four") == []
+    assert world.init(ref="four") == ["took 103"]
     assert [line for line in world.marked((100, 1), 0) if ":" in line] == ["two: 100@2", "four: 100@3"]
 
 
@@ -249,7 +249,7 @@ def test_an_end_without_a_write_raises_the_epoch_too(world: World) -> None:
 def test_an_end_of_the_next_transaction_waits_for_the_end_of_the_one_before(world: World) -> None:
     world.open(0)
     world.commit((100, 0))
-    assert world.abort((100, 1)) == []
+    assert world.abort((100, 1)) == ["took 101"]
     assert world.marked((100, 1), 0)[-3:] == ["write t COMPLETE_ABORT 100@2", "abort: 100@2", "over t abort by CLIENT"]
 
 
@@ -325,8 +325,22 @@ def test_when_the_server_uses_the_last_epoch_the_new_id_comes_with_the_producers
 def test_init_after_a_fence_at_the_end_of_the_epochs_gets_a_new_producer_id(world: World, epoch: int) -> None:
     last = last_epoch(world, epoch)
     world.enrol(last, 0)
-    assert world.init() == [f"write t PREPARE_ABORT 100@{epoch + 1}", f"tell t abort 100@{epoch + 1}: 0"]
-    assert world.marked((100, epoch + 1), 0)[2:] == ["took 101", "write t EMPTY 101@0", "init: 101@0"]
+    assert world.init() == [f"write t PREPARE_ABORT 100@{epoch + 1}", f"tell t abort 100@{epoch + 1}: 0", "took 101"]
+    assert world.marked((100, epoch + 1), 0)[2:] == ["write t EMPTY 101@0", "init: 101@0"]
+
+
+def test_requests_that_wait_together_get_producer_ids_of_their_own(world: World) -> None:
+    last = last_epoch(world)
+    world.enrol(last, 0)
+    world.init(ref="one")
+    world.init("u", ref="other")
+    world.init(ref="two")
+    assert world.marked((100, 32_767), 0)[2:] == [
+        "write t EMPTY 101@0",
+        "one: 101@0",
+        "write t EMPTY 101@1",
+        "two: 101@1",
+    ]
 
 
 def test_init_at_the_last_epoch_gets_a_new_producer_id(world: World) -> None:

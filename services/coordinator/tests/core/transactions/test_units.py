@@ -78,7 +78,7 @@ def test_a_request_of_an_older_owner_that_waited_is_fenced(world: World) -> None
 def test_a_producer_of_the_new_owner_waits_until_the_old_ones_transaction_has_ended(world: World) -> None:
     world.open(0, name="o/a", owner=0)
     world.init_owner()
-    assert world.init("o/a", owner=1) == []
+    assert world.init("o/a", owner=1) == ["took 101"]
     assert world.marked((100, 1), 0, name="o/a") == [
         "write o/a forgotten",
         "over o/a abort by OWNER",

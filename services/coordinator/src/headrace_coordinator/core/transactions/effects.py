@@ -172,7 +172,9 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class TookProducerId:
-    """The event's ``spare_producer_id`` is somebody's now, whatever becomes of the rows. Not to be held back."""
+    """
+    The event's ``spare_producer_id`` is somebody's now, or kept for the request while it waits. Not to be held back.
+    """
 
     producer_id: int
 

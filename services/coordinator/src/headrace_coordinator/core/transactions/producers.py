@@ -75,12 +75,17 @@ class Producers:
     # --- waiting ----------------------------------------------------------------------------------------------
 
     def redo(self, txn: Transaction, at: Moment) -> list[Effect]:
-        """Take up what waited for the end of ``txn``, in order; the first may begin what the next ones wait for."""
+        """
+        Take up what waited for the end of ``txn``, in order; the first may begin what the next ones wait for.
+
+        Their spare producer ids were taken when they began to wait.
+        """
         waiting = list(txn.waiting)
         txn.waiting.clear()
         effects: list[Effect] = []
         for request in waiting:
-            effects += self.handle(replace(request, at=at))
+            again = self.handle(replace(request, at=at))
+            effects += [effect for effect in again if not isinstance(effect, TookProducerId)]
         return effects
 
     def gave_up(self, event: GaveUp) -> None:
@@ -94,7 +99,8 @@ class Producers:
         assert txn.ending, "what is waited for comes to an end"
         if len(txn.waiting) < self._settings.transaction_waiting_max:
             txn.waiting.append(request)
-            return []
+            spare = request.spare_producer_id if isinstance(request, InitAsked | EndAsked) else None
+            return [] if spare is None else [TookProducerId(spare)]
         return _answer(
             request,
             ConcurrentTransactions(
