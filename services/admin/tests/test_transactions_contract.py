@@ -234,11 +234,13 @@ async def still_open(way: Way, topic_id: bytes) -> broker_pb2.PartitionProducers
 
 
 async def ended(way: Way, topic_id: bytes) -> broker_pb2.PartitionProducers:
-    """Markers follow the verdict soon."""
+    """Markers follow the verdict soon, and are committed soon."""
     async with asyncio.timeout(PATIENCE_S):
-        while (said := await still_open(way, topic_id)).producers:
+        while True:
+            said = await still_open(way, topic_id)
+            if not said.producers and said.last_stable_offset == said.high_watermark:
+                return said
             await asyncio.sleep(0.02)
-    return said
 
 
 async def mark(way: Way, topic_id: bytes, producer_id: int, epoch: int, *, commit: bool = False) -> int:
