@@ -99,6 +99,23 @@ class TransactionCalls:
         Args:
             consumer: its positions become part of the transaction. After an abort it goes back to what is committed,
                 so the same records are read again. It needs a group, and ``enable_auto_commit=False``.
+
+        ::
+
+            >>> import asyncio
+            >>> from headrace import aio
+            >>> settings = {"group_id": "board", "auto_offset_reset": "earliest", "enable_auto_commit": False}
+            >>> async def main():
+            ...     async with (
+            ...         aio.Producer(bootstrap, transactional_id="board-1") as producer,
+            ...         aio.Consumer("flights", bootstrap_servers=bootstrap, **settings) as consumer,
+            ...     ):
+            ...         async with producer.transaction(consumer):
+            ...             for record in await consumer.poll(timeout_ms=10_000):
+            ...                 await producer.send("board", record.value)
+            ...         print((await consumer.committed([("flights", 0)]))[("flights", 0)].offset)
+            >>> asyncio.run(main())
+            1
         """
         transactions = self._usable()
         await transactions.settle_last()

@@ -1,0 +1,58 @@
+"""The examples about transactions, as they stand in the documentation, against a cluster in memory."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.testing import MemoryBackend
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+PAGE = Path(__file__).parents[4] / "docs" / "transactions.md"
+TOPICS = ("flights", "board", "invoices", "receipts", "payments", "parts")
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBackend]:
+    """Every client connects to this."""
+    backend = MemoryBackend()
+    for topic in TOPICS:
+        backend.create_topic(topic, 1)
+    cluster = backend.cluster
+    monkeypatch.setattr("headrace._transport.grpc.GrpcTransport", lambda *args, **kwargs: cluster.transport())
+    yield backend
+    assert not any(cluster.log(topic, 0).transactions.open for topic in TOPICS), "examples end what they begin"
+
+
+def run(example: doctest.DocTest) -> None:
+    outcome = doctest.DocTestRunner(optionflags=FLAGS).run(example)
+    assert outcome.attempted
+    assert not outcome.failed
+
+
+def test_the_page_does_what_it_says() -> None:
+    run(doctest.DocTestParser().get_doctest(PAGE.read_text(), {"bootstrap": "127.0.0.1:1"}, PAGE.name, str(PAGE), 0))
+
+
+@pytest.mark.parametrize("module", ["headrace._transaction_calls", "headrace.transactions"])
+def test_the_examples_of_the_calls_do_what_they_say(module: str) -> None:
+    found = [test for test in doctest.DocTestFinder().find(importlib.import_module(module)) if test.examples]
+    assert found
+    for example in found:
+        example.globs["bootstrap"] = "127.0.0.1:1"
+        run(example)
+
+
+def test_the_asyncio_example_does_what_it_says(memory: MemoryBackend) -> None:
+    with memory.producer() as producer:
+        producer.send("flights", b"UA 1545 departed").result(timeout=10)
+    for example in doctest.DocTestFinder().find(importlib.import_module("headrace.aio._transaction_calls")):
+        if example.examples:
+            example.globs["bootstrap"] = "127.0.0.1:1"
+            run(example)
+            return
+    raise AssertionError("there is one")
