@@ -7,6 +7,7 @@ broker that leads no more. What it did there is unknown then; callers repeat onl
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from headrace_coordinator.ports import Cluster
 
 T = TypeVar("T")
 
+LOOK_S: Final = 0.02
+"""How often it is looked whether somebody else leads by now, while an attempt lasts."""
 PAUSE_MS_FIRST: Final = 20.0
 PAUSE_MS_MAX: Final = 500.0
 _WARN_EVERY: Final = 20
@@ -67,6 +70,9 @@ class LeaderCalls:
         self._partition = partition
         self._cluster = cluster
         self._clock = clock
+        self._image: ClusterImage | None = None
+        self._found: Leader | None = None
+        """As ``_image`` says."""
 
     async def ask(self, attempt: Callable[[Leader], Awaitable[T]]) -> T:
         """
@@ -77,7 +83,7 @@ class LeaderCalls:
         """
         tries = 0
         while True:
-            leader = leader_in(self._cluster.image, self._topic, self._partition)
+            leader = self._leader()
             try:
                 return await self._attempt(attempt, leader)
             except HeadraceError as error:
@@ -91,17 +97,28 @@ class LeaderCalls:
             await first_of(self._clock.sleep_ms(pause), self._until_other(leader))
 
     async def _attempt(self, attempt: Callable[[Leader], Awaitable[T]], leader: Leader | None) -> T:
+        """An attempt that is answered soon costs one timer; only one that lasts is looked after."""
         if leader is None:
             raise LeaderNotAvailable(f"nobody leads {self.where} now")
-        answers: list[T] = []
+        try:
+            async with asyncio.timeout(None) as limit:
+                watch = _Watch(limit, lambda: self._leader() != leader)
+                try:
+                    return await attempt(leader)
+                finally:
+                    watch.end()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise NetworkFailed(f"{self.where} has another leader now; what the last one did is unknown") from None
 
-        async def asked() -> None:
-            answers.append(await attempt(leader))
-
-        await first_of(asked(), self._until_other(leader))
-        if not answers:
-            raise NetworkFailed(f"{self.where} has another leader now; what the last one did is unknown")
-        return answers[0]
+    def _leader(self) -> Leader | None:
+        """Who leads, by the newest image."""
+        image = self._cluster.image
+        if image is not self._image:
+            self._image = image
+            self._found = leader_in(image, self._topic, self._partition)
+        return self._found
 
     async def _until_other(self, leader: Leader | None) -> None:
         images = cast("AsyncGenerator[ClusterImage, None]", self._cluster.images())
@@ -109,6 +126,26 @@ class LeaderCalls:
             async for image in images:
                 if leader_in(image, self._topic, self._partition) != leader:
                     return
+
+
+class _Watch:
+    """Ends ``limit`` once ``over`` holds; looks now and then, so that what is soon done costs no more than a timer."""
+
+    def __init__(self, limit: asyncio.Timeout, over: Callable[[], bool]) -> None:
+        self._limit = limit
+        self._over = over
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        if self._over():
+            self._limit.reschedule(self._loop.time())
+        else:
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
 
 
 def _passes(error: HeadraceError) -> bool:

@@ -311,7 +311,8 @@ class Host(ABC, Generic[C, E, V]):
                     event = self._inbox.popleft()
                     self._handle(event() if callable(event) else event)
                 self._schedule()
-                await self._around.clock.sleep_ms(0)
+                if self._inbox:
+                    await self._around.clock.sleep_ms(0)
             self._filled.clear()
             await self._filled.wait()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator
@@ -49,11 +50,18 @@ from headrace_coordinator.engine.kept_shards import KeptShards
 from headrace_coordinator.engine.surroundings import TransactionSurroundings
 from headrace_coordinator.engine.transaction_host import TransactionHost
 
+IDS_REMEMBERED: Final = 10_000
+"""Ids whose shard need not be computed again."""
 END_WAIT_MS: Final = 50.0
 """In a request for several transactions: how long one that waits for the end before it may keep the others waiting."""
 
 
 T = TypeVar("T", Producer, DecideResult)
+
+
+@lru_cache(IDS_REMEMBERED)
+def _partition(key: str, count: int) -> int:
+    return partition_for(key.encode(), count)
 
 
 class Enrolment(NamedTuple):
@@ -102,7 +110,11 @@ class Transactions:
     def shard_of(self, transactional_id: str) -> int:
         """The shard of an id, or of an owner; -1: there are none yet."""
         count = self._shards.count
-        return partition_for(key_of(transactional_id).encode(), count) if count else -1
+        return _partition(key_of(transactional_id), count) if count else -1
+
+    def keeps(self, transactional_id: str) -> bool:
+        """Whether the id, or the owner, is one of this node's."""
+        return self.shard_of(transactional_id) in self._shards.hosts
 
     def _host(self, transactional_id: str) -> TransactionHost:
         """
