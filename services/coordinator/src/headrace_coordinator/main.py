@@ -39,6 +39,7 @@ from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.lag import LagWatch
 from headrace_coordinator.engine.marker_driver import MarkerDriver
+from headrace_coordinator.engine.near import NearEnrolments, NearMarkers
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
 from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
 from headrace_coordinator.engine.transaction_watch import TransactionWatch
@@ -115,12 +116,13 @@ def _engines(
     """The engines with their loops, all but those that bring them shards."""
     cluster = ControllerCluster(client)
     logs = GrpcShardLogs(cluster, connections, clock)
+    enrolments = NearEnrolments(GrpcEnrolments(cluster, connections), cluster)
     around = Surroundings(
         logs=logs,
         cluster=cluster,
         patterns=Re2Patterns(),
         measures=measures,
-        enrolments=GrpcEnrolments(cluster, connections),
+        enrolments=enrolments,
         clock=clock,
         tasks=tasks,
         settings=config.groups(),
@@ -135,8 +137,9 @@ def _engines(
         partitions_max=config.group_lag_partitions_max,
     )
     spares = SpareProducerIds(BrokerProducerIds(cluster, connections), clock)
-    driver = MarkerDriver(GrpcMarkers(connections), cluster, cluster, clock, tasks)
-    transactions = Transactions(
+    markers = NearMarkers(GrpcMarkers(connections), cluster, groups.who.node_id, groups)
+    driver = MarkerDriver(markers, cluster, cluster, clock, tasks)
+    transactions = enrolments.own = Transactions(
         NodeId(config.node_id), TransactionSurroundings(around, config.transactions(), spares, driver)
     )
     watch = TransactionWatch(transactions, driver, clock, prepared_ms_max=config.transaction_prepared_max_ms)

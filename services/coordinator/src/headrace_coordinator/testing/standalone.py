@@ -16,7 +16,7 @@ import grpc.aio
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
-from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
+from headrace_common.core.image import ShardKind
 from headrace_common.rpc.options import open_channel
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
@@ -29,13 +29,13 @@ from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.core import events
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
-from headrace_coordinator.core.transactions.values import Producer
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.host import Phase
 from headrace_coordinator.engine.marker_driver import MarkerDriver
+from headrace_coordinator.engine.near import NearEnrolments
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
 from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
-from headrace_coordinator.engine.transactions import Enrolment, Transactions
+from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.ports import Marker
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
 from headrace_coordinator.rpc.transaction_servicer import TransactionServicer
@@ -71,24 +71,15 @@ class Running:
 
     def close_the_circle(self) -> None:
         """Its groups are enrolled with its own coordinators of transactions, and told the ends by them."""
-        self.brokers.enrolments.through = self._enrol
+        near = NearEnrolments(MemoryEnrolments(), self.cluster)
+        near.own = self.transactions
+        self.brokers.enrolments.through = near.enrol
         self.brokers.markers.groups = self._end
         self.cluster.join(self.coordinator.who.node_id)
 
-    async def _enrol(self, transactional_id: str, producer_id: int, epoch: int, shard: int) -> None:
-        topic = self.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
-        assert topic is not None, "the cluster in memory has it from its beginning"
-        partitions = [PartitionId(topic.topic_id, shard)]
-        (error,) = await self.transactions.enrol(
-            [Enrolment(transactional_id, Producer(producer_id, epoch), partitions)]
-        )
-        if error is not None:
-            raise error
-
     async def _end(self, marker: Marker, id: PartitionId) -> HeadraceError | None:
-        ((error,),) = await self.coordinator.end_transactions(
-            [(events.Marker(marker.producer_id, marker.epoch, marker.commit), [id])]
-        )
+        ends = [(events.Marker(marker.producer_id, marker.epoch, marker.commit), [id])]
+        ((error,),) = await self.coordinator.end_transactions(ends)
         return error
 
     async def until_served(self, *numbers: int, kind: ShardKind = ShardKind.GROUPS) -> None:
