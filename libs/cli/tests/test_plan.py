@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from headrace_cli.local.plan import STOP_STAGES, ClusterOptions, plan, slots, split_settings
+from headrace_cli.local.processes import spawn, spawn_supervisor
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
 
 
 def planned(options: ClusterOptions) -> dict[str, str]:
@@ -129,3 +133,15 @@ def test_options_survive_their_file() -> None:
 def test_what_is_wrong_is_said(options: ClusterOptions, said: str) -> None:
     with pytest.raises(InvalidConfig, match=said.replace(".", r"\.")):
         options.check()
+
+
+def test_services_get_the_environment_so_that_tests_can_arm_failpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
+    say = f"import os; print(os.environ['{DIRECTORY_VARIABLE}'])"
+    log = tmp_path / "log"
+    assert spawn([sys.executable, "-c", say], log).wait(30) == 0
+    supervise = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {say!r}])"]
+    assert spawn_supervisor(supervise, tmp_path / "supervisor.log", owned=False).wait(30) == 0
+    assert log.read_text() == (tmp_path / "supervisor.log").read_text() == f"{tmp_path}\n"

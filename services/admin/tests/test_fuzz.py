@@ -58,12 +58,14 @@ class World:
         cluster.start_coordinators(1)
         coordinators = MemoryCoordinators(cluster)
         self.coordinators = coordinators
+        self.cluster = cluster
+        self.transactions = MemoryTransactions(cluster)
         limits = Limits(body_bytes_max=64_000)
         self.app = rest_app(
             Engines.over(
                 Administration(cluster, cluster, cluster),
                 Messages(MemoryMessages(), cluster, limits),
-                Ports(coordinators, MemoryTransactions(cluster), Impatient()),
+                Ports(coordinators, self.transactions, Impatient()),
                 TransactionLimits(),
             ),
             limits,
@@ -163,7 +165,7 @@ def send_drawn(world: World, data: st.DataObject) -> None:
     broken = data.draw(st.booleans())
     url, query = path, {}
     for parameter in operation.get("parameters", ()):
-        if parameter["name"] in {"topic", "confirm", "group"}:
+        if parameter["name"] in {"topic", "confirm", "group", "transactional_id"}:
             value = data.draw(names if broken else st.just("t"))
         elif parameter["name"] == "offset" and not broken:
             value = data.draw(st.sampled_from(["0", "1", "earliest", "latest"]))
@@ -180,6 +182,8 @@ def send_drawn(world: World, data: st.DataObject) -> None:
         request["headers"] = {"content-type": "application/json"}
     world.send("POST", "/v1/topics", json={"name": "t", "partitions": 3})  # it may be there already, or be deleted
     world.coordinators.commit("t", {("t", 0): 0})
+    world.transactions.begin("t", 5)
+    world.cluster.write("t", 0, 5, first_offset=0, since_ms=0)
     answer = world.send(method.upper(), url, **request)
     check(answer, f"{method} {url} {request}")
     world.answers[(method, path)].add(answer.status_code // 100)
@@ -192,6 +196,7 @@ def test_any_bytes_as_a_body(world: World, data: st.DataObject, body: bytes) -> 
     method, path = data.draw(st.sampled_from(writing))
     content_type = data.draw(st.sampled_from(["application/json", "application/json; charset=x", "text/plain"]))
     url = path.replace("{topic}", "t").replace("{group}", "t").replace("{broker}", "1")
+    url = url.replace("{transactional_id}", "t")
     answer = world.send(method.upper(), url, content=body, headers={"content-type": content_type})
     check(answer, f"{method} {url} {body!r}")
 

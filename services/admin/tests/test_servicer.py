@@ -23,6 +23,7 @@ from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import (
     ErrorCode,
+    InvalidTxnState,
     MetadataUnavailable,
     NetworkFailed,
     NonEmptyGroup,
@@ -32,7 +33,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
-from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.core.image import Node, NodeKey, Role, ShardKind
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
@@ -42,10 +43,12 @@ from headrace_common.testing.clock import FakeClock
 from headrace_common.testing.fake_controller import FakeController
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
+from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1.admin_pb2_grpc import AdminStub, add_AdminServicer_to_server
 from headrace_proto.v1.broker_pb2_grpc import BrokerServicer, add_BrokerServicer_to_server
 
 QUIET = ServerConfig(drain_ms_max=0)
+NOW_MS = 1_700_000_000_000
 
 
 @dataclass
@@ -92,6 +95,46 @@ async def test_every_operation_answers(face: Face) -> None:
     assert len((await stub.DescribeLogs(admin_pb2.DescribeClusterLogsRequest())).brokers) == 2
     await replication_answers(face, topic_id)
     assert (await stub.DeleteTopics(pb.DeleteTopicsRequest(names=["t"]))).topics[0].error == ErrorCode.NONE
+
+
+async def test_transactions_answer(face: Face) -> None:
+    stub, twin = face.stub, face.transactions
+    await stub.CreateTopics(pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t", partition_count=2)]))
+    face.cluster.start_coordinators(1)
+    face.cluster.make_shards(ShardKind.TRANSACTIONS)
+    twin.begin("pay", 4, partitions=[("t", 0)], started_ms=NOW_MS - 11_000)
+    twin.begin("sink", 5, partitions=[("t", 1)], started_ms=NOW_MS - 86_400_000)
+    token = twin.prepare("sink", prepared_ms=NOW_MS - 86_400_000)
+    listed = await stub.ListTransactions(txn.ListTransactionsRequest(states=[txn.TXN_ONGOING]))
+    assert [(t.transaction.transactional_id, t.coordinator) for t in listed.transactions] == [("pay", 1)]
+    asked = txn.DescribeTransactionsRequest(transactional_ids=["pay", "nope"])
+    pay, nope = (await stub.DescribeTransactions(asked)).transactions
+    assert [(p.topic, p.partition) for p in pay.partitions] == [("t", 0)]
+    assert nope.transaction.error == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    prepared = await stub.ListPreparedTransactions(admin_pb2.ListPreparedTransactionsRequest())
+    assert [t.transaction.token for t in prepared.transactions] == [token]
+    still = await stub.ListOpenTransactions(admin_pb2.ListOpenTransactionsRequest(older_than_ms=5_000))
+    assert [(t.transactional_id, t.standing) for t in still.transactions] == [
+        ("sink", admin_pb2.TXN_COORDINATED),
+        ("pay", admin_pb2.TXN_COORDINATED),
+    ]
+    status = await stub.DescribeStatus(admin_pb2.DescribeStatusRequest())
+    assert (status.transaction_shards, [t.producer_id for t in status.holding_back]) == (4, [5, 4])
+    assert [p.transactional_id for p in status.prepared_overdue] == ["sink"]
+    dry = admin_pb2.AbortClusterTransactionRequest(transactional_id="pay", validate_only=True)
+    assert not (await stub.AbortTransaction(dry)).aborted
+    other = admin_pb2.AbortClusterTransactionRequest(transactional_id="pay", producer_id=4, producer_epoch=9)
+    with pytest.raises(grpc.RpcError) as failed:
+        await stub.AbortTransaction(other)
+    assert isinstance(error_from_rpc(failed.value), InvalidTxnState)
+    assert (await stub.AbortTransaction(admin_pb2.AbortClusterTransactionRequest(transactional_id="pay"))).aborted
+    assert (await stub.DecidePrepared(txn.DecidePreparedRequest(token=token, commit=True))).committed
+    face.cluster.write("t", 0, 4711, first_offset=0, since_ms=0)
+    hanging = await stub.ListOpenTransactions(admin_pb2.ListOpenTransactionsRequest(hanging_only=True))
+    assert [t.HasField("transactional_id") for t in hanging.transactions] == [False]
+    end = admin_pb2.AbortHangingTransactionRequest(topic="t", partition=0, producer_id=4711)
+    assert (await stub.AbortHangingTransaction(end)).aborted
+    assert not (await stub.ListOpenTransactions(admin_pb2.ListOpenTransactionsRequest())).transactions
 
 
 async def replication_answers(face: Face, topic_id: bytes) -> None:

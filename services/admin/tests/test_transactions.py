@@ -13,10 +13,11 @@ from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.adapters.memory_transactions import MemoryTransactions
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.core.status import State
-from headrace_admin.core.transactions import Standing
+from headrace_admin.core.transactions import Standing, Waiting
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.transactions import Detail
+from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.ports import CoordinatorPlace
 from headrace_admin.rpc.engines import Engines, Ports
 from headrace_common.core.errors import (
@@ -391,3 +392,44 @@ class TestStatus:
         judged = await world.engines.statuses.now()
         assert judged.state is State.HEALTHY
         assert "headrace txn find-hanging" in judged.verdict
+
+
+class TestWatch:
+    async def test_what_waits_is_counted_and_what_hangs_is_logged_once(
+        self, world: World, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        watch = WaitingWatch(world.engines.open_transactions, FakeClock(NOW_MS))
+        await watch.look()
+        assert (watch.hanging(), watch.held_back(), watch.held_back_seconds(), watch.overdue()) == (0, 0, 0.0, 0)
+        world.hang(0)
+        world.coordinators.begin("pay", 4, partitions=[T1], started_ms=NOW_MS - 2 * 1_440 * MINUTE_MS)
+        world.coordinators.prepare("pay", prepared_ms=NOW_MS - 1_441 * MINUTE_MS)
+        for _ in range(2):
+            await watch.look()
+        assert (watch.hanging(), watch.held_back(), watch.held_back_records(), watch.overdue()) == (1, 2, 24, 1)
+        assert watch.held_back_seconds() == 2 * 86_400
+        assert [r.levelname for r in caplog.records if "producer 4711" in r.getMessage()] == ["WARNING"]
+        await world.engines.open_transactions.abort_hanging(T0, None, validate_only=False, force=False)
+        await watch.look()
+        assert (watch.hanging(), watch.held_back()) == (0, 1)
+
+    async def test_it_goes_on_when_nobody_answers(self, world: World) -> None:
+        clock = FakeClock(NOW_MS)
+        watch = WaitingWatch(world.engines.open_transactions, clock)
+        world.hang(0)
+        running = asyncio.create_task(watch.follow())
+        try:
+            await clock.until_asleep()
+            await clock.advance(30_000)
+            await clock.until_asleep()
+            assert watch.hanging() == 1
+            world.engines.open_transactions.waiting = _unavailable  # type: ignore[method-assign]
+            await clock.advance(30_000)
+            await clock.until_asleep()
+            assert (watch.looks_failed, watch.hanging()) == (1, 1), "what was seen last"
+        finally:
+            running.cancel()
+
+
+async def _unavailable() -> Waiting:
+    raise CoordinatorNotAvailable("nobody is there")

@@ -48,6 +48,8 @@ class TransactionLimits:
     """Open for longer than this: the status names it, because readers of read_committed wait for it; in ms."""
     transaction_hanging_margin_ms: int = 60_000
     """Beyond its longest time a transaction hangs after this; for clocks that differ and ends on their way; in ms."""
+    transaction_look_interval_ms: int = 30_000
+    """How often this process looks at open transactions for its metrics and its log, in ms; 0: never."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

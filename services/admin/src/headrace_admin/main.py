@@ -12,9 +12,11 @@ from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcController
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
 from headrace_admin.adapters.http_server import HttpServer
+from headrace_admin.adapters.otel_waiting import publish
 from headrace_admin.config import AdminConfig
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
+from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.rpc.engines import Engines, Ports
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
@@ -73,6 +75,9 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         ports = Ports(coordinators, coordinators, SystemClock())
         engines = Engines.over(engine, messages, ports, config.transactions)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
+        watch = WaitingWatch(engines.open_transactions, ports.clock)
+        publish(metrics.meter, watch)
+        tasks.start(watch.follow(), name="waiting readers")
         app = rest_app(
             engines,
             config.limits,
