@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from headrace_broker.adapters import rocksdb_keys as keys
 from headrace_broker.adapters.rocksdb_keys import Kind, OwnRow, RowUnreadable
-from headrace_broker.core.rows import EpochRow, FenceRow, IndexRow, ProducerBatch, ProducerRow, SegmentRow, StateRow
+from headrace_broker.core.rows import (
+    AbortedRow,
+    EpochRow,
+    FenceRow,
+    IndexRow,
+    ProducerBatch,
+    ProducerRow,
+    SegmentRow,
+    StateRow,
+)
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 i16 = st.integers(-(2**15), 2**15 - 1)
@@ -27,8 +36,16 @@ partitions = st.builds(PartitionId, st.binary(min_size=16, max_size=16).map(Topi
 fences = st.lists(st.builds(FenceRow, st.integers(-1, 2**63 - 1), st.integers(1, 2**63 - 1)), max_size=16)
 states = st.builds(StateRow, partitions, offsets, offsets, fences.map(tuple), offsets)
 producer_batches = st.builds(ProducerBatch, n31, n31, offsets, i64)
-producers = st.builds(
-    ProducerRow, offsets, i16, st.lists(producer_batches, max_size=5).map(tuple), i64, st.none() | offsets
+producers = st.builds(ProducerRow, offsets, i16, st.lists(producer_batches, max_size=5).map(tuple), i64, st.none())
+in_transactions = st.builds(
+    ProducerRow,
+    offsets,
+    i16,
+    st.lists(producer_batches, max_size=5).map(tuple),
+    i64,
+    offsets,
+    i64,
+    st.none() | st.booleans(),
 )
 
 
@@ -55,9 +72,14 @@ def test_state_rows(row: StateRow) -> None:
     assert keys.decode_state(keys.encode_state(row)) == row
 
 
-@given(st.lists(producers, max_size=20).map(tuple))
+@given(st.lists(producers | in_transactions, max_size=20).map(tuple))
 def test_producer_snapshots(rows: tuple[ProducerRow, ...]) -> None:
     assert keys.decode_producers(keys.encode_producers(rows)) == rows
+
+
+@given(st.builds(AbortedRow, offsets, offsets, offsets, offsets))
+def test_aborted_rows(row: AbortedRow) -> None:
+    assert keys.decode_aborted(row.last, keys.encode_aborted(row)) == row
 
 
 @given(st.builds(OwnRow, st.integers(0, 65535), st.integers(0, 2**32 - 1), i32, st.text(max_size=60)))
@@ -79,6 +101,7 @@ def test_other_bytes_are_unreadable_or_a_row(value: bytes) -> None:
         lambda data: keys.decode_segment(0, data),
         lambda data: keys.decode_epoch(0, data),
         keys.decode_state,
+        lambda data: keys.decode_aborted(0, data),
         keys.decode_producers,
         keys.decode_own,
     ):
@@ -136,4 +159,15 @@ def test_the_disk_format_is_this() -> None:
     assert keys.encode_producers(rows).hex() == (
         "0100000001000000000000004d000100000000000007d1ffffffffffffffff01000001f4000001fd000000000000000700000000000007d0"
     )
+    ended = (
+        ProducerRow(77, 2, (), 2001, committed=True),
+        replace(rows[0], transaction_start=7, transaction_since_ms=3),
+    )
+    assert keys.encode_producers(ended).hex() == (
+        "0200000002"
+        "000000000000004d000200000000000007d1ffffffffffffffff00ffffffffffffffff01"
+        "000000000000004d000100000000000007d1000000000000000701"
+        "0000000000000003ff000001f4000001fd000000000000000700000000000007d0"
+    )
+    assert keys.encode_aborted(AbortedRow(77, 5, 9, 10)).hex() == "01000000000000004d0000000000000005000000000000000a"
     assert keys.encode_own(OwnRow(1, 9, 2, "c1")).hex() == "01000100000009000000020002" + b"c1".hex()

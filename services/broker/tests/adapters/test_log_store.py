@@ -6,6 +6,7 @@ import pytest
 from storage_batches import Writer, make_batch, make_row, partition
 
 from headrace_broker.core.rows import (
+    AbortedRow,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -14,6 +15,7 @@ from headrace_broker.core.rows import (
     LogId,
     ProducerBatch,
     ProducerRow,
+    PutAborted,
     PutEpoch,
     PutProducers,
     PutSegment,
@@ -319,3 +321,42 @@ async def test_one_sync_at_a_time(disk: Disk) -> None:
 async def test_space_is_told(disk: Disk) -> None:
     free, size = disk.logs.free_bytes()
     assert 0 < free <= size
+
+
+def aborted(last: int) -> AbortedRow:
+    return AbortedRow(2**40 + last, Offset(max(0, last - 15)), Offset(last), Offset(last + 1))
+
+
+async def test_aborted_transactions_come_back_in_the_order_of_their_markers(disk: Disk) -> None:
+    writer = await started(disk)
+    disk.logs.write([PutAborted(writer.log, aborted(at)) for at in (40, 10, 20)])
+    (found,) = (await disk.restart()).recovered()
+    assert found.aborted == (aborted(10), aborted(20), aborted(40))
+
+
+async def test_aborted_transactions_go_with_their_markers(disk: Disk) -> None:
+    writer = await started(disk)
+    disk.logs.write([PutAborted(writer.log, aborted(at)) for at in (10, 20, 30, 40)])
+    await disk.logs.lower_evidence([(writer.log, Offset(40), 1)])
+    start = StateRow(partition(1), Offset(20), Offset(20))
+    disk.logs.write(
+        [PutState(writer.log, start), DropPrefix(writer.log, Offset(20)), DropSuffix(writer.log, Offset(40))]
+    )
+    (found,) = (await disk.restart()).recovered()
+    assert found.aborted == (aborted(20), aborted(30))
+    await disk.logs.lower_evidence([(writer.log, Offset(0), -1)])
+    disk.logs.write([DropLog(writer.log)])
+    assert list((await disk.restart()).recovered()) == []
+
+
+async def test_open_and_ended_transactions_of_producers_come_back(disk: Disk) -> None:
+    writer = await started(disk)
+    rows = (
+        producer(5),
+        ProducerRow(6, 3, (ProducerBatch(0, 9, Offset(10), 6),), 77, Offset(10), 70),
+        ProducerRow(7, 4, (), 78, committed=True),
+        ProducerRow(8, 32_767, (), 79, committed=False),
+    )
+    disk.logs.write([PutProducers(writer.log, Offset(50), rows)])
+    (found,) = (await disk.restart()).recovered()
+    assert found.producers == rows

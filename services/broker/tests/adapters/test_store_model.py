@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from storage_batches import make_batch, make_row, partition
 
 from headrace_broker.core.rows import (
+    AbortedRow,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -25,6 +26,7 @@ from headrace_broker.core.rows import (
     LogId,
     LogWrite,
     ProducerRow,
+    PutAborted,
     PutBatch,
     PutEpoch,
     PutProducers,
@@ -54,6 +56,7 @@ class Model:
     epochs: dict[int, int] = field(default_factory=dict)
     snapshots: dict[int, tuple[ProducerRow, ...]] = field(default_factory=dict)
     fences: list[FenceRow] = field(default_factory=list)
+    aborted: list[AbortedRow] = field(default_factory=list)
 
     def boundaries(self) -> list[int]:
         return [at for at in sorted({*self.rows, self.end}) if at >= self.start]
@@ -125,6 +128,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.disk.logs.write([*appended, self.state(log)])
 
     @rule(log=logs)
+    def abort(self, log: LogId) -> None:
+        model = self.models[log]
+        appended = self.appends(log, [(1, 90)])
+        row = AbortedRow(len(model.aborted), Offset(model.start), Offset(model.end - 1), Offset(model.end))
+        model.aborted.append(row)
+        self.disk.logs.write([*appended, PutAborted(log, row)])
+
+    @rule(log=logs)
     def roll(self, log: LogId) -> None:
         model = self.models[log]
         last = model.segments.get(max(model.segments, default=-1))
@@ -163,6 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
                 del model.segments[base]
         for at in sorted(at for at in model.snapshots if at <= start)[:-1]:
             del model.snapshots[at]
+        model.aborted = [row for row in model.aborted if row.last >= start]
         self.disk.logs.write([self.state(log), DropPrefix(log, Offset(start))])
 
     @rule(log=logs, data=st.data(), sizes=sizes)
@@ -184,6 +196,7 @@ class StoreMachine(RuleBasedStateMachine):
         model.epochs = {epoch: start for epoch, start in model.epochs.items() if start < end}
         model.snapshots = {at: rows for at, rows in model.snapshots.items() if at <= end}
         model.fences = [fence for fence in model.fences if fence.offset < end]
+        model.aborted = [row for row in model.aborted if row.last < end]
         model.epoch += 1
         model.epochs[model.epoch] = end
         self.disk.logs.write(
@@ -216,6 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
             one = found[log]
             assert (one.state.log_start, one.log_end) == (model.start, model.end)
             assert one.state.fences == tuple(model.fences)
+            assert one.aborted == tuple(model.aborted)
             assert one.last_row == (model.rows[max(model.rows)] if model.rows else None)
             assert {row.base_offset: row for row in one.segments} == model.segments
             assert {row.epoch: row.start for row in one.epochs} == model.epochs

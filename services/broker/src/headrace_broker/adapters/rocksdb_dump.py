@@ -16,6 +16,7 @@ from typing import Any
 from headrace_broker.adapters.rocksdb_keys import (
     OWN_LOG,
     Kind,
+    decode_aborted,
     decode_epoch,
     decode_index,
     decode_segment,
@@ -24,7 +25,7 @@ from headrace_broker.adapters.rocksdb_keys import (
     split_key,
 )
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
-from headrace_common.core.batch import check_crc, read_header
+from headrace_common.core.batch import check_crc, read_header, read_marker
 from headrace_common.core.errors import Conflict, HeadraceError, NotFound
 
 NUMBER_END = 2**64 - 1
@@ -95,6 +96,11 @@ def _describe(store: RocksDbStore, log: int, batches: int) -> dict[str, Any]:
         {"base_offset": row.base_offset, "end_offset": row.end_offset, "size_bytes": row.size}
         for row in (decode_segment(n, value) for n, value in _rows(store, log, Kind.SEGMENT))
     ]
+    aborted = [decode_aborted(n, value) for n, value in _rows(store, log, Kind.ABORTED)]
+    if aborted:
+        found["aborted"] = [
+            {"producer_id": row.producer_id, "first_offset": row.first, "last_offset": row.last} for row in aborted
+        ]
     if batches:
         found["batches"] = _newest_batches(store, log, batches)
     return found
@@ -118,8 +124,10 @@ def _header(base: int, batch: bytes | None) -> dict[str, Any]:
     try:
         header = read_header(batch)
         check_crc(batch, header)
+        marker = read_marker(batch, header)
     except HeadraceError as error:
         return {"base_offset": base, "size": len(batch), "error": str(error)}
+    said = {} if marker is None else {"marker": "commit" if marker.commit else "abort"}
     return {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -132,5 +140,7 @@ def _header(base: int, batch: bytes | None) -> dict[str, Any]:
         "producer_id": header.producer_id,
         "producer_epoch": header.producer_epoch,
         "base_sequence": header.base_sequence,
+        "transactional": header.transactional,
         "control": header.control,
+        **said,
     }

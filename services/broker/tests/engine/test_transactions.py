@@ -1,0 +1,381 @@
+"""Transactions through the engine: what producers, coordinators and readers get, on a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import pytest
+
+from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.partition import Partition
+from headrace_broker.engine.broker import EngineSettings
+from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
+from headrace_broker.engine.markers import MarkerAsk
+from headrace_broker.engine.offsets import OffsetAsk
+from headrace_broker.engine.produce import Appended, ProduceEntry
+from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.testing.batches import NOW_MS, batch_of
+from headrace_broker.testing.engine import Engine, running_engine
+from headrace_broker.testing.standalone import image_of, topic_id_of, with_coordinator
+from headrace_broker.testing.trio import Trio, running_trio, until
+from headrace_common.core.batch import read_header
+from headrace_common.core.errors import (
+    ConcurrentTransactions,
+    ErrorCode,
+    HeadraceError,
+    InvalidTxnState,
+    NetworkFailed,
+    NotCoordinator,
+    ProducerFenced,
+    Rejected,
+    StorageFailed,
+)
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+
+ID = PartitionId(topic_id_of("t"), 0)
+OTHER = PartitionId(topic_id_of("t"), 1)
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    async with running_engine(coordinator=True) as one:
+        yield one
+
+
+def records(sequence: int = 0, *, pid: int = 7, epoch: int = 0, count: int = 1) -> bytes:
+    return batch_of(count, producer_id=pid, epoch=epoch, sequence=sequence, transactional=True)
+
+
+def code(result: Appended | Fetched | HeadraceError | None) -> ErrorCode | None:
+    error = result.error if isinstance(result, (Appended, Fetched)) else result
+    return None if error is None else error.code
+
+
+async def mark(
+    engine: Engine, epoch: int, *, commit: bool = True, pid: int = 7, partitions: Sequence[PartitionId] = (ID,)
+) -> list[ErrorCode | None]:
+    [results] = await engine.broker.markers.write([MarkerAsk(pid, epoch, commit, partitions)])
+    return [code(one) for one in results]
+
+
+class TestEnrolment:
+    async def test_one_call_lists_all_partitions_of_a_transaction(self, engine: Engine) -> None:
+        results = await engine.produce({0: records(), 1: records()}, transactional_id="id")
+        assert [(code(one), one.base_offset) for one in results] == [(None, 0), (None, 0)]
+        [asked] = engine.transactions.asked
+        assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("id", 7, 0)
+        assert set(asked.partitions) == {ID, OTHER}
+        await engine.produce(records(1), transactional_id="id")
+        assert len(engine.transactions.asked) == 1, "the transaction is open"
+        assert engine.broker.measures.enrolments == 2
+
+    async def test_transactions_that_begin_together_share_a_call(self, engine: Engine) -> None:
+        for pid in range(20):
+            engine.send(records(pid=pid), transactional_id=f"id-{pid}")
+        for _ in range(20):
+            _, [result] = await engine.answer()
+            assert code(result) is None
+        assert sum(count for _, count in engine.transactions.calls) == 20
+        assert len(engine.transactions.calls) == 1
+
+    async def test_nothing_is_appended_before_the_coordinator_agrees(self, engine: Engine) -> None:
+        engine.transactions.gate.clear()
+        engine.send(records(), transactional_id="id")
+        await engine.settle()
+        core = engine.broker.replicas.all()[0].core
+        assert (core.log_end, engine.broker.loop.effects.parked_bytes > 0) == (0, True)
+        assert code((await engine.produce({1: batch_of(1)}))[0]) is None, "others go on"
+        engine.transactions.gate.set()
+        _, [result] = await engine.answer()
+        assert (code(result), engine.broker.loop.effects.parked_bytes) == (None, 0)
+
+    @pytest.mark.parametrize("error", [ProducerFenced("newer"), InvalidTxnState("it is prepared")])
+    async def test_a_refusal_is_the_producers_answer(self, engine: Engine, error: HeadraceError) -> None:
+        engine.transactions.answers["id"] = [error]
+        [result] = await engine.produce(records(), transactional_id="id")
+        assert code(result) is error.code
+
+    @pytest.mark.parametrize("error", [NotCoordinator("moved"), ConcurrentTransactions("ending")])
+    async def test_what_may_pass_is_asked_again(self, engine: Engine, error: HeadraceError) -> None:
+        engine.transactions.answers["id"] = [error, error]
+        [result] = await engine.produce(records(), transactional_id="id")
+        assert code(result) is None
+        assert len(engine.transactions.asked) == 3
+
+    async def test_a_coordinator_that_cannot_be_reached_is_given_up_in_time(self, engine: Engine) -> None:
+        engine.transactions.broken = NetworkFailed("nobody is there")
+        engine.send(records(), transactional_id="id", timeout_ms=80)
+        task = asyncio.create_task(engine.answer())
+        while not task.done():
+            await engine.clock.advance(5)
+            await asyncio.sleep(0.001)
+        _, [result] = task.result()
+        assert code(result) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert engine.broker.replicas.all()[0].core.log_end == 0
+        engine.transactions.broken = None
+        assert code((await engine.produce(records(), transactional_id="id"))[0]) is None, "and then it goes on"
+
+    async def test_it_waits_for_a_coordinator_to_be_there(self) -> None:
+        async with running_engine() as engine:
+            engine.send(records(), transactional_id="id")
+            await engine.settle()
+            assert engine.transactions.calls == []
+            engine.cluster.show(with_coordinator(image_of({"t": 2})))
+            _, [result] = await engine.answer()
+            assert code(result) is None
+
+    async def test_a_marker_while_the_coordinator_is_asked_refuses_the_batch(self, engine: Engine) -> None:
+        engine.transactions.gate.clear()
+        engine.send(records(), transactional_id="id")
+        await engine.settle()
+        assert await mark(engine, 1, commit=False) == [None]
+        _, [result] = await engine.answer()
+        assert code(result) is ErrorCode.INVALID_PRODUCER_EPOCH
+        engine.transactions.gate.set()
+        await engine.settle()
+        assert engine.broker.replicas.all()[0].core.log_end == 1
+
+    async def test_a_store_that_fails_leaves_nobody_waiting(self) -> None:
+        async with running_engine(coordinator=True, fails=True) as engine:
+            engine.transactions.gate.clear()
+            engine.send(records(), transactional_id="id")
+            await engine.settle()
+            engine.broker.loop.stop(StorageFailed("a test says so"))
+            _, [result] = await engine.answer()
+            assert code(result) is ErrorCode.KAFKA_STORAGE_ERROR
+            engine.transactions.gate.set()
+            await engine.settle()
+
+    @pytest.mark.parametrize(
+        ("batch", "transactional_id", "expected"),
+        [
+            (records(), None, ErrorCode.INVALID_TXN_STATE),
+            (batch_of(1), "id", ErrorCode.INVALID_REQUEST),
+            (records(3), "id", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+            (records(), "", ErrorCode.INVALID_REQUEST),
+        ],
+    )
+    async def test_what_is_no_part_of_a_transaction_is_refused(
+        self, engine: Engine, batch: bytes, transactional_id: str | None, expected: ErrorCode
+    ) -> None:
+        [result] = await engine.produce(batch, transactional_id=transactional_id)
+        assert code(result) is expected
+        assert engine.transactions.asked == []
+
+    async def test_the_systems_topics_take_no_transactions(self) -> None:
+        async with running_engine({"__consumer_offsets": 1}, coordinator=True) as engine:
+            [result] = await engine.produce(records(), topic="__consumer_offsets", transactional_id="id")
+            assert code(result) is ErrorCode.POLICY_VIOLATION
+            system = PartitionId(topic_id_of("__consumer_offsets"), 0)
+            assert await mark(engine, 1, partitions=[system]) == [ErrorCode.POLICY_VIOLATION]
+
+
+class TestReaders:
+    async def test_committed_records_come_with_their_marker(self, engine: Engine) -> None:
+        await engine.produce(records(count=2), transactional_id="id")
+        held = await engine.fetch(committed=True)
+        assert (held.batches, held.high_watermark, held.last_stable, held.aborted) == ([], 2, 0, [])
+        assert len((await engine.fetch()).batches) == 1, "who reads all does not wait"
+        assert await mark(engine, 1) == [None]
+        got = await engine.fetch(committed=True)
+        assert [read_header(batch).base_offset for batch in got.batches] == [0, 2]
+        assert (got.last_stable, got.aborted) == (3, [])
+
+    async def test_aborted_records_are_named(self, engine: Engine) -> None:
+        await engine.produce(batch_of(1))
+        await engine.produce(records(count=2), transactional_id="id")
+        await mark(engine, 1, commit=False)
+        await engine.produce(batch_of(1))
+        got = await engine.fetch(committed=True)
+        assert [(row.producer_id, row.first, row.last) for row in got.aborted] == [(7, 1, 3)]
+        assert len(got.batches) == 4
+        first = await engine.fetch(committed=True, bytes_max=1)
+        assert (len(first.batches), first.aborted) == (1, [])
+        assert (await engine.fetch(4, committed=True)).aborted == []
+        assert (await engine.fetch()).aborted == [], "who reads all is not told"
+
+    async def test_a_wait_ends_with_the_transaction_and_not_with_each_append(self, engine: Engine) -> None:
+        await engine.produce(records(), transactional_id="id")
+        waiting = asyncio.create_task(engine.fetch(committed=True, bytes_min=1))
+        await engine.settle()
+        replica = engine.broker.replicas.get(ID)
+        assert replica is not None
+        [wait] = replica.stable_waiters
+        assert not replica.waiters
+        await engine.produce(batch_of(1))
+        await engine.produce(records(1), transactional_id="id")
+        await engine.settle()
+        assert replica.stable_waiters == {wait}, "it was not woken in between"
+        await mark(engine, 1)
+        got = await waiting
+        assert (len(got.batches), got.last_stable) == (4, 4)
+
+    async def test_old_records_are_read_only_below_the_last_stable_offset(self) -> None:
+        settings = EngineSettings(flush=Flush.OS, tail_cache_bytes=0)
+        async with running_engine(settings=settings, coordinator=True) as engine:
+            for _ in range(4):
+                await engine.produce(batch_of(1))
+            await engine.produce(records(), transactional_id="id")
+            await engine.produce(batch_of(1))
+            size = len(batch_of(1))
+            for offset in range(6):  # whoever reads all has more read ahead for it
+                assert len((await engine.fetch(offset, bytes_max=size)).batches) == 1
+                got = await engine.fetch(offset, committed=True, bytes_max=4 * size)
+                assert [read_header(batch).base_offset for batch in got.batches] == [*range(offset, 4)]
+
+    async def test_offsets_by_isolation(self, engine: Engine) -> None:
+        await engine.produce(batch_of(1, timestamp_ms=NOW_MS))
+        await engine.produce(records(count=2), transactional_id="id")
+        find = engine.broker.offsets.find
+        ask = OffsetAsk(ID, -1, None, None)
+        assert [one.offset for one in await find([ask], 0)] == [3]
+        assert [one.offset for one in await find([ask], 0, stable=True)] == [1]
+        late = OffsetAsk(ID, NOW_MS, None, None)
+        assert [one.offset for one in await find([late], 0, stable=True)] == [0]
+        polled = OffsetAsk(ID, -1, 1, None)
+        poll = asyncio.create_task(find([polled], 5_000, stable=True))
+        await engine.produce(records(2), transactional_id="id")
+        await engine.settle()
+        assert not poll.done()
+        await mark(engine, 1, commit=False)
+        assert [one.offset for one in await poll] == [5]
+
+    async def test_times_are_looked_for_below_the_last_stable_offset(self, engine: Engine) -> None:
+        await engine.produce(batch_of(1, timestamp_ms=NOW_MS))
+        later = batch_of(1, timestamp_ms=NOW_MS + 5, producer_id=7, epoch=0, sequence=0, transactional=True)
+        await engine.produce(later, transactional_id="id")
+        find = engine.broker.offsets.find
+        ask = OffsetAsk(ID, NOW_MS + 5, None, None)
+        assert [one.offset for one in await find([ask], 0)] == [1]
+        assert [one.offset for one in await find([ask], 0, stable=True)] == [-1]
+
+
+class TestMarkers:
+    async def test_each_partition_has_its_answer(self, engine: Engine) -> None:
+        unknown = PartitionId(topic_id_of("nobody"), 0)
+        missing = PartitionId(topic_id_of("t"), 9)
+        await engine.produce(records(), transactional_id="id")
+        asks = [MarkerAsk(7, 1, True, [unknown, ID, missing]), MarkerAsk(8, 1, False, [ID, OTHER])]
+        found = await engine.broker.markers.write(asks)
+        assert [[code(one) for one in results] for results in found] == [
+            [ErrorCode.UNKNOWN_TOPIC_ID, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+            [None, None],
+        ]
+        assert await mark(engine, 1) == [None], "a repeat"
+        assert await mark(engine, 1, commit=False) == [ErrorCode.INVALID_PRODUCER_EPOCH]
+        assert engine.broker.measures.markers_written == 4
+
+    async def test_a_full_disk_takes_markers(self, engine: Engine) -> None:
+        await engine.produce(records(), transactional_id="id")
+        engine.broker.loop.disk_full = "full"
+        assert code((await engine.produce(records(1), transactional_id="id"))[0]) is ErrorCode.DISK_FULL
+        assert await mark(engine, 1) == [None]
+
+    @pytest.mark.parametrize(
+        "asks",
+        [
+            [],
+            [MarkerAsk(7, 1, True, [])],
+            [MarkerAsk(-1, 1, True, [ID])],
+            [MarkerAsk(7, -1, True, [ID])],
+            [MarkerAsk(7, 32_768, True, [ID])],
+            [MarkerAsk(7, 1, True, [ID] * 10_001)],
+        ],
+    )
+    async def test_requests_that_are_none(self, engine: Engine, asks: list[MarkerAsk]) -> None:
+        with pytest.raises(Rejected):
+            await engine.broker.markers.write(asks)
+
+    async def test_markers_are_answered_once_they_are_down(self) -> None:
+        store = MemoryLogs()
+        settings = EngineSettings(flush=Flush.GROUP)
+        async with running_engine(store=store, settings=settings, coordinator=True) as engine:
+            store.sync_gate.clear()
+            task = asyncio.create_task(mark(engine, 1))
+            await engine.settle()
+            assert not task.done()
+            store.sync_gate.set()
+            assert await task == [None]
+
+
+class TestDescribing:
+    async def test_producers_with_what_they_have_open(self, engine: Engine) -> None:
+        await engine.produce(batch_of(3, producer_id=1, epoch=0, sequence=0))
+        await engine.produce(records(pid=9, count=2), transactional_id="nine")
+        await engine.produce(records(pid=7), transactional_id="seven")
+        [all_of_them] = engine.broker.producers([ID], open_only=False)
+        assert [(row.producer_id, row.transaction_start) for row in all_of_them.producers] == [
+            (9, 3),
+            (7, 5),
+            (1, None),
+        ]
+        assert (all_of_them.high_watermark, all_of_them.last_stable, all_of_them.more) == (6, 3, False)
+        [opened] = engine.broker.producers([ID], open_only=True)
+        assert [row.producer_id for row in opened.producers] == [9, 7]
+        [missing] = engine.broker.producers([PartitionId(topic_id_of("x"), 0)], open_only=True)
+        assert code(missing.error) is ErrorCode.UNKNOWN_TOPIC_ID
+
+    async def test_gauges_tell_what_is_held_back(self, engine: Engine) -> None:
+        gauges = engine.broker.gauges()
+        names = ("open_transactions", "last_stable_lag_records", "last_stable_lag_records_max")
+        assert [gauges[name]() for name in (*names, "oldest_open_transaction_s")] == [0, 0, 0, 0]
+        await engine.produce({0: records(count=2), 1: records(count=3)}, transactional_id="id")
+        await engine.clock.advance(1_500)
+        assert [gauges[name]() for name in names] == [2, 5, 3]
+        assert gauges["oldest_open_transaction_s"]() == pytest.approx(1.5)
+        await mark(engine, 1, partitions=[ID, OTHER])
+        assert [gauges[name]() for name in (*names, "oldest_open_transaction_s")] == [0, 0, 0, 0]
+
+
+# --- three brokers ----------------------------------------------------------------------------------------------------
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+
+
+async def produce(trio: Trio, broker: NodeId, batch: bytes, transactional_id: str | None = "id") -> Appended:
+    session = trio.members[broker].broker.produce_session()
+    session.accept(1, -1, 30_000, [ProduceEntry(ID, batch, None)], transactional_id)
+    await until(lambda: bool(session.answers))
+    [result] = session.answers.popleft().results
+    assert result is not None
+    return result
+
+
+async def read_decided(trio: Trio, broker: NodeId, wait_ms: int = 0) -> Fetched:
+    entry = FetchEntry(ID, Offset(0), 1 << 20, None)
+    ask = FetchAsk([entry], 1 if wait_ms else 0, 1 << 20, wait_ms, f"rack-{broker}", committed=True)
+    [result] = await trio.members[broker].broker.fetches.fetch(ask)
+    return result
+
+
+def core(trio: Trio, broker: NodeId) -> Partition:
+    replica = trio.members[broker].broker.replicas.get(ID)
+    assert replica is not None
+    return replica.core
+
+
+def decided(trio: Trio, broker: NodeId, end: int) -> bool:
+    return core(trio, broker).last_stable == end
+
+
+async def test_a_transaction_outlives_its_partitions_leader() -> None:
+    async with running_trio() as trio:
+        assert code(await produce(trio, ONE, records(count=2))) is None
+        waiting = asyncio.create_task(read_decided(trio, THREE, wait_ms=5_000))
+        await until(lambda: len(trio.transactions.asked) == 1)
+        trio.change(ID, leader=TWO)
+        await until(lambda: core(trio, TWO).leading is not None)
+        assert code(await produce(trio, TWO, records(2))) is None
+        assert len(trio.transactions.asked) == 1, "the new leader knows that it is open"
+        markers = trio.members[TWO].broker.markers
+        assert await markers.write([MarkerAsk(7, 1, False, [ID])]) == [[None]]
+        assert code(await produce(trio, TWO, records(3))) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert code(await produce(trio, TWO, batch_of(1), None)) is None
+        for broker in (ONE, TWO, THREE):
+            await until(partial(decided, trio, broker, 5))
+            got = await read_decided(trio, broker)
+            assert [(row.producer_id, row.first, row.last) for row in got.aborted] == [(7, 0, 3)]
+            assert len(got.batches) == 4
+        assert (await asyncio.wait_for(waiting, 5)).last_stable >= 0
