@@ -103,15 +103,27 @@ class Offsets:
             outcomes.append(OffsetOutcome(entry.topic, entry.partition, error))
         return tuple(rows), tuple(outcomes)
 
-    def has_pending(self, producer_id: int) -> bool:
-        """Whether an undecided transaction of this producer has a position here."""
-        return any(producer_id in by_producer for by_producer in self.pending.values())
+    def has_pending(self, producer_id: int, keys: Iterable[PartitionId]) -> bool:
+        """Whether an undecided transaction of this producer has a position in one of these partitions."""
+        return any(producer_id in self.pending.get(key, ()) for key in keys)
 
-    def decide(self, producer_id: int, marker_epoch: int, *, commit: bool, wall_ms: int) -> tuple[Row, ...]:
-        """A transaction has ended: apply or drop what it has pending; returns the rows to be written."""
+    @staticmethod
+    def keys_of(entries: Iterable[OffsetToCommit], topics: Topics) -> set[PartitionId]:
+        """The partitions that entries are for, as far as their topics exist."""
+        return {PartitionId(topics[e.topic].topic_id, e.partition) for e in entries if e.topic in topics}
+
+    def decide(
+        self, producer_id: int, marker_epoch: int, keys: Iterable[PartitionId], *, commit: bool, wall_ms: int
+    ) -> tuple[Row, ...]:
+        """
+        A transaction has ended: apply or drop what it has pending; returns the rows to be written.
+
+        Args:
+            keys: where it may have something.
+        """
         rows: list[Row] = []
-        for key, by_producer in list(self.pending.items()):
-            own = by_producer.get(producer_id)
+        for key in keys:
+            own = self.pending.get(key, {}).get(producer_id)
             if own is None or own.epoch >= marker_epoch:
                 continue
             if commit:

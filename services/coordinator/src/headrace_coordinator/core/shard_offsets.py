@@ -22,6 +22,7 @@ from headrace_common.core.errors import (
     Overloaded,
     UnknownMemberId,
 )
+from headrace_common.core.ids import PartitionId
 from headrace_coordinator.core.effects import (
     NO_GROUP,
     Answer,
@@ -57,6 +58,7 @@ OffsetEvent = CommitAsked | TxnCommitAsked | MarkersAsked | ShardEnrolled | Offs
 class _Enrolment:
     """A question to the transaction's coordinator that is under way."""
 
+    number: int
     transaction: Transaction
     waiting: list[TxnCommitAsked] = field(default_factory=list)
 
@@ -66,14 +68,14 @@ class _Open:
     """A transaction that this shard is enrolled in and has not seen the end of."""
 
     transaction: Transaction
-    groups: set[str] = field(default_factory=set)
-    """Those that may have something pending of it."""
+    positions: dict[str, set[PartitionId]] = field(default_factory=dict)
+    """By group: where it may have something pending."""
 
 
 class ShardOffsets:
     """``groups`` and ``view`` belong to the shard; groups that come to be or to nothing by their offsets do so here."""
 
-    __slots__ = ("_enrolments", "_groups", "_numbers", "_open", "_order", "_settings", "_view")
+    __slots__ = ("_asked", "_enrolments", "_groups", "_numbers", "_open", "_order", "_settings", "_view", "_waiting")
 
     def __init__(self, settings: GroupSettings, view: TopicView, groups: dict[str, Group]) -> None:
         self._settings = settings
@@ -81,7 +83,12 @@ class ShardOffsets:
         self._groups = groups
         self._open: dict[int, _Open] = {}
         """By producer id."""
-        self._enrolments: dict[int, _Enrolment] = {}
+        self._enrolments: dict[int, list[_Enrolment]] = {}
+        """By producer id; more than one only where somebody says what is not so."""
+        self._asked: dict[int, _Enrolment] = {}
+        """The same by number."""
+        self._waiting = 0
+        """Positions that wait in them."""
         self._numbers = 0
         self._order = 0
         """That of the next pending position."""
@@ -90,14 +97,14 @@ class ShardOffsets:
 
     def _remember(self, group_id: str, offsets: Offsets) -> None:
         """Know what the log says to be pending."""
-        for by_producer in offsets.pending.values():
+        for key, by_producer in offsets.pending.items():
             for producer_id, pending in by_producer.items():
                 self._order = max(self._order, pending.order + 1)
                 known = self._open.get(producer_id)
                 if known is None or known.transaction.epoch < pending.epoch:
                     transaction = Transaction(producer_id, pending.epoch, pending.transactional_id)
-                    known = self._open[producer_id] = _Open(transaction, set() if known is None else known.groups)
-                known.groups.add(group_id)
+                    known = self._open[producer_id] = _Open(transaction, {} if known is None else known.positions)
+                known.positions.setdefault(group_id, set()).add(key)
 
     def handle(self, event: OffsetEvent) -> list[Effect]:
         """Apply ``event`` and return what must now be done, in order."""
@@ -211,22 +218,33 @@ class ShardOffsets:
 
     def _wait(self, event: TxnCommitAsked, transaction: Transaction) -> list[Effect]:
         """Until the coordinator of the transaction knows of this shard."""
-        waiting = sum(len(one.offsets) for enrolment in self._enrolments.values() for one in enrolment.waiting)
-        if waiting + len(event.offsets) > WAITING_MAX:
-            error = Overloaded(f"{waiting} positions wait for the coordinators of their transactions; try again")
+        if self._waiting + len(event.offsets) > WAITING_MAX:
+            error = Overloaded(f"{self._waiting} positions wait for the coordinators of their transactions; try again")
             return [_refused(event, error)]
-        for enrolment in self._enrolments.values():
+        self._waiting += len(event.offsets)
+        for enrolment in self._enrolments.get(event.producer_id, ()):
             if enrolment.transaction == transaction:
                 enrolment.waiting.append(event)
                 return []
         self._numbers += 1
-        self._enrolments[self._numbers] = _Enrolment(transaction, [event])
+        enrolment = self._asked[self._numbers] = _Enrolment(self._numbers, transaction, [event])
+        self._enrolments.setdefault(event.producer_id, []).append(enrolment)
         return [EnrolShard(self._numbers, event.transactional_id, event.producer_id, event.producer_epoch)]
 
+    def _close(self, enrolment: _Enrolment) -> None:
+        """It is answered, or in vain."""
+        del self._asked[enrolment.number]
+        of_producer = self._enrolments[enrolment.transaction.producer_id]
+        of_producer.remove(enrolment)
+        if not of_producer:
+            del self._enrolments[enrolment.transaction.producer_id]
+        self._waiting -= sum(len(one.offsets) for one in enrolment.waiting)
+
     def _enrolled(self, event: ShardEnrolled) -> list[Effect]:
-        enrolment = self._enrolments.pop(event.number, None)
+        enrolment = self._asked.get(event.number)
         if enrolment is None:
             return []  # the transaction has ended meanwhile
+        self._close(enrolment)
         error = event.error or self._predecessor_fault(enrolment.transaction)
         if error is not None:
             return [_refused(one, error) for one in enrolment.waiting]
@@ -244,9 +262,9 @@ class ShardOffsets:
         opened = self._open.get(transaction.producer_id)
         if opened is None or opened.transaction.epoch >= transaction.epoch:
             return None
-        for group_id in opened.groups:
+        for group_id, keys in opened.positions.items():
             group = self._groups.get(group_id)
-            if group is not None and group.offsets.has_pending(transaction.producer_id):
+            if group is not None and group.offsets.has_pending(transaction.producer_id, keys):
                 return ConcurrentTransactions(
                     f"the end of the transaction before, of epoch {opened.transaction.epoch}, has not come here yet; "
                     "try again"
@@ -265,7 +283,8 @@ class ShardOffsets:
         )
         self._order += len(event.offsets)
         if rows:
-            self._open[event.producer_id].groups.add(event.group_id)
+            positions = self._open[event.producer_id].positions.setdefault(event.group_id, set())
+            positions |= group.offsets.keys_of(event.offsets, self._view.topics)
         return self._taken(event, group, rows, outcomes)
 
     # --- the ends of transactions ---------------------------------------------------------------------------
@@ -288,12 +307,12 @@ class ShardOffsets:
                 f"epoch {marker.producer_epoch} ends earlier ones"
             )
         del self._open[marker.producer_id]
-        for group_id in sorted(opened.groups):
+        for group_id, keys in sorted(opened.positions.items()):
             group = self._groups.get(group_id)
             if group is None:
                 continue  # it was deleted, and with it what was pending
             rows = group.offsets.decide(
-                marker.producer_id, marker.producer_epoch, commit=marker.commit, wall_ms=wall_ms
+                marker.producer_id, marker.producer_epoch, sorted(keys), commit=marker.commit, wall_ms=wall_ms
             )
             if rows:
                 effects.append(Persist(group_id, rows))
@@ -303,10 +322,10 @@ class ShardOffsets:
 
     def _take_away(self, marker: Marker, effects: list[Effect]) -> None:
         """Commits that wait to be enrolled in a transaction which has ended are late."""
-        for number, enrolment in list(self._enrolments.items()):
+        for enrolment in list(self._enrolments.get(marker.producer_id, ())):
             producer_id, epoch, _ = enrolment.transaction
-            if producer_id == marker.producer_id and epoch < marker.producer_epoch:
-                del self._enrolments[number]
+            if epoch < marker.producer_epoch:
+                self._close(enrolment)
                 error = InvalidProducerEpoch(f"the transaction of producer {producer_id}, epoch {epoch}, has ended")
                 effects += [_refused(one, error) for one in enrolment.waiting]
 
