@@ -382,7 +382,8 @@ class MemoryCluster:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
-            await asyncio.wait_for(waiter, timeout_ms / 1_000)
+            async with asyncio.timeout(timeout_ms / 1_000):  # wait_for loses a cancellation that comes with the news
+                await waiter
         except TimeoutError:
             return False
         finally:

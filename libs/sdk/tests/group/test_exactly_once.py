@@ -1,0 +1,104 @@
+"""
+Members that come, go, fail and are put out while they copy a topic in transactions: each record is copied once.
+Cluster in memory; real producers and consumers on threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+
+import pytest
+
+from headrace import TopicPartition
+from headrace.errors import HeadraceError, Then
+from headrace.testing import MemoryBackend
+
+from .groups import PATIENCE_S, PROTOCOLS, fill
+
+PARTITIONS, RECORDS = 4, 2000
+
+
+@pytest.fixture(params=list(PROTOCOLS))
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Copier:
+    """Lives several times: joins, copies some transactions, and ends in one way or another."""
+
+    def __init__(self, memory: MemoryBackend, protocol: str, number: int, over: threading.Event) -> None:
+        self._memory = memory
+        self._settings = {"group_id": "g", "retry_backoff_ms": 10, **PROTOCOLS[protocol]}
+        self._chance = random.Random(number)
+        self._name = f"copier-{number}"
+        self._over = over
+        self.error: BaseException | None = None
+        self.aborted = 0
+
+    def run(self) -> None:
+        try:
+            while not self._over.is_set():
+                self._live()
+        except BaseException as error:  # told by the test's thread
+            self.error = error
+
+    def _live(self) -> None:
+        reads = {"enable_auto_commit": False, "isolation_level": "read_committed", **self._settings}
+        with (
+            self._memory.consumer("t", **reads) as consumer,
+            self._memory.producer(transactional_id=self._name, linger_ms=0) as producer,
+        ):
+            for _ in range(self._chance.randint(3, 15)):
+                if self._over.is_set():
+                    return
+                try:
+                    with producer.transaction(consumer):
+                        for _ in range(self._chance.randint(1, 3)):
+                            for record in consumer.poll(timeout_ms=20, max_records=self._chance.randint(1, 20)):
+                                producer.send("out", record.value, partition=record.partition)
+                        self._perhaps_go_wrong(consumer.group_metadata().member_id)
+                except ZeroDivisionError:
+                    self.aborted += 1
+                except HeadraceError as error:
+                    assert error.then is not Then.FENCED, error
+                    self.aborted += 1
+
+    def _perhaps_go_wrong(self, member_id: str) -> None:
+        match self._chance.randrange(8):
+            case 0:
+                raise ZeroDivisionError
+            case 1:
+                with contextlib.suppress(KeyError):
+                    self._memory.cluster.groups.evict("g", member_id)
+
+
+def test_each_record_is_copied_once(protocol: str) -> None:
+    memory = MemoryBackend()
+    memory.create_topic("t", PARTITIONS)
+    memory.create_topic("out", PARTITIONS)
+    memory.cluster.groups.heartbeat_interval_ms = 20
+    values = [b"%d" % n for n in range(RECORDS)]
+    fill(memory, values, PARTITIONS)
+    over = threading.Event()
+    copiers = [Copier(memory, protocol, number, over) for number in range(3)]
+    threads = [threading.Thread(target=copier.run) for copier in copiers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 2 * PATIENCE_S
+    tps = [TopicPartition("t", number) for number in range(PARTITIONS)]
+    while not over.is_set():
+        committed = memory.cluster.groups.offsets.get("g", {})
+        done = all(tp in committed and committed[tp].offset == RECORDS // PARTITIONS for tp in tps)
+        if done or time.monotonic() > deadline or any(copier.error for copier in copiers):
+            over.set()
+        over.wait(0.01)
+    for thread in threads:
+        thread.join()
+    assert [copier.error for copier in copiers] == [None] * 3
+    assert sum(copier.aborted for copier in copiers), "something went wrong, or this shows nothing"
+    for number in range(PARTITIONS):
+        copied = memory.cluster.committed_values("out", number)
+        assert copied == values[number::PARTITIONS], "in order, once"
