@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 import grpc
+import grpc.aio
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import PartitionId
@@ -28,6 +30,8 @@ class GrpcMarkers:
 
     def __init__(self, connections: BrokerConnections) -> None:
         self._connections = connections
+        self._stubs: WeakKeyDictionary[grpc.aio.Channel, CoordinatorAsyncStub] = WeakKeyDictionary()
+        """Of coordinators, while their connections live."""
 
     async def write(self, to: Destination, markers: Sequence[tuple[Marker, Sequence[PartitionId]]]) -> MarkerErrors:
         """See ``Markers``."""
@@ -53,7 +57,10 @@ class GrpcMarkers:
     async def _call(self, to: Destination, request: pb.WriteTxnMarkersRequest) -> pb.WriteTxnMarkersResponse:
         if to.role is Role.BROKER:
             return await self._connections.stub(to.at).WriteTxnMarkers(request, timeout=ATTEMPT_S_MAX)
-        stub: CoordinatorAsyncStub = CoordinatorStub(self._connections.channel(to.at))
+        channel = self._connections.channel(to.at)
+        stub = self._stubs.get(channel)
+        if stub is None:
+            stub = self._stubs[channel] = CoordinatorStub(channel)
         return await stub.WriteTxnMarkers(request, timeout=ATTEMPT_S_MAX)
 
 
