@@ -1,5 +1,5 @@
 """
-Members that say anything in any order, over real streams, while topics change and shards are read anew.
+Members and producers that say anything in any order, over real streams, while topics change and shards are read anew.
 
 No request brings the process down, and what is in memory is what a new coordinator finds in the log.
 """
@@ -16,8 +16,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from headrace_common.core.errors import InvalidProducerEpoch
+from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
+from headrace_coordinator.adapters.memory_cluster import topic_id_of
 from headrace_coordinator.testing.standalone import QUICK, Running, standalone_coordinator
 from headrace_proto.v1 import coordinator_pb2 as pb
+from headrace_proto.v1 import transaction_pb2 as txn_pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 
 STEPS = 1_500
@@ -132,6 +136,10 @@ class Storm:
                 await call.write(self.request(group_id))
         if self.random.random() < 0.05:
             await self.commit()
+        if self.random.random() < 0.05:
+            await self.commit_in_transaction()
+        if self.random.random() < 0.03:
+            await self.end_transaction()
         if self.random.random() < 0.02:
             name = self.random.choice(("t", "u", "new"))
             self.running.cluster.put_topic(name, self.random.randrange(1, 9), self.random.randrange(2))
@@ -155,6 +163,35 @@ class Storm:
         with suppress(grpc.RpcError):
             await self.stub.CommitOffsets(request)
 
+    async def commit_in_transaction(self) -> None:
+        """Of producers that nobody checks: whatever they say is a transaction to its coordinator, or is not."""
+        offset = pb.OffsetCommit(topic=self.random.choice(TOPICS), partition=self.random.randrange(5), offset=2)
+        request = pb.TxnOffsetCommitRequest(
+            group_id=self.random.choice(GROUPS),
+            member_id=self.random.choice(("", self.member())),
+            generation=self.random.randrange(-1, 4),
+            transactional_id=self.random.choice(("x", "x", "y")),
+            producer_id=self.random.randrange(3),
+            producer_epoch=self.random.randrange(4),
+            offsets=[offset],
+        )
+        if self.random.random() < 0.2:
+            self.running.brokers.enrolments.refusals.append(InvalidProducerEpoch("ended"))
+        with suppress(grpc.RpcError):
+            await self.stub.TxnOffsetCommit(request)
+
+    async def end_transaction(self) -> None:
+        topic_id = topic_id_of(INTERNAL_TOPICS[ShardKind.GROUPS])
+        shards = [txn_pb.TxnPartition(topic_id=topic_id, partition=n) for n in range(SHARDS + 1)]
+        marker = txn_pb.TxnMarker(
+            producer_id=self.random.randrange(3),
+            producer_epoch=self.random.randrange(6),
+            commit=self.random.random() < 0.5,
+            partitions=shards,
+        )
+        with suppress(grpc.RpcError):
+            await self.stub.WriteTxnMarkers(txn_pb.WriteTxnMarkersRequest(markers=[marker]))
+
     async def move(self) -> None:
         """All shards are read anew, under the next epoch."""
         epoch = max(host.epoch for host in self.running.coordinator.hosts) + 1
@@ -168,8 +205,11 @@ class Storm:
         offsets, members = {}, {}
         described = await self.stub.DescribeGroups(pb.DescribeGroupsRequest(group_ids=[*GROUPS, CALM]))
         for group in described.groups:
-            found = await self.stub.FetchOffsets(pb.FetchOffsetsRequest(group_id=group.group_id))
-            offsets[group.group_id] = list(map(str, found.offsets))
+            found = [
+                await self.stub.FetchOffsets(pb.FetchOffsetsRequest(group_id=group.group_id, require_stable=stable))
+                for stable in (False, True)
+            ]
+            offsets[group.group_id] = [str(one) for answer in found for one in answer.offsets]
             if group.protocol == pb.CONSUMER and group.members:
                 members[group.group_id] = (
                     group.generation,
@@ -192,6 +232,7 @@ async def test_nothing_that_members_say_breaks_the_coordinator(seed: int) -> Non
         standalone_coordinator({"t": 4, "u": 3}, shards=SHARDS, settings=PATIENT) as running,
         running.channel() as channel,
     ):
+        running.brokers.enrolments.through = None
         storm = Storm(Random(seed), running, CoordinatorStub(channel))
         for _ in range(STEPS):
             await storm.step()
