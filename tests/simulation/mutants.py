@@ -15,7 +15,7 @@ from tests.simulation import brokers as simulated
 from tests.simulation.brokers import Broker, Replica
 from tests.simulation.disk import Disk
 
-from headrace_broker.core import partition as partition_core
+from headrace_broker.core import controls
 from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Follower, Leadership, Proposal
 from headrace_broker.core.local_log import LocalLog
@@ -230,7 +230,7 @@ def take_any_token() -> Patches:
 
 def copy_without_tokens() -> Patches:
     """Followers copy fences as records that say nothing."""
-    return [patch.object(partition_core, "token_in", lambda _header, _batch: None)]
+    return [patch.object(controls, "token_in", lambda _header, _batch: None)]
 
 
 def keep_tokens_of_what_is_cut() -> Patches:

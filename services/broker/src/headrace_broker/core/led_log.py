@@ -258,8 +258,10 @@ class LedLog(LocalLog):
         assert end <= self.written_end, f"{end} is committed and only {self.written_end} written"
         self.high_watermark = end
         stable_before = self.settle()
-        plain = self.last_stable == end and stable_before == before
-        effects: list[Effect] = [ShowUpTo(end, before, None if plain else (self.last_stable, stable_before))]
+        stable = None
+        if self.last_stable != end or stable_before != before:
+            stable = (self.last_stable, stable_before)
+        effects: list[Effect] = [ShowUpTo(end, before, stable)]
         if self._waiting_committed:
             release(self._waiting_committed, end, effects)
         return effects

@@ -135,16 +135,16 @@ class Partition(LedLog):
         match event:
             case BatchArrived():
                 return self._append(event)
-            case MarkerArrived():
-                return self._end_transaction(event)
-            case Enrolled():
-                return self._enrolled(event)
             case GroupWritten(end, now_ms):
                 return self._written(end, now_ms)
             case FollowerFetched():
                 return self._follower_fetched(event)
             case BatchesCopied():
                 return self._copy(event)
+            case MarkerArrived():
+                return self._end_transaction(event)
+            case Enrolled():
+                return self._enrolled(event)
             case Elected(assignment, now_ms):
                 return self._lead(assignment, now_ms)
             case Reassigned(assignment, now_ms):
