@@ -14,7 +14,7 @@ from headrace.testing import MemoryBackend
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 DOCS = Path(__file__).parents[4] / "docs"
-MODULES = ["headrace._group_calls", "headrace.aio._group_calls"]
+MODULES = ["headrace._group_calls", "headrace.aio._group_calls", "headrace.aio._transactional"]
 
 
 @pytest.fixture

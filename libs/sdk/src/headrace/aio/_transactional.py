@@ -28,14 +28,32 @@ class Transactional:
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """
-        Who commits for the group now: for ``Producer.send_offsets_to_transaction``. Ask when the transaction begins,
-        before its records are polled: if the group rebalances meanwhile, the positions are refused and the transaction
-        is aborted, rather than committed without those of partitions that others have by then.
+        Who commits for the group now: for ``Producer.send_offsets_to_transaction``. Ask before you poll again: a poll
+        may give partitions up, and then the coordinator refuses what was said before it, so the transaction is aborted
+        rather than committed with records that others read again.
 
         Raises:
             NoGroup: the consumer has no ``group_id``.
             UnknownMemberId: it is out of the group; the next poll joins again.
             RebalanceInProgress: it is not in the group yet; poll first.
+
+        By hand; ``producer.transaction(consumer)`` does it all, and goes back when something fails::
+
+            >>> from headrace import Consumer, Producer, TopicPartition
+            >>> settings = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+            >>> with (
+            ...     Consumer("flights", group_id="copies", isolation_level="read_committed", **settings) as consumer,
+            ...     Producer(transactional_id="copies-1") as producer,
+            ... ):
+            ...     records = consumer.poll(timeout_ms=10_000, max_records=1)
+            ...     member = consumer.group_metadata()
+            ...     producer.begin_transaction()
+            ...     _ = producer.send("orders", records[0].value)
+            ...     here = TopicPartition(records[0].topic, records[0].partition)
+            ...     producer.send_offsets_to_transaction({here: consumer.position(here)}, member)
+            ...     producer.commit_transaction()
+            ...     print(member.group_id, consumer.committed([here])[here].offset)
+            copies 1
         """
         return self._positions("group_metadata").metadata()
 
