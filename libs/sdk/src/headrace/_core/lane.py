@@ -161,12 +161,10 @@ class Lane:
 
     def wants_identity(self) -> bool:
         """Whether nothing can be sent before ``renew``."""
-        if not self._rules.idempotent or self.idle:
+        if not self._rules.idempotent or self._rules.transactional or self.idle:
             return False
         if self.identity is None:
             return True
-        if self._rules.transactional:
-            return False
         return self.gap and not self.in_flight and all(batch.absent or batch.written for batch in self.sent)
 
     def renew(self, identity: Identity) -> None:

@@ -159,7 +159,6 @@ class ProducerCore:
         if self.identity is not None and self.identity != lane.identity:
             lane.renew(self.identity)
             return True
-        assert not self._rules.transactional, "records are taken only under a transaction's identity"
         self._ready[lane] = None
         if not self._asking:
             self._asking = True
@@ -249,5 +248,7 @@ class ProducerCore:
             effects += lane.abort(error)
         self._busy.clear()
         self._ready.clear()
+        for _, _, lane in self._later:
+            lane.wakes_ms = NEVER
         self._later.clear()
         return effects

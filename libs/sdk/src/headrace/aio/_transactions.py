@@ -117,6 +117,7 @@ class Transactions:
         self._records = records
         self._link = TransactionLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
         self._groups: dict[str, TransactionLink] = {}
+        self._introducing = asyncio.Lock()
         self._margin_ms = min(MARGIN_MS_MAX, settings.delivery_timeout_ms / 4)
 
     # --- beginning --------------------------------------------------------------------------------------------------
@@ -124,12 +125,17 @@ class Transactions:
     async def init(self) -> PreparedTransaction | None:
         """Fence earlier producers of the id; the token of what they left prepared."""
         core = self.core
-        if core.state in (State.NEW, State.PREPARED):
-            await self._init()
-        elif core.state is State.OVER:
+        if core.state is State.OVER:
             core.begins()
+        await self._introduced()
         prepared: PreparedTransaction | None = core.prepared
         return prepared
+
+    async def _introduced(self) -> None:
+        """The coordinator knows this producer, and that nothing is prepared, as far as it is not known here."""
+        async with self._introducing:
+            if self.core.state in (State.NEW, State.PREPARED):
+                await self._init()
 
     async def _init(self) -> None:
         settings = self._settings
@@ -149,8 +155,7 @@ class Transactions:
 
     async def begin(self) -> None:
         """Open a transaction; asks the coordinator only the first time."""
-        if self.core.state in (State.NEW, State.PREPARED):
-            await self._init()
+        await self._introduced()
         self.begin_now()
 
     @property
@@ -251,14 +256,10 @@ class Transactions:
     async def _delivered(self, deadline_ms: float, also: Also | None) -> None:
         timeout = (deadline_ms + self._margin_ms - self._clock.monotonic_ms()) / 1_000
         failpoint("sdk.txn.send.before")
-        beside = None if also is None else asyncio.ensure_future(also(deadline_ms))
-        try:
+        if also is None:
             await self._records.flush(timeout)
-            if beside is not None:
-                await beside
-        finally:
-            if beside is not None:
-                beside.cancel()
+        else:
+            await _both(self._records.flush(timeout), also(deadline_ms))
         failpoint("sdk.txn.send.after")
 
     async def _ask_end(self, call: Call, deadline_ms: float) -> None:
@@ -402,6 +403,19 @@ class Transactions:
             if told is error:
                 raise
             raise told from error
+
+
+async def _both(*waiting: Coroutine[Any, Any, None]) -> None:
+    """Wait for all, or for the first that fails; then for none."""
+    tasks = [asyncio.ensure_future(each) for each in waiting]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+    errors = [error for task in tasks if task in done and (error := task.exception()) is not None]
+    if errors:
+        raise errors[0]
 
 
 class _Passing(Exception):
