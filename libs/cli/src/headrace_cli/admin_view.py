@@ -225,6 +225,7 @@ def _log(log: LogInfo) -> Row:
         "start_offset": log.log_start_offset,
         "end_offset": log.log_end_offset,
         "high_watermark": log.high_watermark,
+        "last_stable_offset": log.last_stable_offset,
         "leader_epoch": log.leader_epoch,
         "size_bytes": log.size_bytes,
         "topic_id": log.topic_id.hex(),

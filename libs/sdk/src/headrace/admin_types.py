@@ -264,6 +264,17 @@ class SegmentInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class OldestTransaction:
+    """What holds readers of ``read_committed`` back in one log: the open transaction that began first."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since_ms: int
+    """The broker's clock when its first batch was appended."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogInfo:
     """One replica's log on one broker."""
 
@@ -279,6 +290,10 @@ class LogInfo:
     segments: tuple[SegmentInfo, ...]
     """Only if asked for."""
     note: str | None
+    last_stable_offset: int = 0
+    """Transactions below this are decided; the high watermark where none is open."""
+    oldest_open: OldestTransaction | None = None
+    """None: no transaction is open in this log."""
 
     @staticmethod
     def of(log: broker.LogDescription) -> LogInfo:
@@ -306,6 +321,15 @@ class LogInfo:
             leader_epoch=log.leader_epoch,
             segments=segments,
             note=log.note if log.HasField("note") else None,
+            last_stable_offset=log.last_stable_offset,
+            oldest_open=OldestTransaction(
+                log.oldest_open.producer_id,
+                log.oldest_open.producer_epoch,
+                log.oldest_open.first_offset,
+                log.oldest_open.since_ms,
+            )
+            if log.HasField("oldest_open")
+            else None,
         )
 
 

@@ -215,10 +215,10 @@ def _abort_id(
     found = view.described(before)
     if dry_run:
         _show_one(session, found)
-        session.say(f"nothing was changed; without --dry-run the transaction of {i} is aborted and its producer fenced")
+        session.say("nothing was changed; without --dry-run it is aborted, and its producer goes on with its next")
         return
     where = counted(len(found["partitions"]), "partition")
-    confirm(f"abort the transaction of {i}, open in {where}, and fence its producer?", yes)
+    confirm(f"abort the transaction of {i}, open in {where}? All that it wrote is lost", yes)
     admin.abort_transaction(i, producer_id=before.producer_id, producer_epoch=before.producer_epoch)
     if session.output is not Output.TABLE:
         session.show(found)

@@ -390,6 +390,7 @@ class MemoryCluster(MemoryReading):
                     log_start_offset=self.starts.get(i, 0),
                     log_end_offset=self.ends.get(i, 0) if broker in p.isr else 0,
                     high_watermark=self.ends.get(i, 0),
+                    last_stable_offset=self.stable_end(i),
                     size_bytes=self.sizes.get((broker, i), 100),
                 )
                 for i, p in self.image.partitions.items()

@@ -238,6 +238,9 @@ class Partition(BaseModel):
     removing: list[int]
     log_start_offset: int | None = Field(None, description="At the leader; null: not known.")
     high_watermark: int | None = Field(None, description="At the leader; null: not known.")
+    last_stable_offset: int | None = Field(
+        None, description="Up to where readers of read_committed come; null: not known."
+    )
     size_bytes: int | None = Field(None, description="At the leader; null: not known.")
 
 
@@ -343,6 +346,7 @@ class Log(BaseModel):
     log_start_offset: int
     log_end_offset: int
     high_watermark: int
+    last_stable_offset: int = Field(description="Transactions below this are decided.")
     size_bytes: int
     leader_epoch: int
     note: str | None

@@ -141,6 +141,7 @@ def partition_out(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | Non
         removing=list(p.removing),
         log_start_offset=None if log is None else log.log_start_offset,
         high_watermark=None if log is None else log.high_watermark,
+        last_stable_offset=None if log is None else log.last_stable_offset,
         size_bytes=None if log is None else log.size_bytes,
     )
 
@@ -194,6 +195,7 @@ def _log(log: broker_pb2.LogDescription, topic: str | None) -> models.Log:
         log_start_offset=log.log_start_offset,
         log_end_offset=log.log_end_offset,
         high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
         size_bytes=log.size_bytes,
         leader_epoch=log.leader_epoch,
         note=log.note if log.HasField("note") else None,
