@@ -1,9 +1,10 @@
 """
 Runs seeds on several processes and says what came of them.
 
-``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are two
-worlds: replication, and consumer groups (``WORLD=groups``; of these a fifth as many seeds, unless they run alone). The
-last line on stdout is one JSON object with the counts; those of groups are a section of it.
+``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are three
+worlds: replication, consumer groups and transactions (``WORLD=groups``, ``WORLD=transactions``; of these a fifth and a
+tenth as many seeds, unless they run alone). The last line on stdout is one JSON object with the counts; those of groups
+and of transactions are sections of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Protocol
 from tests.simulation.groups import mutants as of_groups
 from tests.simulation.groups.world import World as GroupWorld
 from tests.simulation.mutants import MUTANTS, mutated
+from tests.simulation.transactions import mutants as of_transactions
+from tests.simulation.transactions.world import World as TransactionWorld
 from tests.simulation.world import Result, World
 
 PROCESSES = 2
@@ -67,10 +70,11 @@ class Suite:
     """One of so many seeds."""
 
 
-REPLICATION, GROUPS = "replication", "groups"
+REPLICATION, GROUPS, TRANSACTIONS = "replication", "groups", "transactions"
 SUITES = {
     REPLICATION: Suite(World, MUTANTS, mutated, 1),
     GROUPS: Suite(GroupWorld, of_groups.MUTANTS, of_groups.mutated, 5),
+    TRANSACTIONS: Suite(TransactionWorld, of_transactions.MUTANTS, of_transactions.mutated, 10),
 }
 Job = tuple[int, str, str | None]
 """The seed, the mode and the mutant."""
@@ -88,6 +92,15 @@ def one_of_groups(job: Job) -> Result:
     return one(job, GROUPS)
 
 
+def one_of_transactions(job: Job) -> Result:
+    """One seed of transactions."""
+    return one(job, TRANSACTIONS)
+
+
+ONE = {REPLICATION: one, GROUPS: one_of_groups, TRANSACTIONS: one_of_transactions}
+"""By name, for processes of their own."""
+
+
 def results(
     seeds: Iterable[int],
     mode: str = "both",
@@ -98,7 +111,7 @@ def results(
 ) -> Iterator[Result]:
     """All of them, in order, from several processes."""
     jobs = [(seed, mode, mutant) for seed in seeds]
-    run = one if suite == REPLICATION else one_of_groups
+    run = ONE[suite]
     if processes <= 1:
         yield from map(run, jobs)
         return
@@ -170,7 +183,7 @@ def many(suite: str, first: int, seeds: int, mode: str, mutants: Iterable[str]) 
 
 def main(arguments: list[str]) -> int:
     """
-    See the module's text. ``WORLD`` (both, replication, groups), ``SEED``, ``SEEDS``, ``FROM``, ``MODE`` (both, safety,
+    See the module's text. ``WORLD`` (replication, groups, transactions; both: all of them), ``SEED``, ``SEEDS``, ``FROM``, ``MODE`` (both, safety,
     liveness), ``MUTANTS=0``, ``MUTANT`` (looks for this one alone).
     """
     settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)

@@ -351,6 +351,18 @@ class TestOpen:
 
 
 class TestStatus:
+    async def test_without_transactions_nobody_is_asked_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster, clock = MemoryCluster(), Hurried()
+        engines = Engines.over(
+            Administration(cluster, cluster, cluster),
+            Messages(MemoryMessages(), cluster, Limits()),
+            Ports(MemoryCoordinators(cluster), MemoryTransactions(cluster), clock),
+            TransactionLimits(),
+        )
+        monkeypatch.setattr(cluster, "newer", _waits)
+        monkeypatch.setattr(cluster, "describe_producers", _waits)
+        assert (await engines.statuses.now()).state is State.HEALTHY
+
     async def test_it_names_what_holds_readers_back(self, world: World) -> None:
         assert (await world.engines.statuses.now()).state is State.HEALTHY
         world.coordinators.begin("pay", 4, partitions=[T1], started_ms=NOW_MS - 9_000)
@@ -429,6 +441,10 @@ class TestWatch:
             assert (watch.looks_failed, watch.hanging()) == (1, 1), "what was seen last"
         finally:
             running.cancel()
+
+
+async def _waits(*_: object) -> None:
+    raise AssertionError("this takes time, and there is nothing to learn")
 
 
 async def _unavailable() -> Waiting:

@@ -18,7 +18,7 @@ from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import World
 
-CALL_MS = 3_000.0
+CALL_MS = 1_500.0
 Make = Callable[[Promise, Any], Any]
 """An event, made of the reference for its answer and of the node's moment."""
 

@@ -56,7 +56,7 @@ class Writer(Caller):
         self.transactional_id = transactional_id
         self.shard = world.shard_of(transactional_id)
         self.consumes = consumes
-        self.timeout_ms = world.rng.choice((2_500, 6_000, 12_000))
+        self.timeout_ms = world.rng.choice((1_500, 4_000, 8_000))
         self.identity: Producer | None = None
         self.position: int | None = None
         """Where it goes on reading; None: it has to ask."""
@@ -67,8 +67,15 @@ class Writer(Caller):
         """A new process."""
         self.up, self.paused, self.idle = True, False, False
         self.identity, self.position = None, None
+        if self.consumes and self.incarnation and self.world.profile.successors and self.world.rng.random() < 0.7:
+            self._succeed()
         self.world.say("writer", self.id, self.transactional_id, "starts")
         self.run(self._life())
+
+    def _succeed(self) -> None:
+        """Another process takes over where the dead one was: only its pending positions can tell how far that is."""
+        self.transactional_id = f"{self.transactional_id.partition('.')[0]}.{self.world.next_value()}"
+        self.shard = self.world.shard_of(self.transactional_id)
 
     def _life(self) -> Script:
         rng = self.world.rng
@@ -83,7 +90,7 @@ class Writer(Caller):
             except HeadraceError as error:
                 self.world.counts[f"writers stopped by {type(error).__name__}"] += 1
             self.identity = self.position = None
-            yield rng.random() * 1_500.0
+            yield rng.random() * 600.0
 
     # --- identity ---------------------------------------------------------------------------------------------
 
@@ -115,7 +122,7 @@ class Writer(Caller):
         try:
             for _ in range(rng.randint(1, 3)):
                 yield from self._send(txn, rng.choice(world.data), rng.randint(1, 2))
-                yield rng.random() * rng.choice((5.0, 50.0, 400.0))
+                yield rng.random() * rng.choice((5.0, 5.0, 50.0, 400.0))
             if rng.random() < world.profile.prepares:
                 yield from self._prepare(txn)
                 return
@@ -353,7 +360,7 @@ class Reader(Caller):
 
     def _tick(self) -> None:
         world = self.world
-        self.later(200.0 * (0.5 + world.rng.random()), self._tick)
+        self.later(500.0 * (0.5 + world.rng.random()), self._tick)
         target = world.rng.choice(world.store.snapshot.partitions[self.partition].replicas)
         broker = world.brokers[target]
         if broker.up and not broker.paused and world.network.both_ways(self.id, target):

@@ -59,14 +59,14 @@ class Faults(Misfortune):
 
     def pause_broker(self) -> bool:
         """It stands still, with its messages waiting, and goes on believing."""
-        return self._pause(self._broker(), (300.0, 1_500.0, 5_000.0))
+        return self._pause(self._broker(), (200.0, 800.0, 2_500.0))
 
     def isolate_broker(self) -> bool:
         """Other brokers and the controller are out of reach; clients and coordinators are not."""
         broker, world = self._broker(), self._world
         if broker is None:
             return False
-        ms = world.rng.choice((400.0, 2_000.0, 6_000.0))
+        ms = world.rng.choice((300.0, 1_000.0, 3_000.0))
         for other in (*world.brokers, world.elections.id):
             if other != broker.id:
                 self._cut(broker.id, other, ms)
@@ -91,7 +91,7 @@ class Faults(Misfortune):
         node.die()
         if world.rng.random() < 0.7:
             world.schedule.after(world.rng.random() * 300.0, world.controller.noticed, node)
-        world.schedule.after(200.0 + world.rng.random() * 4_000.0, self._restart, node, node.incarnation)
+        world.schedule.after(200.0 + world.rng.random() * 2_000.0, self._restart, node, node.incarnation)
         return True
 
     def _restart(self, node: TxnNode, incarnation: int) -> None:
@@ -101,7 +101,7 @@ class Faults(Misfortune):
 
     def pause_coordinator(self) -> bool:
         """It stands still, and goes on believing what it believed."""
-        return self._pause(self._coordinator(), (300.0, 2_000.0, 6_000.0, 15_000.0))
+        return self._pause(self._coordinator(), (200.0, 1_000.0, 3_000.0, 9_000.0))
 
     def drain_coordinator(self) -> bool:
         """Its shards move away; some time later it takes part again."""
@@ -110,7 +110,7 @@ class Faults(Misfortune):
             return False
         controller.banned.add(node.id)
         controller.settle()
-        self._world.schedule.after(500.0 + self._world.rng.random() * 5_000.0, self._undrain, node.id)
+        self._world.schedule.after(500.0 + self._world.rng.random() * 2_000.0, self._undrain, node.id)
         return True
 
     def _undrain(self, number: int) -> None:
@@ -148,7 +148,7 @@ class Faults(Misfortune):
     def stall_log(self) -> bool:
         """Too few replicas: nothing is committed for a while."""
         log = self._world.rng.choice(list(self._world.logs.logs.values()))
-        log.stall(self._world.rng.choice((300.0, 3_000.0, 8_000.0)))
+        log.stall(self._world.rng.choice((100.0, 600.0, 3_000.0)))
         return True
 
     # --- clients ----------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Faults(Misfortune):
             return False
         world.say("writer", writer.id, "is killed")
         writer.die()
-        world.schedule.after(100.0 + world.rng.random() * 4_000.0, self._start_again, writer, writer.incarnation)
+        world.schedule.after(50.0 + world.rng.random() * 1_000.0, self._start_again, writer, writer.incarnation)
         return True
 
     @staticmethod
@@ -174,13 +174,15 @@ class Faults(Misfortune):
 
     def pause_writer(self) -> bool:
         """A zombie: it goes on when its transaction is long over."""
-        return self._pause(self._writer(), (500.0, 4_000.0, 14_000.0))
+        return self._pause(self._writer(), (300.0, 2_000.0, 7_000.0))
 
     def twin_writer(self) -> bool:
         """A second process with the same transactional id, for a while."""
         writer, world = self._writer(), self._world
         if writer is None or len(world.writers) >= world.profile.writers_max:
             return False
+        if writer.consumes and world.profile.successors:
+            return False  # nothing would keep it and a successor apart
         twin = world.twin_of(writer)
         twin.start()
         world.schedule.after(2_000.0 + world.rng.random() * 6_000.0, self._leave, twin)
@@ -229,7 +231,7 @@ class Faults(Misfortune):
             process.go_on()
 
     def _cut_for_a_while(self, one: int, other: int) -> bool:
-        return self._cut(one, other, self._world.rng.choice((500.0, 3_000.0, 9_000.0)))
+        return self._cut(one, other, self._world.rng.choice((300.0, 1_000.0, 4_000.0)))
 
     def _cut(self, one: int, other: int, ms: float) -> bool:
         network = self._world.network

@@ -66,6 +66,11 @@ FAULTS = (
     "abort_by_operator",
     "lossy",
 )
+OF_EMPHASIS = {
+    "positions": ("abort_by_operator", "kill_writer", "kill_coordinator", "stall_log", "change_log_leader"),
+    "units": ("kill_writer", "twin_writer", "pause_writer", "change_log_leader"),
+    "writers": ("twin_writer", "pause_writer", "abort_by_operator"),
+}
 CALM_MS_MAX = 120_000.0
 REPLICAS = 3
 OFFSETS_TOPIC = TopicId(b"__consumer_offse")
@@ -89,6 +94,12 @@ class Profile:
     prepares: float
     """Share of transactions that are prepared."""
     think_ms: float
+    successors: bool
+    """Whether a transformer that died is replaced by one with another transactional id."""
+    rivals: bool
+    """Whether two processes own the same units all the time."""
+    slow_one_in: int
+    slow_ms: float
     controller_session_ms: float
     clock_error: float
     steps: int
@@ -104,22 +115,28 @@ class Profile:
 
     @staticmethod
     def drawn(rng: Random, steps: int) -> Profile:
-        """From the seed."""
-        partitions = rng.choice((2, 3, 3))
+        """From the seed. Some worlds have much of one thing, for what goes wrong where it meets itself."""
+        emphasis = rng.choice(("all", "all", "positions", "units", "writers"))
+        faults = tuple(rng.sample(FAULTS, rng.randint(3, 9)))
+        partitions = 2 if emphasis == "positions" else rng.choice((2, 3, 3))
         return Profile(
             partitions=partitions,
             coordinators=rng.choice((2, 2, 3)),
             transaction_shards=rng.choice((1, 2)),
-            writers=rng.choice((1, 2, 3)),
-            transformers=rng.choice((0, 1, 1)),
-            owners=rng.choice((0, 0, 1)),
-            plain=rng.choice((0, 1)),
-            faults=tuple(rng.sample(FAULTS, rng.randint(3, 9))),
-            fault_every_ms=rng.choice((300.0, 700.0, 1_500.0)),
-            doubled=rng.choice((0.0, 0.05, 0.2)),
+            writers=1 if emphasis in ("positions", "units") else rng.choice((1, 2, 3)),
+            transformers={"positions": 1, "units": 0}.get(emphasis, rng.choice((0, 1))),
+            owners={"units": 1, "all": rng.choice((0, 1))}.get(emphasis, 0),
+            plain=rng.choice((0, 1)) if emphasis == "all" else 0,
+            faults=faults + OF_EMPHASIS.get(emphasis, ()),
+            fault_every_ms=rng.choice((500.0, 1_500.0, 4_000.0)),
+            doubled=rng.choice((0.0, 0.1, 0.3)),
             prepares=rng.choice((0.0, 0.2, 0.5)),
-            think_ms=rng.choice((30.0, 150.0)),
-            controller_session_ms=rng.choice((2_000.0, 5_000.0)),
+            think_ms=rng.choice((10.0, 60.0)),
+            successors=rng.random() < 0.5,
+            rivals=emphasis == "units" and rng.random() < 0.7,
+            slow_one_in=rng.choice((15, 60)),
+            slow_ms=rng.choice((150.0, 500.0)),
+            controller_session_ms=rng.choice((1_500.0, 4_000.0)),
             clock_error=rng.choice((0.0, 0.02)),
             steps=steps,
             topics=(partitions,),
@@ -163,6 +180,7 @@ class World:
         self.rng = self.schedule.rng
         self.profile = profile or Profile.drawn(self.rng, steps)
         self.network = Network(self.schedule)
+        self.network.slow_one_in, self.network.slow_ms = self.profile.slow_one_in, self.profile.slow_ms
         self.counts: Counter[str] = Counter()
         self.calm = self.quiet = False
         self.lossy_until = 0.0
@@ -220,13 +238,12 @@ class World:
             self.writers.append(Writer(700 + number, self, f"writer{number}", consumes=False))
         for number in range(min(1, profile.transformers) if self.outputs else 0):
             self.writers.append(Writer(740 + number, self, f"transformer{number}", consumes=True))
-        for number in range(profile.owners):
-            self.writers.append(Owner(760 + number, self, f"owner{number}"))
+        for number in range(profile.owners * (2 if profile.rivals else 1)):
+            self.writers.append(Owner(760 + number, self, "owner"))
         self._clients: list[Decider | PlainSender] = [Decider(780, self)]  # type: ignore[arg-type]
         self._clients += [PlainSender(790 + n, self) for n in range(profile.plain)]  # type: ignore[arg-type]
         self._numbers = 800
-        for id in self.data:
-            self.readers = [Reader(self._next_id(), self, id) for _ in range(2)]
+        self.readers = [Reader(self._next_id(), self, id) for id in self.data]
         for client in (*self.writers, *self._clients):
             self.schedule.after(600.0 + self.rng.random() * 300.0, client.start)
 
@@ -303,7 +320,7 @@ class World:
 
     def restart_later(self, broker: Broker, _token: int | None) -> None:
         """Start a broker that is down some time from now."""
-        pause = 50.0 + self.rng.random() * self.rng.choice((300.0, 3_000.0))
+        pause = 50.0 + self.rng.random() * self.rng.choice((300.0, 1_500.0))
         self.schedule.after(pause, self._restart, broker, broker.incarnation)
 
     @staticmethod

@@ -346,6 +346,22 @@ def test_partitions_are_given_up_only_after_the_transaction(memory: MemoryBacken
         first.close()
 
 
+def test_what_is_new_is_taken_in_the_middle_of_a_transaction(memory: MemoryBackend, protocol: str) -> None:
+    first = member(memory, protocol)
+    with newcomer(memory, protocol) as second:
+        until(lambda: len(first.held) == len(second.held) == 1, first)
+        first.consumer.seek_to_beginning()
+        first.consumer._begin_transaction()
+        first.values.clear()
+        until(lambda: len(first.values) == 10, first)
+    first.values.clear()
+    if protocol == "eager":  # everybody gives everything up first, and that waits for the transaction
+        first.consumer._transaction_committed({})
+    until(lambda: first.held == {0, 1}, first)
+    first.consumer._rewind()
+    first.close()
+
+
 def test_a_member_that_was_put_out_cannot_commit_and_reads_again(memory: MemoryBackend, protocol: str) -> None:
     who = member(memory, protocol)
     until(lambda: len(who.values) == 20, who)

@@ -232,12 +232,16 @@ class GroupSteps:
     @property
     def _held_back(self) -> bool:
         """
-        Whether rebalances wait for the end of a transaction: once it has something to commit, so that those who poll
-        in transactions only rebalance at the first poll of each. What is lost is lost, and the transaction with it.
+        Whether partitions are to be given up with records that a transaction is to commit: that waits for its end.
+        What is lost is lost, and the transaction with it; what is new is taken at once.
         """
-        if not self._out.in_transaction or self.group.core.holdings.lost:
+        if not self._out.in_transaction:
             return False
-        return bool(self._out.to_commit(self._committed))
+        with self.group.lock:
+            job = self.group.core.holdings.job()
+        if job is None or job.kind is not Kind.REVOKE:
+            return False
+        return not job.partitions.isdisjoint(self._out.to_commit(self._committed))
 
     def _do(self, job: Job) -> Steps[None]:
         partitions = sorted(job.partitions)

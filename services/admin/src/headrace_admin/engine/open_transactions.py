@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from headrace_admin.core.transactions import (
+    NOTHING_WAITS,
     Found,
     OpenTransaction,
     Owner,
@@ -37,7 +38,7 @@ from headrace_common.core.errors import (
     UnknownTopicOrPartition,
 )
 from headrace_common.core.ids import TopicPartition
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -111,6 +112,8 @@ class OpenTransactions:
 
     async def waiting(self) -> Waiting:
         """What readers of read_committed wait for, for longer than they do not notice; and what nobody decides."""
+        if self._transactions.cluster.image.topic(INTERNAL_TOPICS[ShardKind.TRANSACTIONS]) is None:
+            return NOTHING_WAITS  # there was never a transaction: nobody is asked, and nothing is waited for
         listed = await self.listing(older_than_ms=self.limits.transaction_notice_ms)
         prepared = await self._transactions.prepared_for(self.limits.transaction_prepared_max_ms)
         overdue = [_prepared(t) for t in prepared.transactions]

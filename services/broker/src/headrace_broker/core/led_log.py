@@ -110,7 +110,7 @@ class LedLog(LocalLog):
         begins = False
         if header.producer_id >= 0:
             transactional = bool(header.attributes & TRANSACTIONAL_BIT)
-            if len(self.parking) and not enrolled and (parked := self.parking.of(header.producer_id)) is not None:
+            if self.parking.size and not enrolled and (parked := self.parking.of(header.producer_id)) is not None:
                 return self._behind(parked, event)
             try:
                 sent_before = self.producers.check(

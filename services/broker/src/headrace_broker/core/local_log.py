@@ -145,7 +145,7 @@ class LocalLog:
     def settle(self) -> Offset:
         """Find the last stable offset anew after the high watermark, the start or the end has moved; what it was."""
         before, watermark, ending = self.last_stable, self.high_watermark, self.ending
-        if not ending and not self.producers.open_count:
+        if not ending and not self.producers.open:
             self.last_stable = watermark
             return before
         while ending and ending[0].marker < watermark:

@@ -56,7 +56,7 @@ class Producer:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_known", "_open")
+    __slots__ = ("_known", "open")
 
     def __init__(self, rows: Iterable[ProducerRow] = ()) -> None:
         self._known = {
@@ -71,26 +71,22 @@ class Producers:
             for row in rows
         }
         opened = [(one.transaction_start, id) for id, one in self._known.items() if one.transaction_start is not None]
-        self._open = {id: start for start, id in sorted(opened)}
+        self.open = {id: start for start, id in sorted(opened)}
+        """Where open transactions begin, by producer id, ascending by that; changed only here."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     @property
-    def open_count(self) -> int:
-        """How many have an open transaction."""
-        return len(self._open)
-
-    @property
     def first_open(self) -> Offset | None:
         """Where the open transaction begins that began first; None: none is open."""
-        for start in self._open.values():
+        for start in self.open.values():
             return start
         return None
 
     def oldest_open(self) -> tuple[int, Producer] | None:
         """Whose that is."""
-        for producer_id in self._open:
+        for producer_id in self.open:
             return producer_id, self._known[producer_id]
         return None
 
@@ -100,11 +96,11 @@ class Producers:
 
     def is_open(self, producer_id: int, epoch: int) -> bool:
         """Whether the transaction of this epoch is open here."""
-        return producer_id in self._open and self._known[producer_id].epoch == epoch
+        return producer_id in self.open and self._known[producer_id].epoch == epoch
 
     def has_open(self, producer_id: int) -> bool:
         """Whether any transaction of this producer is open here."""
-        return producer_id in self._open
+        return producer_id in self.open
 
     def check(
         self, producer_id: int, epoch: int, first: int, records: int, *, transactional: bool = False
@@ -185,7 +181,7 @@ class Producers:
             known.committed = None
         if transactional and known.transaction_start is None:
             known.transaction_start, known.transaction_since_ms = offset, now_ms
-            self._open[producer_id] = offset
+            self.open[producer_id] = offset
 
     def ended(self, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Offset | None:
         """A marker was appended, or read back; where the transaction began that it ends. None: none was open."""
@@ -195,7 +191,7 @@ class Producers:
             return None
         known.epoch, known.batches, known.last_timestamp_ms, known.committed = epoch, (), now_ms, commit
         known.transaction_start, known.transaction_since_ms = None, -1
-        return self._open.pop(producer_id, None)
+        return self.open.pop(producer_id, None)
 
     def replay(self, rows: Iterable[IndexRow], now_ms: int) -> list[Ended]:
         """
@@ -218,7 +214,7 @@ class Producers:
 
     def _replay_batch(self, row: IndexRow, now_ms: int) -> None:
         transactional = bool(row.attributes & TRANSACTIONAL_BIT)
-        opens = transactional and row.producer_id not in self._open
+        opens = transactional and row.producer_id not in self.open
         self.appended(
             row.producer_id,
             row.producer_epoch,
@@ -256,7 +252,7 @@ class Producers:
                 known.committed,
             )
             for producer_id, known in self._known.items()
-            if not open_only or producer_id in self._open
+            if not open_only or producer_id in self.open
         )
 
 

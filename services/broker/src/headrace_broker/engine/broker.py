@@ -244,7 +244,7 @@ class Broker:
             "under_min_isr_partitions": lambda: self._led(lambda now: len(now.isr) < now.min_isr),
             "enrolments_waiting": lambda: self.enrolments.unanswered,
             "enrolment_parked_bytes": lambda: self.loop.effects.parked_bytes,
-            "open_transactions": lambda: sum(one.core.producers.open_count for one in self.replicas.all()),
+            "open_transactions": lambda: sum(len(one.core.producers.open) for one in self.replicas.all()),
             "last_stable_lag_records_max": lambda: max(self._held_back(), default=0),
             "last_stable_lag_records": lambda: sum(self._held_back()),
             "oldest_open_transaction_s": self._oldest_open_s,

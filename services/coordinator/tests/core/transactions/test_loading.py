@@ -128,6 +128,18 @@ def test_records_of_a_newer_format_are_refused(key: bytes) -> None:
         TransactionShard(0, TransactionSettings()).replay([(key, b"\x02")])
 
 
+def test_an_end_that_has_nobody_to_tell_is_no_record_of_ours(world: World) -> None:
+    world.open(0)
+    world.commit((100, 0))
+    key = transaction_key("t")
+    value = world.rows[key]
+    assert value is not None
+    with pytest.raises(DataLost, match="without a verdict or without partitions"):
+        TransactionShard(0, TransactionSettings()).replay([(key, value[:-20])])
+    with pytest.raises(DataLost, match="cannot be read"):
+        TransactionShard(0, TransactionSettings()).replay([(key, value[:-1])])
+
+
 def test_an_id_without_its_owner_is_forgotten(world: World) -> None:
     """The append that made both was cut, so nobody was told of them."""
     world.init_owner()
