@@ -592,14 +592,14 @@ class Machine(RuleBasedStateMachine):
 
 
 def run(machine: type[Machine], examples: int) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=60, deadline=None))
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=50, deadline=None))
 
 
 def test_any_order() -> None:
-    run(Machine, 150)
+    run(Machine, 100)
 
 
 def test_any_order_where_epochs_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (transaction_module, producers_module, owner_module):
         monkeypatch.setattr(module, "EPOCH_LAST", 3)
-    run(Machine, 150)
+    run(Machine, 100)

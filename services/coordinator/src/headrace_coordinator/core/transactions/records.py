@@ -166,9 +166,7 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
     except (struct.error, ValueError, IndexError) as error:
         raise RecordDamaged(f"the record of transactional id {transactional_id!r} cannot be read: {error}") from error
     if txn.state in ENDING and (decided is None or not txn.partitions):
-        raise RecordDamaged(
-            f"the record of transactional id {transactional_id!r} has an end without verdict or partition"
-        )
+        raise RecordDamaged(f"the record of {transactional_id!r} has an end without a verdict or without partitions")
     return txn
 
 
