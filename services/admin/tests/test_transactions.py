@@ -20,6 +20,7 @@ from headrace_admin.engine.transactions import Detail
 from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.ports import CoordinatorPlace
 from headrace_admin.rpc.engines import Engines, Ports
+from headrace_cli.local.plan import JUDGED_BY_ADMIN
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
@@ -449,3 +450,8 @@ async def _waits(*_: object) -> None:
 
 async def _unavailable() -> Waiting:
     raise CoordinatorNotAvailable("nobody is there")
+
+
+def test_the_local_cluster_knows_which_settings_are_only_ours() -> None:
+    own = {f.replace("_", ".") for f in TransactionLimits.__dataclass_fields__}
+    assert own == JUDGED_BY_ADMIN

@@ -33,7 +33,9 @@ COORDINATOR_PREFIXES: Final = (
     "unit.",
 )
 """What coordinators read, by the beginning of its name."""
-ONLY_ADMIN: Final = frozenset({"transaction.notice.ms", "transaction.hanging.margin.ms"})
+ONLY_ADMIN: Final = frozenset(
+    {"transaction.notice.ms", "transaction.hanging.margin.ms", "transaction.look.interval.ms"}
+)
 JUDGED_BY_ADMIN: Final = ONLY_ADMIN | {"transaction.max.timeout.ms", "transaction.prepared.max.ms"}
 
 # Processes of an earlier stage are asked to stop first: coordinators write to brokers until they have given up their
