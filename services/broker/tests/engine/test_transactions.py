@@ -15,7 +15,7 @@ from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import Appended, ProduceEntry
-from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import image_of, topic_id_of, with_coordinator
@@ -136,6 +136,39 @@ class TestEnrolment:
         engine.transactions.gate.set()
         await engine.settle()
         assert engine.broker.replicas.all()[0].core.log_end == 1
+
+    async def test_what_waits_is_bounded_and_holds_nobody_else_up(self) -> None:
+        limits = QueueLimits(bytes_max=1 << 20, parked_bytes_max=500)
+        async with running_engine(settings=EngineSettings(flush=Flush.OS, limits=limits), coordinator=True) as engine:
+            await engine.produce({1: records(pid=99)}, transactional_id="open")
+            engine.transactions.gate.clear()
+            for pid in range(12):
+                engine.send(records(pid=pid), transactional_id=f"id-{pid}")
+            await engine.settle()
+            refused = len(engine.session.answers)
+            assert 0 < refused < 12
+            for _ in range(refused):
+                assert code((await engine.answer())[1][0]) is ErrorCode.OVERLOADED
+            assert engine.broker.loop.has_room
+            assert code((await engine.produce(batch_of(1)))[0]) is None
+            assert code((await engine.produce({1: records(1, pid=99)}, transactional_id="open"))[0]) is None
+            engine.transactions.gate.set()
+            for _ in range(12 - refused):
+                assert code((await engine.answer())[1][0]) is None
+            assert engine.broker.loop.effects.parked_bytes == 0
+
+    async def test_nobody_is_asked_any_more_for_what_was_refused_meanwhile(self) -> None:
+        async with running_engine() as engine:
+            engine.send(records(), transactional_id="id")
+            await engine.settle()
+            assert await mark(engine, 1) == [None]
+            _, [result] = await engine.answer()
+            assert code(result) is ErrorCode.INVALID_PRODUCER_EPOCH
+            engine.cluster.show(with_coordinator(image_of({"t": 2})))
+            async with asyncio.timeout(5):
+                while engine.broker.enrolments.unanswered:
+                    await asyncio.sleep(0.001)
+            assert engine.transactions.calls == []
 
     async def test_a_store_that_fails_leaves_nobody_waiting(self) -> None:
         async with running_engine(coordinator=True, fails=True) as engine:

@@ -251,8 +251,9 @@ class Producers:
                 known.transaction_since_ms,
                 known.committed,
             )
-            for producer_id, known in self._known.items()
-            if not open_only or producer_id in self.open
+            for producer_id, known in (
+                ((one, self._known[one]) for one in self.open) if open_only else self._known.items()
+            )
         )
 
 

@@ -115,7 +115,7 @@ class Broker:
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
         self.producer_ids = ProducerIds(cluster, tasks)
         self.markers = Markers(self.replicas, self.loop, clock, self.measures)
-        self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, tasks, self.measures)
+        self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, self.measures)
         self.coordinators = Coordinators(self.replicas, self.follower, cluster, tasks)
         self._store = store
         self._cluster = cluster

@@ -52,8 +52,12 @@ class _Question:
     began_ms: float
     deadline_ms: float
     failures: int = 0
-    last: HeadraceError | None = None
-    """Why it is not answered yet."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether anything is still parked for it."""
+        parked = self.replica.core.parking.of(self.ask.producer_id)
+        return parked is not None and parked.number == self.ask.number
 
 
 class Enrolments:
@@ -65,14 +69,12 @@ class Enrolments:
         loop: StorageLoop,
         coordinators: TransactionCoordinators,
         clock: Clock,
-        tasks: TaskRunner,
         measures: Measures,
     ) -> None:
         self._replicas = replicas
         self._loop = loop
         self._coordinators = coordinators
         self._clock = clock
-        self._tasks = tasks
         self._measures = measures
         self._pending: list[_Question] = []
         self._unanswered = 0
@@ -101,15 +103,17 @@ class Enrolments:
     async def run(self) -> None:
         """Send what waits, to all coordinators at once; ends only when cancelled."""
         known: set[Endpoint] = set()
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            by_place = self._by_coordinator()
-            for at, questions in by_place.items():
-                self._send(at, questions)
-            if by_place.keys() - known:
-                known = self._addresses() | set(by_place)
-                await self._coordinators.keep(known)
+        async with TaskRunner() as calls:
+            while calls.failure is None:
+                await self._wake.wait()
+                self._wake.clear()
+                by_place = self._by_coordinator()
+                for at, questions in by_place.items():
+                    self._send(at, questions, calls)
+                if by_place.keys() - known:
+                    known = self._addresses() | set(by_place)
+                    await self._coordinators.keep(known)
+            raise calls.failure
 
     def _addresses(self) -> set[Endpoint]:
         nodes = self._replicas.image.nodes.values()
@@ -120,6 +124,9 @@ class Enrolments:
         places: dict[Endpoint, list[_Question]] = {}
         image = self._replicas.image
         for question in pending:
+            if not question.stands:
+                self._unanswered -= 1
+                continue
             found = coordinator_of(ShardKind.TRANSACTIONS, question.ask.transactional_id, image)
             if found.node is None:
                 self._again(question, found.error or CoordinatorNotAvailable("nobody has the shard; send it again"))
@@ -127,15 +134,23 @@ class Enrolments:
                 places.setdefault(found.node.grpc, []).append(question)
         return places
 
-    def _send(self, at: Endpoint, questions: list[_Question]) -> None:
+    def _send(self, at: Endpoint, questions: list[_Question], calls: TaskRunner) -> None:
         while questions and self._calls.get(at, 0) < CALLS_MAX:
             now, questions = questions[:TRANSACTIONS_PER_CALL_MAX], questions[TRANSACTIONS_PER_CALL_MAX:]
             self._calls[at] = self._calls.get(at, 0) + 1
-            self._tasks.start(self._call(at, now), name="enrol")
+            calls.start(self._call(at, now), name="enrol")
         self._pending += questions  # they go when one of the calls has ended
 
     async def _call(self, at: Endpoint, questions: list[_Question]) -> None:
-        """One call; a transaction that begins in several partitions is one entry of it."""
+        """One call, and what follows from its answer."""
+        try:
+            await self._enrol(at, questions)
+        finally:
+            self._calls[at] -= 1
+            self._wake.set()  # for those that did not go yet
+
+    async def _enrol(self, at: Endpoint, questions: list[_Question]) -> None:
+        """A transaction that begins in several partitions is one entry of the call."""
         grouped: dict[tuple[str, int, int], list[_Question]] = {}
         for question in questions:
             ask = question.ask
@@ -147,9 +162,6 @@ class Enrolments:
         for of_one, error in zip(grouped.values(), errors, strict=True):
             for question in of_one:
                 self._take(question, error)
-        self._calls[at] -= 1
-        if self._pending:
-            self._wake.set()
 
     async def _asked(
         self, at: Endpoint, enrolments: Sequence[Enrolment], questions: Sequence[_Question]
@@ -168,7 +180,6 @@ class Enrolments:
 
     def _again(self, question: _Question, error: HeadraceError) -> None:
         question.failures += 1
-        question.last = error
         wait_ms = backoff_ms(question.failures, first_ms=RETRY_MS_MIN, ms_max=RETRY_MS_MAX)
         if not error.retriable or self._clock.monotonic_ms() + wait_ms >= question.deadline_ms:
             self._answer(question, _given_up(error) if error.retriable else error)

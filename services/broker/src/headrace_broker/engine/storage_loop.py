@@ -93,8 +93,8 @@ class StorageLoop:
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes that wait for the loop, for a sync, or for the coordinator of their transaction."""
-        return self._queued_bytes + self._unconfirmed_bytes + self.effects.parked_bytes
+        """Bytes that wait for the loop or for a sync."""
+        return self._queued_bytes + self._unconfirmed_bytes
 
     @property
     def has_room(self) -> bool:
@@ -270,7 +270,12 @@ class StorageLoop:
             arrival.fence,
             arrival.transactional_id,
         )
-        core = replica.core
+        core, header = replica.core, arrival.header
+        full = arrival.transactional_id is not None and self.effects.parked_bytes > self._limits.parked_bytes_max
+        if full and not core.producers.is_open(header.producer_id, header.producer_epoch):
+            wait = "too much waits for coordinators of transactions; wait 1000 ms and send the batch again"
+            arrival.caller.refused(arrival.index, Overloaded(wait))
+            return
         end, parked = core.log_end, core.parking.size
         effects = self.effects.handled(replica, event)
         appended = core.log_end != end or core.parking.size > parked

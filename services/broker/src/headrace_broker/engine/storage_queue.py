@@ -40,6 +40,9 @@ class QueueLimits:
     items_max: int = 20_000
     refuse_bytes: int = 256 << 20
     """Above it requests that were read already are answered OVERLOADED."""
+    parked_bytes_max: int = 64 << 20
+    """Batches that wait for the coordinators of their transactions; above it no more transactions begin, and everything
+    else goes on."""
     stall_ms_max: int = 60_000
     """A store that stalls for longer has failed."""
 
