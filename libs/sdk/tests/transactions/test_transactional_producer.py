@@ -263,6 +263,23 @@ async def test_a_cancelled_commit_can_be_made_again(cluster: MemoryCluster) -> N
     assert cluster.committed_values("one", 0) == [b"x"]
 
 
+async def test_a_silent_coordinator_is_not_waited_for_without_end(cluster: MemoryCluster) -> None:
+    never = asyncio.Event()
+    async with producer(cluster, **IMPATIENT) as writer:
+        await writer.begin_transaction()
+        await writer.send("one", b"x")
+        for api in ("end_txn", "find_transaction_coordinator"):
+            cluster.on_request = lambda asked, *_, silent=api: (
+                Fault(Does.HOLD, until=never) if asked == silent else None
+            )
+            writer._engine.transactions._link.known = None
+            with pytest.raises(WaitTimedOut):
+                await writer.commit_transaction()
+        cluster.on_request = None
+        await writer.commit_transaction()
+    assert cluster.committed_values("one", 0) == [b"x"]
+
+
 async def test_nobody_to_introduce_oneself_to_is_told_in_time(cluster: MemoryCluster) -> None:
     cluster.transactions.down = True
     async with producer(cluster, **IMPATIENT) as writer:

@@ -6,13 +6,14 @@ One per key. Who was found is kept until it errs. What an error means is decided
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from headrace._core.transaction import MOVED, Remedy
 from headrace._runtime import Clock
 from headrace._transport.port import Coordinator
-from headrace.errors import HeadraceError, WaitTimedOut
+from headrace.errors import HeadraceError, NetworkFailed, WaitTimedOut
 from headrace.settings import ClientSettings
 from headrace_common.runtime.entropy import backoff_ms
 
@@ -80,9 +81,15 @@ class TransactionLink:
 
     async def _once(self, attempt: Ask[A], deadline_ms: float) -> A:
         if self.known is None:
-            self.known = await self._find()
+            self.known = await self._found(max(1.0, deadline_ms - self._clock.monotonic_ms()))
         left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())
         return await attempt(self.known, min(ATTEMPT_MS, self._settings.request_timeout_ms, left_ms))
+
+    async def _found(self, left_ms: float) -> Coordinator:
+        try:
+            return await asyncio.wait_for(self._find(), left_ms / 1_000)
+        except TimeoutError:
+            raise NetworkFailed("no broker said in time who coordinates; is the cluster up?") from None
 
     def _pause_ms(self, repetitions: int) -> float:
         settings = self._settings
