@@ -184,11 +184,15 @@ class HandOut:
         """Where partitions are that have moved from what is ``known`` to be committed of them."""
         moved: dict[TopicPartition, Committed] = {}
         with self.lock:
+            walked = None if self._run is None else self._run.partition
             for partition in self.core.partitions.values():
                 if partition.position is None:
                     continue
-                at, last = self._position_of(partition), known.get(partition.tp)
-                if at.offset != (partition.base if last is None else last):
+                last = known.get(partition.tp, partition.base)
+                if partition.position == last and partition is not walked:
+                    continue  # nearly all, where there are many
+                at = self._position_of(partition)
+                if at.offset != last:
                     moved[partition.tp] = at
         return moved
 
