@@ -46,10 +46,13 @@ class Coordinator(transaction_pb2_grpc.TransactionCoordinatorServicer):
     failures: list[HeadraceError] = field(default_factory=list)
     asked: list[txn.TxnPartitions] = field(default_factory=list)
     short: bool = False
+    silent: bool = False
 
     async def AddPartitionsToTxn(
         self, request: txn.AddPartitionsToTxnRequest, context: Any
     ) -> txn.AddPartitionsToTxnResponse:
+        if self.silent:
+            await asyncio.Event().wait()
         if self.failures:
             raise self.failures.pop(0)
         self.asked += request.transactions
@@ -221,6 +224,25 @@ class TestTheWayToCoordinators:
             coordinator.short = True
             with pytest.raises(NetworkFailed):
                 await transactions.enrol(at, [self.one], 5_000)
+            await transactions.close()
+
+    async def test_a_connection_that_is_closed_under_a_call(self) -> None:
+        transactions = GrpcTransactions()
+        async with coordinating(Coordinator(silent=True)) as at:
+            call = asyncio.create_task(transactions.enrol(at, [self.one], 20_000))
+            await asyncio.sleep(0.1)
+            await transactions.keep(())
+            with pytest.raises(NetworkFailed):
+                await asyncio.wait_for(call, 5)
+
+    async def test_a_call_that_is_given_up(self) -> None:
+        transactions = GrpcTransactions()
+        async with coordinating(Coordinator(silent=True)) as at:
+            call = asyncio.create_task(transactions.enrol(at, [self.one], 20_000))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
             await transactions.close()
 
     async def test_nobody_is_there(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -35,8 +36,13 @@ class GrpcTransactions:
             answer = await stub.AddPartitionsToTxn(_request(enrolments), timeout=timeout_ms / 1_000)
         except grpc.RpcError as error:
             raise error_from_rpc(error) from error
-        except grpc.aio.UsageError as error:  # the channel was closed meanwhile
+        except grpc.aio.UsageError as error:
             raise NetworkFailed(f"the connection to {at} is gone: {error}") from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise NetworkFailed(f"the connection to {at} was closed: that coordinator is gone") from None
         if len(answer.transactions) != len(enrolments):
             raise NetworkFailed(f"the coordinator at {at} left out transactions that were asked for")
         return [error_for(one.error, one.message) if one.error else None for one in answer.transactions]
