@@ -64,9 +64,12 @@ def take_commits_of_any_generation() -> Patches:
     """Classic: whoever is a member may commit, in whatever generation it believes to be."""
     checked = ClassicGroup.commit_fault
 
-    def fault(self: ClassicGroup, member_id: str, instance_id: str | None, generation: int) -> HeadraceError | None:
+    def fault(
+        self: ClassicGroup, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+    ) -> HeadraceError | None:
         del generation
-        return checked(self, member_id, instance_id, self.generation if member_id else -1)
+        present = self.generation if member_id else -1
+        return checked(self, member_id, instance_id, present, transactional=transactional)
 
     return [patch.object(ClassicGroup, "commit_fault", fault)]
 
@@ -79,8 +82,8 @@ def take_commits_of_any_epoch() -> Patches:
 def take_commits_of_strangers() -> Patches:
     """Who was a member once may go on committing."""
 
-    def fault(self: object, member_id: str, instance_id: str | None, generation: int) -> None:
-        del self, member_id, instance_id, generation
+    def fault(self: object, member_id: str, instance_id: str | None, generation: int, *, transactional: bool) -> None:
+        del self, member_id, instance_id, generation, transactional
 
     return [patch.object(ClassicGroup, "commit_fault", fault), patch.object(ConsumerGroup, "commit_fault", fault)]
 
