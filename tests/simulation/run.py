@@ -183,8 +183,8 @@ def many(suite: str, first: int, seeds: int, mode: str, mutants: Iterable[str]) 
 
 def main(arguments: list[str]) -> int:
     """
-    See the module's text. ``WORLD`` (replication, groups, transactions; both: all of them), ``SEED``, ``SEEDS``, ``FROM``, ``MODE`` (both, safety,
-    liveness), ``MUTANTS=0``, ``MUTANT`` (looks for this one alone).
+    See the module's text. ``WORLD`` (replication, groups, transactions; both: all of them), ``SEED``, ``SEEDS``,
+    ``FROM``, ``MODE`` (both, safety, liveness), ``MUTANTS=0``, ``MUTANT`` (looks for this one alone).
     """
     settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     mode, world = settings.get("MODE") or "both", settings.get("WORLD") or "both"

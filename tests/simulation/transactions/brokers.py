@@ -120,6 +120,7 @@ class LogBroker(Broker, Caller):
         except HeadraceError as refused:
             retriable = NotLeader("the transaction's coordinator did not answer; send it again")
             error = retriable if refused.retriable else refused
+        yield self.world.lag()
         if self.replicas.get(id) is replica:
             self.handle(id, Enrolled(ask.producer_id, ask.number, error, int(self.clock)))
 

@@ -120,8 +120,9 @@ class Writer(Caller):
         txn = self._new()
         commit = rng.random() < 0.75
         try:
-            for _ in range(rng.randint(1, 3)):
-                yield from self._send(txn, rng.choice(world.data), rng.randint(1, 2))
+            for id in rng.sample(world.data, rng.randint(1, len(world.data))):
+                for _ in range(rng.choice((1, 1, 2))):
+                    yield from self._send(txn, id, rng.randint(1, 2))
                 yield rng.random() * rng.choice((5.0, 5.0, 50.0, 400.0))
             if rng.random() < world.profile.prepares:
                 yield from self._prepare(txn)

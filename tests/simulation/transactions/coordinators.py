@@ -141,6 +141,7 @@ class TransactionLife(ShownLife):
 
     def _mark(self, core: object, effect: WriteMarkers, partition: PartitionId) -> Script:
         """The marker driver, for one partition."""
+        yield self.world.lag()
         pause = 10.0
         while core is self.core and self.phase is Phase.SERVING:
             try:
@@ -209,6 +210,7 @@ class OffsetsLife(ShownLife):
         except HeadraceError as refused:
             error = CoordinatorNotAvailable("the transaction's coordinator did not answer")
             error = error if refused.retriable else refused
+        yield self.world.lag()
         if core is self.core and self.phase is Phase.SERVING:
             self.handle(groups.ShardEnrolled(effect.number, self.owner.moment(), error))
 

@@ -164,7 +164,9 @@ class Faults(Misfortune):
             return False
         world.say("writer", writer.id, "is killed")
         writer.die()
-        world.schedule.after(50.0 + world.rng.random() * 1_000.0, self._start_again, writer, writer.incarnation)
+        world.schedule.after(
+            5.0 + world.rng.random() * world.rng.choice((50.0, 1_000.0)), self._start_again, writer, writer.incarnation
+        )
         return True
 
     @staticmethod

@@ -69,7 +69,7 @@ FAULTS = (
 OF_EMPHASIS = {
     "positions": ("abort_by_operator", "kill_writer", "kill_coordinator", "stall_log", "change_log_leader"),
     "units": ("kill_writer", "twin_writer", "pause_writer", "change_log_leader"),
-    "writers": ("twin_writer", "pause_writer", "abort_by_operator"),
+    "writers": ("twin_writer", "pause_writer", "abort_by_operator", "kill_coordinator", "kill_broker"),
 }
 CALM_MS_MAX = 120_000.0
 REPLICAS = 3
@@ -98,6 +98,8 @@ class Profile:
     """Whether a transformer that died is replaced by one with another transactional id."""
     rivals: bool
     """Whether two processes own the same units all the time."""
+    lags: float
+    """Share of answers and of markers that wait in the process that is to take them up, or to send them."""
     slow_one_in: int
     slow_ms: float
     controller_session_ms: float
@@ -134,6 +136,7 @@ class Profile:
             think_ms=rng.choice((10.0, 60.0)),
             successors=rng.random() < 0.5,
             rivals=emphasis == "units" and rng.random() < 0.7,
+            lags=rng.choice((0.0, 0.1, 0.3)),
             slow_one_in=rng.choice((15, 60)),
             slow_ms=rng.choice((150.0, 500.0)),
             controller_session_ms=rng.choice((1_500.0, 4_000.0)),
@@ -290,6 +293,12 @@ class World:
         broker = self.brokers[NodeId(self.rng.randint(1, REPLICAS))]
         partition = broker.image.partitions.get(id) if broker.up and not self.calm else None
         return (partition or self.store.snapshot.partitions[id]).leader
+
+    def lag(self) -> float:
+        """How long a process takes to come to something, ms."""
+        if self.calm or self.rng.random() >= self.profile.lags:
+            return 0.0
+        return self.rng.random() * self.rng.choice((100.0, 1_500.0))
 
     def lossy(self) -> bool:
         """Whether the connection breaks now."""
