@@ -192,6 +192,18 @@ class TestEnrolment:
         assert codes(partition.handle(sent(0, "late"))) == [("late", ErrorCode.INVALID_PRODUCER_EPOCH)]
         assert partition.log_end == 1
 
+    def test_a_marker_that_cannot_be_written_voids_too(self) -> None:
+        partition = fresh(replicas=(1, 2, 3), min_isr=2)
+        asked = partition.handle(sent())
+        partition.handle(Reassigned(assigned(5, (1, 2, 3), (1,), partition_epoch=1, min_isr=2), 0.0))
+        assert codes(partition.handle(marker(1))) == [
+            ("a", ErrorCode.INVALID_PRODUCER_EPOCH),
+            ("m", ErrorCode.NOT_ENOUGH_REPLICAS),
+        ]
+        partition.handle(Reassigned(assigned(5, (1, 2, 3), partition_epoch=2, min_isr=2), 0.0))
+        assert enrol(partition, asked) == []
+        assert partition.log_end == 0
+
     def test_the_marker_of_the_transaction_before_voids_nothing(self) -> None:
         partition = fresh()
         begin(partition)

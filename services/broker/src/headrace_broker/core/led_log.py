@@ -213,12 +213,13 @@ class LedLog(LocalLog):
             return [Refuse(event.ref, error)]
         if not new:
             return self._repeated(event, leading)
-        if not leading.enough:
-            return [Refuse(event.ref, NotEnoughReplicas(f"{too_few(leading)}; no marker was written, send it again"))]
         effects: list[Effect] = []
         parked = self.parking.of(producer_id)
         if parked is not None and parked.epoch < epoch:
             effects += self._void(producer_id, InvalidProducerEpoch(f"the transaction has ended with epoch {epoch}"))
+        if not leading.enough:
+            few = NotEnoughReplicas(f"{too_few(leading)}; no marker was written, send it again")
+            return [*effects, Refuse(event.ref, few)]
         batch = BatchArrived(event.header, event.batch, ALL, event.now_ms, None, event.ref)
         return effects + self._accept(batch, leading.assignment.leader_epoch, event.commit)
 
