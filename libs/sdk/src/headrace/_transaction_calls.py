@@ -131,9 +131,11 @@ class TransactionCalls:
             also = None if consumer is None else of_consumer(transactions, consumer, offsets)
             self._thread.call(transactions.commit(also))
         except BaseException as error:
-            self._thread.call(transactions.undo(error))
-            if consumer is not None:
-                consumer._rewind()
+            try:
+                self._thread.call(transactions.undo(error))
+            finally:  # whatever else comes: nobody waits for the abort, but the consumer must go back
+                if consumer is not None:
+                    consumer._rewind()
             raise
         if consumer is not None:
             consumer._transaction_committed(offsets)

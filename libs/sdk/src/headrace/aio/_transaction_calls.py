@@ -127,9 +127,11 @@ class TransactionCalls:
             offsets: Offsets = {} if consumer is None else consumer._positions_to_commit()
             await transactions.commit(None if consumer is None else of_consumer(transactions, consumer, offsets))
         except BaseException as error:
-            await transactions.undo(error)
-            if consumer is not None:
-                consumer._rewind()
+            try:
+                await transactions.undo(error)
+            finally:  # whatever else comes: nobody waits for the abort, but the consumer must go back
+                if consumer is not None:
+                    consumer._rewind()
             raise
         if consumer is not None:
             consumer._transaction_committed(offsets)
