@@ -130,6 +130,8 @@ class TransactionCalls:
             offsets: Offsets = {} if consumer is None else consumer._positions_to_commit()
             also = None if consumer is None else of_consumer(transactions, consumer, offsets)
             self._thread.call(transactions.commit(also))
+            if consumer is not None:
+                consumer._transaction_committed(offsets)
         except BaseException as error:
             try:
                 self._thread.call(transactions.undo(error))
@@ -137,8 +139,6 @@ class TransactionCalls:
                 if consumer is not None:
                     consumer._rewind()
             raise
-        if consumer is not None:
-            consumer._transaction_committed(offsets)
 
     # --- prepared ---------------------------------------------------------------------------------------------------
 

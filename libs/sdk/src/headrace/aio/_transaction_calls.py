@@ -126,6 +126,8 @@ class TransactionCalls:
             yield
             offsets: Offsets = {} if consumer is None else consumer._positions_to_commit()
             await transactions.commit(None if consumer is None else of_consumer(transactions, consumer, offsets))
+            if consumer is not None:
+                consumer._transaction_committed(offsets)
         except BaseException as error:
             try:
                 await transactions.undo(error)
@@ -133,8 +135,6 @@ class TransactionCalls:
                 if consumer is not None:
                     consumer._rewind()
             raise
-        if consumer is not None:
-            consumer._transaction_committed(offsets)
 
     # --- prepared ---------------------------------------------------------------------------------------------------
 
