@@ -77,18 +77,18 @@ async def hit(path: Path) -> int:
     return int(path.read_text())
 
 
-async def apart(cluster: Cluster) -> tuple[str, str]:
-    """A group and a transactional id whose coordinators are two processes."""
+async def chosen(cluster: Cluster, *, together: bool = False) -> tuple[str, str]:
+    """A group and a transactional id whose coordinators are two processes, or one."""
     group_owner, _ = await cluster.find("g")
     for number in range(100):
         node_id, _ = await coordinator_of(cluster, f"x{number}")
-        if node_id != group_owner:
+        if (node_id == group_owner) is together:
             return "g", f"x{number}"
     raise AssertionError("all shards of transactions are with one coordinator")
 
 
 async def test_positions_and_records_are_committed_together(cluster: Cluster) -> None:
-    group_id, id = await apart(cluster)
+    group_id, id = await chosen(cluster)
     producer = TransactionalProducer(cluster, id)
     await producer.init()
     for number in range(1, 13):
@@ -136,8 +136,10 @@ async def test_pending_positions_end_with_the_transactions_timeout(cluster: Clus
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_the_groups_coordinator_is_killed_at_each_step(cluster: Cluster, commit: bool) -> None:
-    group_id, id = await apart(cluster)
+@pytest.mark.parametrize("together", [True, False])
+async def test_the_groups_coordinator_is_killed_at_each_step(cluster: Cluster, commit: bool, together: bool) -> None:
+    """Together: with it the coordinator of the transaction."""
+    group_id, id = await chosen(cluster, together=together)
     producer = TransactionalProducer(cluster, id)
     await producer.init()
     await pend(producer, group_id, 1)
@@ -161,7 +163,7 @@ async def test_the_groups_coordinator_is_killed_at_each_step(cluster: Cluster, c
 
 async def test_a_group_coordinator_that_was_stopped_acknowledges_no_end(cluster: Cluster) -> None:
     """It lost the shard while it stood still; the present owner has the positions, and is told."""
-    group_id, id = await apart(cluster)
+    group_id, id = await chosen(cluster)
     owner, _ = await cluster.find(group_id)
     producer = TransactionalProducer(cluster, id)
     await producer.init()
