@@ -1,4 +1,4 @@
-"""Settings: defaults that are Kafka's or ours, everything wrong told at once, and what reaches the groups."""
+"""Settings: defaults that are Kafka's or ours, everything wrong told at once, and what reaches the state machines."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.env import HelpWanted, load_settings
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.transactions.settings import TransactionSettings
 
 
 def load(*argv: str, **env: str) -> CoordinatorConfig:
@@ -16,6 +17,17 @@ def load(*argv: str, **env: str) -> CoordinatorConfig:
 
 def test_defaults_are_those_of_the_groups() -> None:
     assert load().groups() == GroupSettings()
+
+
+def test_defaults_are_those_of_the_transactions() -> None:
+    assert load().transactions() == TransactionSettings()
+
+
+def test_settings_reach_the_transactions() -> None:
+    config = load("--transaction-max-timeout-ms", "5000", HEADRACE_COORDINATOR_UNIT_PREPARED_TIMEOUT_MS="7000")
+    assert config.transactions() == TransactionSettings(
+        transaction_max_timeout_ms=5_000, unit_prepared_timeout_ms=7_000
+    )
 
 
 def test_settings_reach_the_groups() -> None:
@@ -42,6 +54,9 @@ def test_settings_reach_the_groups() -> None:
         (("--group-consumer-heartbeat-interval-ms", "45000"), "must be below"),
         (("--group-max-size", "0"), "group_max_size takes 1"),
         (("--coordinator-append-timeout-ms", "1"), "takes 100"),
+        (("--transaction-max-timeout-ms", "0"), "takes 1 to"),
+        (("--transactional-id-expiration-ms", "1"), "takes 1000 to"),
+        (("--transaction-prepared-max-ms", "1"), "takes 1000 to"),
         (("--shutdown-ms-max", "-1"), "takes 0"),
     ],
 )

@@ -261,7 +261,7 @@ async def test_a_transaction_that_lasts_too_long_is_aborted(world: World) -> Non
 
 
 async def test_whoever_waits_too_long_for_an_end_is_told_so(world: World) -> None:
-    running, producer = await begun(world, append_timeout_ms=50)
+    running, producer = await begun(world, append_timeout_ms=400)
     world.brokers.markers.shut_gate()
     second = await commit(running, producer)
     assert isinstance(await enrol(running, second), ConcurrentTransactions)
@@ -272,7 +272,7 @@ async def test_whoever_waits_too_long_for_an_end_is_told_so(world: World) -> Non
 
 
 async def test_whoever_waits_too_long_for_the_log_is_told_so(world: World) -> None:
-    running, producer = await begun(world, append_timeout_ms=50)
+    running, producer = await begun(world, append_timeout_ms=400)
     world.log.shut_gate()
     with pytest.raises(CoordinatorNotAvailable):
         await commit(running, producer)
@@ -320,7 +320,7 @@ async def test_what_comes_together_shares_an_append(world: World) -> None:
 
 async def test_without_producer_ids_no_new_id_begins_and_the_others_go_on(world: World) -> None:
     world.brokers.ids.given = 1
-    running, producer = await begun(world, append_timeout_ms=50)
+    running, producer = await begun(world, append_timeout_ms=400)
     with pytest.raises(CoordinatorNotAvailable):
         await init(running, NEIGHBOUR)
     second = await commit(running, producer)

@@ -161,6 +161,35 @@ async def test_a_plain_prepared_transaction_waits_for_its_decision(cluster: Clus
     assert again.committed, "the verdict that was given"
 
 
+async def test_a_coordinator_that_leaves_hands_open_transactions_over(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, "x")
+    await producer.init()
+    await producer.send("t", 0, b"kept")
+    node_id, _ = await coordinator_of(cluster, "x")
+    assert await cluster.of(node_id).stop(signal.SIGTERM) == 0
+    await producer.end(commit=True)
+    assert await until_stable(cluster, "t", 0) == [b"kept"]
+
+
+async def test_a_coordinator_that_was_paused_decides_nothing_any_more(cluster: Cluster) -> None:
+    producer = TransactionalProducer(cluster, "x")
+    await producer.init()
+    await producer.send("t", 0, b"aborted")
+    node_id, zombie = await coordinator_of(cluster, "x")
+    cluster.of(node_id).send(signal.SIGSTOP)
+    late = pb.EndTxnRequest(
+        transactional_id="x", producer_id=producer.producer_id, producer_epoch=producer.epoch, commit=True
+    )
+    under_way = asyncio.ensure_future(answered(zombie.EndTxn(late)))  # it waits in the socket of who is paused
+    await producer.end(commit=False)
+    assert await until_stable(cluster, "t", 0) == []
+    cluster.of(node_id).send(signal.SIGCONT)
+    with pytest.raises(HeadraceError):
+        await under_way
+    await write(producer, "next", commit=True)
+    assert await until_stable(cluster, "t", 0) == [b"next"]
+
+
 async def test_operators_list_describe_and_abort(cluster: Cluster) -> None:
     producer = TransactionalProducer(cluster, "x")
     await producer.init()
