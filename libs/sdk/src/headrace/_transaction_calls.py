@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,8 @@ class TransactionCalls:
                 consumer._transaction_committed(offsets)
         except BaseException as error:
             try:
-                self._thread.call(transactions.undo(error))
+                if self._thread.pid == os.getpid():  # a forked child leaves the transaction to its parent
+                    self._thread.call(transactions.undo(error))
             finally:  # whatever else comes: nobody waits for the abort, but the consumer must go back
                 if consumer is not None:
                     consumer._rewind()

@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from headrace import _runtime
-from headrace.errors import Rejected
+from headrace.errors import ClientClosed, Rejected
 from headrace_proto.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
     from headrace.aio import transactions as aio
+
+T = TypeVar("T")
 
 
 class PreparedTransaction(NamedTuple):
@@ -91,7 +93,43 @@ class OwnerEpoch(NamedTuple):
     """Of the last unit that was committed; -1: none yet."""
 
 
-class PreparedTransactions:
+class _Deciding:
+    """What both clients have: a twin on the loop that all sync clients share."""
+
+    _kind = "client"
+
+    def __init__(self, twin: aio._Deciding) -> None:
+        self._base = twin
+        self._thread = _runtime.loop_thread()
+        self._abandoned = False
+        _runtime.enroll(self)
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if not self._abandoned:
+            _runtime.dismiss(self)
+            self._thread.call(self._base.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _abandon(self) -> None:
+        self._abandoned = True
+
+    def _close_at_exit(self, timeout: float) -> None:
+        """Nothing is lost with the process: what was not answered can be asked again."""
+
+    def _wait(self, coro: Coroutine[Any, Any, T]) -> T:
+        if self._abandoned:
+            coro.close()
+            raise ClientClosed.by_fork(self._kind)
+        return self._thread.call(coro)
+
+
+class PreparedTransactions(_Deciding):
     """
     Decides prepared transactions by their tokens, from any process and thread.
 
@@ -110,6 +148,8 @@ class PreparedTransactions:
         ...     prepared.commit_prepared(token)
     """
 
+    _kind = "PreparedTransactions"
+
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None = None,
@@ -119,8 +159,8 @@ class PreparedTransactions:
     ) -> None:
         from headrace.aio.transactions import PreparedTransactions as Twin
 
-        self._twin = Twin(bootstrap_servers, _transport=_transport, **settings)
-        self._thread = _runtime.loop_thread()
+        self._twin: aio.PreparedTransactions = Twin(bootstrap_servers, _transport=_transport, **settings)
+        super().__init__(self._twin)
 
     def commit_prepared(self, token: PreparedTransaction | str | bytes) -> None:
         """
@@ -131,7 +171,7 @@ class PreparedTransactions:
             TxnVerdictUnknown: it was decided too long ago, or never prepared.
             WaitTimedOut: nobody answered within ``default_api_timeout_ms``: make the same call again.
         """
-        self._thread.call(self._twin.commit_prepared(token))
+        self._wait(self._twin.commit_prepared(token))
 
     def abort_prepared(self, token: PreparedTransaction | str | bytes) -> None:
         """
@@ -141,20 +181,10 @@ class PreparedTransactions:
             AlreadyDecided: it was committed before.
             TxnVerdictUnknown, WaitTimedOut: as ``commit_prepared``.
         """
-        self._thread.call(self._twin.abort_prepared(token))
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._thread.call(self._twin.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._wait(self._twin.abort_prepared(token))
 
 
-class UnitOwner:
+class UnitOwner(_Deciding):
     """
     Commits prepared transactions of many producers as one: all of a unit become visible, or none.
 
@@ -181,6 +211,8 @@ class UnitOwner:
         True
     """
 
+    _kind = "UnitOwner"
+
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str] | None,
@@ -193,7 +225,7 @@ class UnitOwner:
         from headrace.aio.transactions import UnitOwner as Twin
 
         self._twin: aio.UnitOwner = Twin(bootstrap_servers, owner, epoch=epoch, _transport=_transport, **settings)
-        self._thread = _runtime.loop_thread()
+        super().__init__(self._twin)
 
     @property
     def owner(self) -> str:
@@ -212,7 +244,7 @@ class UnitOwner:
         Returns:
             The epoch, and the last unit that was committed: what a restarted owner goes on from.
         """
-        return self._thread.call(self._twin.init())
+        return self._wait(self._twin.init())
 
     def commit(self, sequence: int, tokens: Iterable[PreparedTransaction | str | bytes]) -> bool:
         """
@@ -230,14 +262,4 @@ class UnitOwner:
             FencedOwner: a newer owner is there, or committed a later unit.
             WaitTimedOut: nobody answered: make the same call again.
         """
-        return self._thread.call(self._twin.commit(sequence, tokens))
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._thread.call(self._twin.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self._wait(self._twin.commit(sequence, tokens))
