@@ -7,6 +7,7 @@ that are repeated while errors are retriable, an abort when something went wrong
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ class Writer(Caller):
         """Where it goes on reading; None: it has to ask."""
         self.idle = False
         """There is nothing more that it has to do."""
+        self.doomed: Callable[[], None] | None = None
+        """What happens when it asks for an end."""
 
     def start(self) -> None:
         """A new process."""
@@ -170,6 +173,10 @@ class Writer(Caller):
         world.returns(txn, commit)
 
     def _ask_end(self, txn: Txn, *, commit: bool) -> Script:
+        doomed, self.doomed = self.doomed, None
+        if doomed is not None:
+            doomed()
+
         def end(ref: Promise, at: Moment) -> EndAsked:
             return EndAsked(self.transactional_id, ref, at, *txn.producer, commit, self.world.spare_producer_id())
 

@@ -159,9 +159,23 @@ class Faults(Misfortune):
 
     def kill_writer(self) -> bool:
         """kill -9, in the middle of whatever it does."""
-        writer, world = self._writer(), self._world
+        writer = self._writer()
+        return writer is not None and self._kill(writer)
+
+    def kill_at_end(self) -> bool:
+        """kill -9 a moment after it asked for the end of its transaction."""
+        writer = self._writer()
         if writer is None:
             return False
+        writer.doomed = lambda: self._world.schedule.after(self._world.rng.random() * 30.0, self._kill_if_up, writer)
+        return True
+
+    def _kill_if_up(self, writer: Writer) -> None:
+        if writer.up:
+            self._kill(writer)
+
+    def _kill(self, writer: Writer) -> bool:
+        world = self._world
         world.say("writer", writer.id, "is killed")
         writer.die()
         world.schedule.after(

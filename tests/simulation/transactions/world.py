@@ -60,6 +60,7 @@ FAULTS = (
     "change_log_leader",
     "stall_log",
     "kill_writer",
+    "kill_at_end",
     "pause_writer",
     "twin_writer",
     "cut_writer",
@@ -67,7 +68,14 @@ FAULTS = (
     "lossy",
 )
 OF_EMPHASIS = {
-    "positions": ("abort_by_operator", "kill_writer", "kill_coordinator", "stall_log", "change_log_leader"),
+    "positions": (
+        "abort_by_operator",
+        "kill_writer",
+        "kill_at_end",
+        "kill_coordinator",
+        "stall_log",
+        "change_log_leader",
+    ),
     "units": ("kill_writer", "twin_writer", "pause_writer", "change_log_leader"),
     "writers": ("twin_writer", "pause_writer", "abort_by_operator", "kill_coordinator", "kill_broker"),
 }
