@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.core.coordination import coordinator_of
+from headrace_broker.core.coordination import FoundCoordinator, coordinator_of
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.partition_events import AskEnrolment, Enrolled
 from headrace_broker.engine.replicas import Replica, Replicas
@@ -122,12 +122,16 @@ class Enrolments:
     def _by_coordinator(self) -> dict[Endpoint, list[_Question]]:
         pending, self._pending = self._pending, []
         places: dict[Endpoint, list[_Question]] = {}
+        owners: dict[str, FoundCoordinator] = {}
         image = self._replicas.image
         for question in pending:
             if not question.stands:
                 self._unanswered -= 1
                 continue
-            found = coordinator_of(ShardKind.TRANSACTIONS, question.ask.transactional_id, image)
+            name = question.ask.transactional_id
+            found = owners.get(name)
+            if found is None:
+                found = owners[name] = coordinator_of(ShardKind.TRANSACTIONS, name, image)
             if found.node is None:
                 self._again(question, found.error or CoordinatorNotAvailable("nobody has the shard; send it again"))
             else:
