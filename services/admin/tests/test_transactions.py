@@ -14,7 +14,9 @@ from headrace_admin.adapters.memory_transactions import MemoryTransactions
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.core.status import State
 from headrace_admin.core.transactions import Standing, Waiting
+from headrace_admin.engine import open_transactions
 from headrace_admin.engine.administration import Administration
+from headrace_admin.engine.log_offsets import Patience
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.transactions import Detail
 from headrace_admin.engine.waiting_watch import WaitingWatch
@@ -394,6 +396,32 @@ class TestStatus:
         assert judged.state is State.DEGRADED
         assert "1 transaction is prepared for long and decided by nobody: 'sink' (producer 4)" in judged.verdict
         assert "wait in t-0" not in judged.verdict, "it is said once"
+
+    async def test_it_waits_for_nobody_who_is_silent(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.hang(0)
+
+        async def silent(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(open_transactions, "HURRIED", Patience(1, 1.0))
+        monkeypatch.setattr(open_transactions, "HURRIED_LIST_MS", 1.0)
+        with monkeypatch.context() as patched:
+            patched.setattr(world.cluster, "describe_producers", silent)
+            assert "is not known of 2 partitions" in (await world.engines.statuses.now()).verdict
+        with monkeypatch.context() as patched:
+            patched.setattr(world.coordinators, "list_transactions", silent)
+            assert "headrace txn find-hanging" in (await world.engines.statuses.now()).verdict
+
+    async def test_partitions_that_nobody_leads_are_not_also_unknown(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.hang(0)
+        world.cluster.lead("t", 1, -1)
+        monkeypatch.setattr(world.cluster, "newer", _waits)
+        judged = await world.engines.statuses.now()
+        assert judged.state is State.UNAVAILABLE
+        assert "hanging transaction" in judged.verdict
+        assert "not known" not in judged.verdict
 
     async def test_it_is_told_also_when_leaders_or_coordinators_do_not_answer(self, world: World) -> None:
         world.hang(0)

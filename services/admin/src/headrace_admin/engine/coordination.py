@@ -43,7 +43,7 @@ _IMAGE_WAIT_MS: Final = 500.0
 _NOT_DONE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 _ELSEWHERE: Final = _NOT_DONE | {ErrorCode.COORDINATOR_NOT_AVAILABLE}
 _TYPES: Final = {ShardKind.GROUPS: broker_pb2.GROUP, ShardKind.TRANSACTIONS: broker_pb2.TRANSACTION}
-_LIST_MS_MAX: Final = 5_000.0
+LIST_MS_MAX: Final = 5_000.0
 _AWAY_LIST_MS_MAX: Final = 1_000.0
 """A coordinator that is fenced seldom answers; who lists all must not wait for it."""
 
@@ -103,13 +103,13 @@ class Coordination:
             image = await self._cluster.newer(image.revision, _IMAGE_WAIT_MS)
         return image.topic(name) is not None
 
-    async def all(self, ask: Callable[[CoordinatorPlace], Awaitable[L]]) -> Said[L]:
-        """The lists of all coordinators that have shards, at once."""
+    async def all(self, ask: Callable[[CoordinatorPlace], Awaitable[L]], *, ms_max: float = LIST_MS_MAX) -> Said[L]:
+        """The lists of all coordinators that have shards, at once; ``ms_max``: how long one may take."""
         if not await self.any_shards():
             return Said({}, ())
         owners, unanswered = _owners(self._cluster.image, self._kind)
         asked = sorted(set(owners.values()))
-        said = dict(zip(asked, await asyncio.gather(*(self._listed(c, ask) for c in asked)), strict=True))
+        said = dict(zip(asked, await asyncio.gather(*(self._listed(c, ask, ms_max) for c in asked)), strict=True))
         for shard, owner in owners.items():
             answer = said[owner]
             if isinstance(answer, HeadraceError):
@@ -121,11 +121,13 @@ class Coordination:
         lists = {c: answer for c, answer in said.items() if not isinstance(answer, HeadraceError)}
         return Said(lists, tuple(unanswered))
 
-    async def _listed(self, coordinator: NodeId, ask: Callable[[CoordinatorPlace], Awaitable[L]]) -> L | HeadraceError:
+    async def _listed(
+        self, coordinator: NodeId, ask: Callable[[CoordinatorPlace], Awaitable[L]], ms_max: float
+    ) -> L | HeadraceError:
         node = self._cluster.image.nodes.get(NodeKey(Role.COORDINATOR, coordinator))
         if node is None:
             return CoordinatorNotAvailable(f"coordinator {coordinator} is not registered any more; ask again")
-        limit_ms = _AWAY_LIST_MS_MAX if node.fenced else _LIST_MS_MAX
+        limit_ms = min(ms_max, _AWAY_LIST_MS_MAX) if node.fenced else ms_max
         try:
             async with asyncio.timeout(limit_ms / 1_000):
                 return await ask(CoordinatorPlace(coordinator, node.grpc))

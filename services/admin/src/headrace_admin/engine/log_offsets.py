@@ -10,12 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from headrace_admin.core.lag import Bounds
 from headrace_admin.ports import Brokers, Cluster
 from headrace_common.core.batch import decode_batch, read_header
-from headrace_common.core.errors import ErrorCode, HeadraceError, LeaderNotAvailable, UnknownTopicOrPartition, error_for
+from headrace_common.core.errors import (
+    ErrorCode,
+    HeadraceError,
+    LeaderNotAvailable,
+    NetworkFailed,
+    UnknownTopicOrPartition,
+    error_for,
+)
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId, TopicPartition
 from headrace_common.core.image import ClusterImage
 from headrace_proto.v1 import broker_pb2 as pb
@@ -47,6 +55,21 @@ _PER_FETCH: Final = 50
 _FETCH_BYTES: Final = 8 << 20
 FETCHES_MAX: Final = 20
 """Fetches from one leader for one question; what they did not answer stays unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How hard leaders are asked."""
+
+    tries: int = _TRIES_MAX
+    """Again where leadership has moved, after a newer image."""
+    ask_ms_max: float | None = None
+    """How long one leader may take; None: as long as any call may."""
+
+
+PATIENT: Final = Patience()
+HURRIED: Final = Patience(1, 1_500.0)
+"""For those who would rather know nothing of some than wait."""
 
 
 class LogOffsets:
@@ -87,7 +110,9 @@ class LogOffsets:
 
         return await self._at_leaders(offsets, ask)
 
-    async def open_producers(self, partitions: Iterable[TopicPartition]) -> Answers[pb.PartitionProducers]:
+    async def open_producers(
+        self, partitions: Iterable[TopicPartition], patience: Patience = PATIENT
+    ) -> Answers[pb.PartitionProducers]:
         """Producers that have a transaction open there, by the start of it."""
 
         async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[pb.PartitionProducers]:
@@ -100,7 +125,7 @@ class LogOffsets:
                 for tp, one in zip(ids, said, strict=True)
             }
 
-        return await self._at_leaders(partitions, ask)
+        return await self._at_leaders(partitions, ask, patience)
 
     async def write_marker(self, partition: TopicPartition, marker: TxnMarker) -> None:
         """
@@ -129,11 +154,13 @@ class LogOffsets:
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    async def _at_leaders(self, partitions: Iterable[TopicPartition], ask: Ask[R]) -> Answers[R]:
+    async def _at_leaders(
+        self, partitions: Iterable[TopicPartition], ask: Ask[R], patience: Patience = PATIENT
+    ) -> Answers[R]:
         wanted = list(partitions)
         done: Answers[R] = {}
         image = self._cluster.image
-        for attempt in range(_TRIES_MAX):
+        for attempt in range(patience.tries):
             left = [tp for tp in wanted if tp not in done or _moved(done[tp])]
             if not left:
                 break
@@ -141,7 +168,8 @@ class LogOffsets:
                 image = await self._cluster.newer(image.revision, _IMAGE_WAIT_MS)
             led, lost = _by_leader(image, left)
             done.update(lost)
-            for answered in await asyncio.gather(*(_asked(ask, leader, ids) for leader, ids in led)):
+            asked = (_asked(ask, leader, ids, patience.ask_ms_max) for leader, ids in led)
+            for answered in await asyncio.gather(*asked):
                 done.update(answered)
         return {tp: done[tp] for tp in wanted}
 
@@ -251,9 +279,14 @@ def _by_leader(
     return chunks, lost
 
 
-async def _asked(ask: Ask[R], leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[R]:
+async def _asked(
+    ask: Ask[R], leader: NodeId, ids: Mapping[TopicPartition, PartitionId], ms_max: float | None
+) -> Answers[R]:
     try:
-        return await ask(leader, ids)
+        async with asyncio.timeout(None if ms_max is None else ms_max / 1_000):
+            return await ask(leader, ids)
+    except TimeoutError:
+        return dict.fromkeys(ids, NetworkFailed(f"broker {leader} did not answer within {ms_max or 0:g} ms"))
     except HeadraceError as error:
         return dict.fromkeys(ids, error)
 

@@ -8,6 +8,7 @@ Called by REST and gRPC, and by ``statuses``.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,13 +27,14 @@ from headrace_admin.core.transactions import (
     judge,
     worst_first,
 )
-from headrace_admin.engine.coordination import Unanswered
-from headrace_admin.engine.log_offsets import LogOffsets
+from headrace_admin.engine.coordination import LIST_MS_MAX, Unanswered
+from headrace_admin.engine.log_offsets import HURRIED, PATIENT, LogOffsets, Patience
 from headrace_admin.engine.transactions import IDS_MAX, Detail, Listed, Transactions, by_producer
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
     HeadraceError,
     InvalidTxnState,
+    LeaderNotAvailable,
     NotFound,
     Rejected,
     UnknownTopicOrPartition,
@@ -46,6 +48,8 @@ SHOWN_MAX: Final = 10_000
 """Open transactions of one answer."""
 _PRODUCER_IDS_MAX: Final = 10_000
 """Producer ids of one list; with more all are listed."""
+HURRIED_LIST_MS: Final = 1_000.0
+"""How long a coordinator may take to list its transactions for a status."""
 _EPOCH_MAX: Final = 2**15 - 1
 _IMAGE_WAIT_MS: Final = 500.0
 
@@ -87,8 +91,8 @@ class OpenTransactions:
 
         Args:
             older_than_ms: only what is open for at least that long; None: all.
-            hanging_only: only what nobody will end, and what it is not known of. ``older_than_ms`` is then also how
-                long a transaction may be unknown to coordinators; None: longer than any transaction may take.
+            hanging_only: only what nobody will end, and what it is not known of. ``older_than_ms`` None is then: longer
+                than any transaction may be open.
 
         Raises:
             UnknownTopicOrPartition: a topic does not exist.
@@ -97,16 +101,15 @@ class OpenTransactions:
         if older_than_ms is not None and older_than_ms < 0:
             raise Rejected(f"older_than_ms takes 0 or more, not {older_than_ms}")
         wanted = _partitions_of(await self._image(topics), topics)
-        timeout_ms = self.limits.hanging_after_ms
-        if hanging_only and older_than_ms is not None:
-            timeout_ms = older_than_ms
+        hanging_after_ms = self.limits.hanging_after_ms
+        if hanging_only and older_than_ms is None:
+            older_than_ms = hanging_after_ms
+        elif hanging_only and older_than_ms is not None:
+            hanging_after_ms = older_than_ms
         found, unasked = await self._found(wanted)
-        judged, unanswered = await self._judged(found, timeout_ms)
+        judged, unanswered = await self._judged(self._old(found, older_than_ms or 0), hanging_after_ms)
         if hanging_only:
             judged = [t for t in judged if t.standing in {Standing.HANGING, Standing.UNKNOWN}]
-        elif older_than_ms is not None:
-            youngest = self._clock.now_ms() - older_than_ms
-            judged = [t for t in judged if t.since_ms <= youngest]
         judged.sort(key=lambda t: (t.since_ms, t.partition, t.first_offset, t.producer_id))
         return OpenListing(tuple(judged[:SHOWN_MAX]), max(0, len(judged) - SHOWN_MAX), unasked, unanswered)
 
@@ -114,14 +117,33 @@ class OpenTransactions:
         """What readers of read_committed wait for, for longer than they do not notice; and what nobody decides."""
         if self._transactions.cluster.image.topic(INTERNAL_TOPICS[ShardKind.TRANSACTIONS]) is None:
             return NOTHING_WAITS  # there was never a transaction: nobody is asked, and nothing is waited for
-        listed = await self.listing(older_than_ms=self.limits.transaction_notice_ms)
-        prepared = await self._transactions.prepared_for(self.limits.transaction_prepared_max_ms)
+        (holding, unasked), prepared = await asyncio.gather(
+            self._holding(),
+            self._transactions.prepared_for(self.limits.transaction_prepared_max_ms, ms_max=HURRIED_LIST_MS),
+        )
         overdue = [_prepared(t) for t in prepared.transactions]
         return Waiting(
-            tuple(worst_first(first_of_each(listed.transactions))),
+            tuple(worst_first(first_of_each(holding))),
             tuple(sorted(overdue, key=lambda p: (p.prepared_at_ms, p.transactional_id))),
-            len(listed.unasked),
+            unasked,
         )
+
+    async def _holding(self) -> tuple[list[OpenTransaction], int]:
+        """
+        What is open for longer than readers do not notice, and of how many partitions it is not known. In a hurry: who
+        does not answer soon is left out. Partitions that nobody leads have worse to wait for.
+        """
+        image = self._transactions.cluster.image
+        found, unasked = await self._found(_partitions_of(image, ()), HURRIED)
+        offline = sum(isinstance(error, LeaderNotAvailable) for error in unasked.values())
+        old = self._old(found, self.limits.transaction_notice_ms)
+        judged, _ = await self._judged(old, self.limits.hanging_after_ms, ms_max=HURRIED_LIST_MS)
+        return judged, len(unasked) - offline
+
+    def _old(self, found: Iterable[Found], age_ms: int) -> list[Found]:
+        """Those that are open for at least so long; 0: all, also where a leader's clock is ahead."""
+        now_ms = self._clock.now_ms()
+        return [f for f in found if not age_ms or is_old(f, now_ms, age_ms)]
 
     async def abort_hanging(
         self, partition: TopicPartition, producer_id: int | None, *, validate_only: bool, force: bool
@@ -173,10 +195,12 @@ class OpenTransactions:
                 f"topic {partition.topic!r} has no partition {partition.partition}; it has 0 to {len(count) - 1}"
             )
 
-    async def _found(self, wanted: Iterable[TopicPartition]) -> tuple[list[Found], dict[TopicPartition, HeadraceError]]:
+    async def _found(
+        self, wanted: Iterable[TopicPartition], patience: Patience = PATIENT
+    ) -> tuple[list[Found], dict[TopicPartition, HeadraceError]]:
         found: list[Found] = []
         unasked: dict[TopicPartition, HeadraceError] = {}
-        for partition, said in (await self._logs.open_producers(wanted)).items():
+        for partition, said in (await self._logs.open_producers(wanted, patience)).items():
             if isinstance(said, HeadraceError):
                 unasked[partition] = said
             else:
@@ -184,13 +208,13 @@ class OpenTransactions:
         return found, unasked
 
     async def _judged(
-        self, found: Sequence[Found], timeout_ms: int
+        self, found: Sequence[Found], timeout_ms: int, *, ms_max: float = LIST_MS_MAX
     ) -> tuple[list[OpenTransaction], tuple[Unanswered, ...]]:
         if not found:
             return [], ()
         ids = {f.producer_id for f in found}
         request = pb.ListTransactionsRequest(producer_ids=sorted(ids) if len(ids) <= _PRODUCER_IDS_MAX else ())
-        listing = await self._transactions.listing(request)
+        listing = await self._transactions.listing(request, ms_max=ms_max)
         now_ms = self._clock.now_ms()
         known = by_producer(listing)
         old = {f.producer_id for f in found if is_old(f, now_ms, timeout_ms)}

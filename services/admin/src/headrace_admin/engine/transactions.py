@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from headrace_admin.config import TransactionLimits
-from headrace_admin.engine.coordination import Coordination, Unanswered
+from headrace_admin.engine.coordination import LIST_MS_MAX, Coordination, Unanswered
 from headrace_admin.ports import Cluster, CoordinatorPlace, TransactionCoordinators
 from headrace_common.core.errors import (
     HeadraceError,
@@ -97,9 +97,9 @@ class Transactions:
 
     # --- looking --------------------------------------------------------------------------------------------------
 
-    async def listing(self, request: pb.ListTransactionsRequest) -> Listing:
+    async def listing(self, request: pb.ListTransactionsRequest, *, ms_max: float = LIST_MS_MAX) -> Listing:
         """
-        The transactional ids of all coordinators that ``request`` asks for.
+        The transactional ids of all coordinators that ``request`` asks for; ``ms_max``: how long one may take.
 
         Raises:
             Rejected: an age below 0, or a state that there is not.
@@ -109,7 +109,9 @@ class Transactions:
         unknown = [s for s in request.states if s not in pb.TxnState.values() or s == pb.TXN_STATE_UNSPECIFIED]
         if unknown:
             raise Rejected(f"there is no state {unknown[0]} of a transaction")
-        said = await self.coordination.all(lambda place: self.coordinators.list_transactions(place, request))
+        said = await self.coordination.all(
+            lambda place: self.coordinators.list_transactions(place, request), ms_max=ms_max
+        )
         found = {t.transactional_id: Listed(t, c) for c, answer in said.lists.items() for t in answer.transactions}
         return Listing(tuple(found[i] for i in sorted(found)), said.unanswered)
 
@@ -156,10 +158,10 @@ class Transactions:
         details.sort(key=lambda d: (d.transaction.prepared_at_ms, d.transaction.transactional_id))
         return PreparedListing(tuple(details), listed.unanswered)
 
-    async def prepared_for(self, older_than_ms: int) -> Listing:
+    async def prepared_for(self, older_than_ms: int, *, ms_max: float = LIST_MS_MAX) -> Listing:
         """Ids that are prepared for at least that long: coordinators may count from when the transaction was opened."""
         request = pb.ListTransactionsRequest(states=[pb.TXN_PREPARED], older_than_ms=older_than_ms)
-        listed = await self.listing(request)
+        listed = await self.listing(request, ms_max=ms_max)
         youngest = self.clock.now_ms() - older_than_ms
         old = tuple(t for t in listed.transactions if not older_than_ms or t.transaction.prepared_at_ms <= youngest)
         return replace(listed, transactions=old)
