@@ -11,6 +11,9 @@ from tests.simulation.transactions.callers import Caller
 from tests.simulation.transactions.clients import Writer
 from tests.simulation.transactions.coordinators import TxnNode
 
+from headrace_broker.core.partition_events import RetentionChecked
+from headrace_broker.engine.rebuilding import trimmed
+from headrace_common.core.ids import Offset
 from headrace_coordinator.core.transactions.events import AbortAsked
 from headrace_coordinator.core.values import Moment
 
@@ -75,6 +78,32 @@ class Faults(Misfortune):
     def move_leader(self) -> bool:
         """Another member of an ISR leads."""
         return self._world.elections.move_leader(self._world.rng.choice(self._world.data))
+
+    def trim(self) -> bool:
+        """Records are deleted that everybody has read, up to any offset; maybe inside an open transaction."""
+        world = self._world
+        id = world.rng.choice(world.data)
+        broker = world.brokers.get(world.store.snapshot.partitions[id].leader)
+        replica = None if broker is None or not broker.up or broker.paused else broker.replicas.get(id)
+        if broker is None or replica is None or replica.core.leading is None:
+            return False
+        end = min(world.read_by_all(id), replica.core.high_watermark)
+        if end <= replica.core.log_start:
+            return False
+        offset = Offset(world.rng.randint(replica.core.log_start + 1, end))
+        world.say("broker", broker.id, "trims", id.partition, "to", offset)
+        broker.handle(id, trimmed(broker.disk, replica.core, offset, int(broker.clock)))
+        return True
+
+    def expire_producers(self) -> bool:
+        """A broker forgets all producers that have nothing open."""
+        broker = self._broker()
+        if broker is None:
+            return False
+        now = int(broker.clock)
+        for id in list(broker.replicas):
+            broker.handle(id, RetentionChecked(now, now + 1))
+        return True
 
     # --- coordinators -----------------------------------------------------------------------------------------
 

@@ -138,6 +138,8 @@ class Invariants(OfReplicas):
 
     def _marked(self, id: PartitionId, shown: Shown, marker: Producer, commit: bool, where: str) -> None:
         if marker.epoch <= shown.marks.get(marker.producer_id, -1):
+            if self._world.counts["fault expire_producers"] and marker.producer_id not in shown.open:
+                return  # nobody knew of it any more, and there is nothing that it could end
             raise Violation("marker-twice", where)
         shown.marks[marker.producer_id] = marker.epoch
         opened = shown.open.pop(marker.producer_id, [])
@@ -168,7 +170,7 @@ class Invariants(OfReplicas):
         core = replica.core
         if not core.log_start <= core.last_stable <= core.high_watermark:
             raise Violation("stable-order", f"{broker.id}: {core.log_start} {core.last_stable} {core.high_watermark}")
-        if core.last_stable > self.stable(id):
+        if core.last_stable > max(self.stable(id), core.log_start):
             text = f"{broker.id} shows {id.partition} up to {core.last_stable}, decided is up to {self.stable(id)}"
             raise Violation("last-stable", text)
 
@@ -178,7 +180,7 @@ class Invariants(OfReplicas):
         for batch in reversed(self.shown_of[id].batches):
             if batch.end <= start:
                 break
-            if batch.base >= end:
+            if batch.base >= end or batch.base < start:
                 continue
             if batch.visible is None:
                 raise Violation("undecided-read", f"{broker.id} {id.partition}@{batch.base} of {tuple(batch.producer)}")

@@ -10,8 +10,10 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from random import Random
+from unittest.mock import patch
 
 from tests.simulation.brokers import Broker
 from tests.simulation.groups.controller import Controller, _topic
@@ -40,6 +42,7 @@ from headrace_common.testing.checker_history import F, Micro, Operation, Polled,
 from headrace_common.testing.checker_txn import check_exactly_once, check_history
 from headrace_controller.core.election import Rules
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.transactions import owner, producers, transaction
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.values import Producer, Token, key_of
 
@@ -50,6 +53,8 @@ FAULTS = (
     "pause_broker",
     "isolate_broker",
     "move_leader",
+    "trim",
+    "expire_producers",
     "kill_coordinator",
     "pause_coordinator",
     "drain_coordinator",
@@ -95,6 +100,9 @@ class Profile:
     transformers: int
     owners: int
     plain: int
+    """Producers without transactions; none where brokers forget their sequences while they may yet repeat."""
+    epoch_last: int
+    """After how many transactions the epochs of a producer run out."""
     faults: tuple[str, ...]
     fault_every_ms: float
     doubled: float
@@ -136,7 +144,8 @@ class Profile:
             writers=1 if emphasis in ("positions", "units") else rng.choice((1, 2, 3)),
             transformers={"positions": 1, "units": 0}.get(emphasis, rng.choice((0, 1))),
             owners={"units": 1, "all": rng.choice((0, 1))}.get(emphasis, 0),
-            plain=rng.choice((0, 1)) if emphasis == "all" else 0,
+            plain=rng.choice((0, 1)) if emphasis == "all" and "expire_producers" not in faults else 0,
+            epoch_last=rng.choice((32_766, 32_766, 4)),
             faults=faults + OF_EMPHASIS.get(emphasis, ()),
             fault_every_ms=rng.choice((500.0, 1_500.0, 4_000.0)),
             doubled=rng.choice((0.0, 0.1, 0.3)),
@@ -394,6 +403,14 @@ class World:
         type_ = Type.INFO if verdict is None else Type.OK if verdict else Type.FAIL
         self.note(1_000_000 + txn.number, type_, F.TXN, tuple(txn.micros))
 
+    def read_by_all(self, id: PartitionId) -> int:
+        """Up to where nobody reads any more, whatever is aborted."""
+        positions = [reader.position for reader in self.readers if reader.partition == id]
+        if id == self.input and self.profile.transformers:
+            found = [p.offset for key, p in self.invariants.positions.items() if key.partition == id]
+            positions += found or [0]
+        return min(positions)
+
     def points_of(self, id: PartitionId, row: IndexRow) -> list[tuple[int, int]]:
         """Offsets and values of a batch."""
         return list(enumerate(self.invariants.values_at(id, row), row.base_offset))
@@ -403,19 +420,11 @@ class World:
     def run(self) -> Result:
         """The whole life: a quiet start, faults, healing, the last look."""
         result = Result(self.seed, 0)
-        faults = Faults(self)
         try:
-            self.until(self._unready, 20_000.0, "start")
-            self.schedule.after(self.profile.fault_every_ms, faults.tick)
-            share = {"both": 1.0, "safety": 2.0, "liveness": 0.4}[self.mode]
-            stop = self.schedule.steps + int(self.profile.steps * share)
-            while self.schedule.steps < stop and self.step():
-                pass
-            if self.mode != "safety":
-                faults.heal()
-                self.calm = self.quiet = True
-                self.until(self.why, CALM_MS_MAX, "liveness")
-            self.last_look()
+            with ExitStack() as patches:
+                for module in (transaction, producers, owner):
+                    patches.enter_context(patch.object(module, "EPOCH_LAST", self.profile.epoch_last))
+                self._run()
         except Violation as violation:
             result.anomaly, result.text = violation.name, str(violation)
         except Exception as error:  # noqa: BLE001  # whatever breaks in a core is a find, and needs its seed
@@ -426,6 +435,20 @@ class World:
         result.steps = self.schedule.steps
         result.counts = self.counts
         return result
+
+    def _run(self) -> None:
+        faults = Faults(self)
+        self.until(self._unready, 20_000.0, "start")
+        self.schedule.after(self.profile.fault_every_ms, faults.tick)
+        share = {"both": 1.0, "safety": 2.0, "liveness": 0.4}[self.mode]
+        stop = self.schedule.steps + int(self.profile.steps * share)
+        while self.schedule.steps < stop and self.step():
+            pass
+        if self.mode != "safety":
+            faults.heal()
+            self.calm = self.quiet = True
+            self.until(self.why, CALM_MS_MAX, "liveness")
+        self.last_look()
 
     def step(self) -> bool:
         """One event and all checks."""
@@ -491,7 +514,7 @@ class World:
         """From every replica, from the beginning."""
         for broker in self.brokers.values():
             for id in self.data:
-                position, before = 0, -1
+                position, before = int(broker.replicas[id].core.log_start), -1
                 while position != before:
                     before = position
                     found = broker.read(id, position)
