@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.aio._transactions import Member, Offsets, Transactions, check_member, check_offsets, of_consumer
+from headrace.aio._transaction_offsets import Member, Offsets, check_member, check_offsets, of_consumer
+from headrace.aio._transactions import Transactions
 from headrace.records import Committed
 from headrace.transactions import PreparedTransaction
 
@@ -91,7 +92,7 @@ class TransactionCalls:
             WaitTimedOut: no coordinator answered within ``max_block_ms``: abort.
         """
         member = check_member(group_metadata)
-        self._thread.call(self._usable().add_offsets(check_offsets(offsets), lambda: member, None))
+        self._thread.call(self._usable().offsets.add(check_offsets(offsets), lambda: member, None))
 
     @contextmanager
     def transaction(self, consumer: Transactional | None = None) -> Iterator[None]:
@@ -129,7 +130,7 @@ class TransactionCalls:
             self.begin_transaction()
             yield
             offsets: Offsets = {} if consumer is None else consumer._positions_to_commit()
-            also = None if consumer is None else of_consumer(transactions, consumer, offsets)
+            also = None if consumer is None else of_consumer(transactions.offsets, consumer, offsets)
             self._thread.call(transactions.commit(also))
             if consumer is not None:
                 consumer._transaction_committed(offsets)

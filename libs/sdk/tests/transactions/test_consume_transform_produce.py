@@ -209,7 +209,7 @@ async def test_a_member_that_only_moved_on_is_asked_again_who_it_is(cluster: Mem
             seen.append(ConsumerGroupMetadata("other", "", next(generations)))
             return seen[-1]
 
-        await writer._engine.transactions.add_offsets({FIRST: Committed(4)}, who, None)
+        await writer._engine.transactions.offsets.add({FIRST: Committed(4)}, who, None)
         await writer.commit_transaction()
     assert [one.generation for one in seen] == [3, 4]
     assert cluster.groups.offsets["other"][FIRST].offset == 4

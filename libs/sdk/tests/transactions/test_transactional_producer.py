@@ -272,7 +272,7 @@ async def test_a_silent_coordinator_is_not_waited_for_without_end(cluster: Memor
             cluster.on_request = lambda asked, *_, silent=api: (
                 Fault(Does.HOLD, until=never) if asked == silent else None
             )
-            writer._engine.transactions._link.known = None
+            writer._engine.transactions._asking.link.known = None
             with pytest.raises(WaitTimedOut):
                 await writer.commit_transaction()
         cluster.on_request = None

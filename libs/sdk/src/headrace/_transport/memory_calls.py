@@ -1,4 +1,4 @@
-"""Calls to the coordinator of transactions in memory: a part of ``memory.MemoryTransport``."""
+"""Calls to the coordinator of transactions in memory: a part of ``memory_transport.MemoryTransport``."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from headrace.aio._transactions import Member, Offsets, Transactions, check_member, check_offsets, of_consumer
+from headrace.aio._transaction_offsets import Member, Offsets, check_member, check_offsets, of_consumer
+from headrace.aio._transactions import Transactions
 from headrace.records import Committed
 from headrace.transactions import PreparedTransaction
 
@@ -87,7 +88,7 @@ class TransactionCalls:
             WaitTimedOut: no coordinator answered within ``max_block_ms``: abort.
         """
         member = check_member(group_metadata)
-        await self._usable().add_offsets(check_offsets(offsets), lambda: member, None)
+        await self._usable().offsets.add(check_offsets(offsets), lambda: member, None)
 
     @asynccontextmanager
     async def transaction(self, consumer: Transactional | None = None) -> AsyncIterator[None]:
@@ -125,7 +126,9 @@ class TransactionCalls:
             await transactions.begin()
             yield
             offsets: Offsets = {} if consumer is None else consumer._positions_to_commit()
-            await transactions.commit(None if consumer is None else of_consumer(transactions, consumer, offsets))
+            await transactions.commit(
+                None if consumer is None else of_consumer(transactions.offsets, consumer, offsets)
+            )
             if consumer is not None:
                 consumer._transaction_committed(offsets)
         except BaseException as error:

@@ -7,13 +7,13 @@ One per key. Who was found is kept until it errs. What an error means is decided
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, TypeVar
 
-from headrace._core.transaction import MOVED, Remedy
+from headrace._core.transaction import MOVED, Call, Remedy, TransactionCore, remedy_for
 from headrace._runtime import Clock
 from headrace._transport.port import Coordinator
-from headrace.errors import HeadraceError, NetworkFailed, WaitTimedOut
+from headrace.errors import ErrorCode, HeadraceError, NetworkFailed, WaitTimedOut
 from headrace.settings import ClientSettings
 from headrace_common.runtime.entropy import backoff_ms
 
@@ -96,6 +96,61 @@ class TransactionLink:
         first_ms = min(FIRST_PAUSE_MS, settings.retry_backoff_ms)
         longest_ms = min(LONGEST_PAUSE_MS, settings.retry_backoff_max_ms)
         return backoff_ms(repetitions, first_ms=first_ms, ms_max=longest_ms)
+
+
+class Passing(Exception):
+    """An error that the caller has a remedy for."""
+
+    def __init__(self, error: HeadraceError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Asking:
+    """
+    Asks for one producer: its core hears of the last word, and says what the application is told.
+
+    Args:
+        link: to whoever coordinates the transactional id.
+    """
+
+    def __init__(self, core: TransactionCore, link: TransactionLink) -> None:
+        self._core = core
+        self.link = link
+
+    async def ask(
+        self,
+        call: Call,
+        attempt: Ask[A],
+        deadline_ms: float,
+        link: TransactionLink | None = None,
+        passes: Collection[ErrorCode] = (),
+    ) -> A:
+        """
+        Ask until there is an answer.
+
+        Args:
+            link: to somebody else than the coordinator of the transactional id.
+            passes: errors that the caller knows a remedy for; raised as ``Passing``, and the core is not told.
+
+        Raises:
+            WaitTimedOut: nobody answered by ``deadline_ms``.
+            HeadraceError: what the core makes of the last word.
+        """
+        try:
+            return await (link or self.link).ask(
+                call.value, attempt, lambda error: remedy_for(call, error), deadline_ms
+            )
+        except WaitTimedOut as error:
+            self._core.gave_up(call, error)
+            raise
+        except HeadraceError as error:
+            if error.code in passes:
+                raise Passing(error) from error
+            told = self._core.refused(call, error)
+            if told is error:
+                raise
+            raise told from error
 
 
 def plain_judge(error: HeadraceError) -> Remedy:

@@ -9,79 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Final, Protocol
 
 from headrace._core.batch import Identity
-from headrace._core.transaction import Call, State, TransactionCore, remedy_for
+from headrace._core.transaction import Call, State, TransactionCore
 from headrace._runtime import Clock
 from headrace._transport.port import Coordinator, Transport
-from headrace.aio._transaction_link import Ask, TransactionLink
-from headrace.errors import (
-    AlreadyDecided,
-    ErrorCode,
-    HeadraceError,
-    Rejected,
-    TransactionAbortable,
-    WaitTimedOut,
-    error_for,
-)
-from headrace.records import Committed, TopicPartition
+from headrace.aio._transaction_link import Asking, TransactionLink
+from headrace.aio._transaction_offsets import Also, TransactionOffsets
+from headrace.errors import AlreadyDecided, HeadraceError, TransactionAbortable
 from headrace.settings import ProducerSettings
 from headrace.transactions import PreparedTransaction
 from headrace_common.runtime.failpoints import failpoint
-from headrace_proto.v1 import coordinator_pb2 as group_pb
 from headrace_proto.v1 import transaction_pb2 as pb
 
-if TYPE_CHECKING:
-    from headrace.aio._transactional import Transactional
-
-A = TypeVar("A")
-
 _log = logging.getLogger("headrace")
-
-OFFSETS_MAX: Final = 10_000
-"""Positions in one request."""
 
 MARGIN_MS_MAX: Final = 2_000
 """Beyond the delivery timeout: batches that are late say so themselves, and the end is asked for at least once."""
 
 LEAVE_S: Final = 5.0
 """How long closing a producer waits for the abort of its open transaction."""
-
-STALE: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.ILLEGAL_GENERATION})
-"""The member may only have moved on since it was asked who it is."""
-
-
-class Member(Protocol):
-    """Who commits positions of a group: ``headrace.group_types.ConsumerGroupMetadata``, or one like it."""
-
-    @property
-    def group_id(self) -> str:
-        """The group."""
-        ...
-
-    @property
-    def member_id(self) -> str:
-        """Empty: not a member."""
-        ...
-
-    @property
-    def generation(self) -> int:
-        """Generation or member epoch; -1: none."""
-        ...
-
-    @property
-    def group_instance_id(self) -> str | None:
-        """None: a dynamic member."""
-        ...
-
-
-Also = Callable[[float], Coroutine[Any, Any, None]]
-"""Something that is to be done by a deadline (monotonic ms) beside the delivery."""
-
-Offsets = Mapping[TopicPartition, Committed]
 
 
 class Records(Protocol):
@@ -115,8 +64,9 @@ class Transactions:
         self._settings = settings
         self._clock = clock
         self._records = records
-        self._link = TransactionLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
-        self._groups: dict[str, TransactionLink] = {}
+        link = TransactionLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
+        self._asking = Asking(self.core, link)
+        self.offsets = TransactionOffsets(self.core, self._asking, transport, settings, clock)
         self._introducing = asyncio.Lock()
         self._margin_ms = min(MARGIN_MS_MAX, settings.delivery_timeout_ms / 4)
 
@@ -149,7 +99,7 @@ class Transactions:
         async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.InitTransactionalIdResponse:
             return await self._transport.init_transactional_id(coordinator, request, timeout_ms)
 
-        answer = await self._ask(Call.INIT, attempt, deadline_ms)
+        answer = await self._asking.ask(Call.INIT, attempt, deadline_ms)
         token = PreparedTransaction.of(answer.prepared) if answer.HasField("prepared") else None
         self.core.initialized(Identity(answer.producer_id, answer.producer_epoch), token)
 
@@ -275,7 +225,7 @@ class Transactions:
         async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.EndTxnResponse:
             return await self._transport.end_txn(coordinator, request, timeout_ms)
 
-        answer = await self._ask(call, attempt, deadline_ms)
+        answer = await self._asking.ask(call, attempt, deadline_ms)
         self.core.ended(Identity(answer.producer_id, answer.producer_epoch))
 
     async def _ask_prepare(self, deadline_ms: float) -> None:
@@ -291,7 +241,7 @@ class Transactions:
         async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.PrepareTxnResponse:
             return await self._transport.prepare_txn(coordinator, request, timeout_ms)
 
-        answer = await self._ask(Call.PREPARE, attempt, deadline_ms)
+        answer = await self._asking.ask(Call.PREPARE, attempt, deadline_ms)
         self.core.was_prepared(PreparedTransaction.of(answer.token))
 
     async def decide(self, token: PreparedTransaction, *, commit: bool) -> None:
@@ -309,100 +259,11 @@ class Transactions:
             return await self._transport.decide_prepared(coordinator, request, timeout_ms)
 
         deadline_ms = self._clock.monotonic_ms() + self._settings.delivery_timeout_ms
-        answer = await self._ask(Call.DECIDE, attempt, deadline_ms)
+        answer = await self._asking.ask(Call.DECIDE, attempt, deadline_ms)
         if mine:
             current = answer.producer_id >= 0
             core.was_decided(Identity(answer.producer_id, answer.producer_epoch) if current else None)
         check_verdict(answer, commit=commit)
-
-    # --- offsets ----------------------------------------------------------------------------------------------------
-
-    async def add_offsets(self, offsets: Offsets, member: Callable[[], Member], deadline_ms: float | None) -> None:
-        """
-        Make positions part of the transaction.
-
-        Args:
-            member: who commits them; asked again when the coordinator says that it has moved on.
-            deadline_ms: None: ``max_block_ms`` from now.
-        """
-        if not offsets:
-            return
-        if deadline_ms is None:
-            deadline_ms = self._clock.monotonic_ms() + self._settings.max_block_ms
-        self.core.writes()
-        failpoint("sdk.txn.offsets.before")
-        pairs = list(offsets.items())
-        for start in range(0, len(pairs), OFFSETS_MAX):
-            await self._add(pairs[start : start + OFFSETS_MAX], member, deadline_ms)
-        failpoint("sdk.txn.offsets.after")
-
-    async def _add(
-        self, offsets: Sequence[tuple[TopicPartition, Committed]], member: Callable[[], Member], deadline_ms: float
-    ) -> None:
-        identity = self.core.identity
-        assert identity is not None, "a transaction is open"
-        who = self._who(member)
-        while True:
-            request = _offsets_request(self._id, identity, offsets, who)
-
-            async def attempt(
-                coordinator: Coordinator, timeout_ms: float, request: group_pb.TxnOffsetCommitRequest = request
-            ) -> None:
-                _check_results(await self._transport.commit_offsets_in_txn(coordinator, request, timeout_ms))
-
-            try:
-                await self._ask(Call.OFFSETS, attempt, deadline_ms, self._group_link(who.group_id), passes=STALE)
-            except _Passing as stale:
-                now = self._who(member)
-                if now == who:
-                    raise self.core.refused(Call.OFFSETS, stale.error) from None
-                who = now
-            else:
-                return
-
-    def _who(self, member: Callable[[], Member]) -> Member:
-        try:
-            return member()
-        except HeadraceError as error:  # it is out of its group, or not in it yet
-            self.core.refused(Call.OFFSETS, error)
-            raise
-
-    def _group_link(self, group_id: str) -> TransactionLink:
-        link = self._groups.get(group_id)
-        if link is None:
-            transport = self._transport
-            link = TransactionLink(lambda: transport.find_coordinator(group_id), self._settings, self._clock)
-            self._groups[group_id] = link
-        return link
-
-    async def _ask(
-        self,
-        call: Call,
-        attempt: Ask[A],
-        deadline_ms: float,
-        link: TransactionLink | None = None,
-        passes: Collection[ErrorCode] = (),
-    ) -> A:
-        """
-        Ask until there is an answer.
-
-        Args:
-            passes: errors that the caller knows a remedy for; raised as ``_Passing``, and the core is not told.
-        """
-        try:
-            return await (link or self._link).ask(
-                call.value, attempt, lambda error: remedy_for(call, error), deadline_ms
-            )
-        except WaitTimedOut as error:
-            self.core.gave_up(call, error)
-            raise
-        except HeadraceError as error:
-            if error.code in passes:
-                raise _Passing(error) from error
-            told = self.core.refused(call, error)
-            if told is error:
-                raise
-            raise told from error
 
 
 async def _both(*waiting: Coroutine[Any, Any, None]) -> None:
@@ -418,99 +279,8 @@ async def _both(*waiting: Coroutine[Any, Any, None]) -> None:
         raise errors[0]
 
 
-class _Passing(Exception):
-    """An error that has a remedy."""
-
-    def __init__(self, error: HeadraceError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 def check_verdict(answer: pb.DecidePreparedResponse, *, commit: bool) -> None:
     """Raises: ``AlreadyDecided`` the other way than asked for."""
     if answer.committed != commit:
         verdict = "committed" if answer.committed else "aborted"
         raise AlreadyDecided(f"the prepared transaction was {verdict} before; that stands")
-
-
-def _offsets_request(
-    transactional_id: str, identity: Identity, offsets: Sequence[tuple[TopicPartition, Committed]], who: Member
-) -> group_pb.TxnOffsetCommitRequest:
-    request = group_pb.TxnOffsetCommitRequest(
-        group_id=who.group_id,
-        member_id=who.member_id,
-        group_instance_id=who.group_instance_id,
-        generation=who.generation,
-        transactional_id=transactional_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-    )
-    for tp, at in offsets:
-        request.offsets.add(
-            topic=tp.topic,
-            partition=tp.partition,
-            offset=at.offset,
-            leader_epoch=at.leader_epoch,
-            metadata=at.metadata,
-        )
-    return request
-
-
-def _check_results(answer: group_pb.CommitOffsetsResponse) -> None:
-    """Raises: the first error of a partition that no repetition helps, else the first."""
-    errors = [error_for(r.error, f"{r.topic}-{r.partition}: {r.message}") for r in answer.results if r.error]
-    if errors:
-        raise next((error for error in errors if not error.retriable), errors[0])
-
-
-def check_offsets(offsets: Mapping[Any, Any]) -> dict[TopicPartition, Committed]:
-    """
-    What an application gave: partitions, or (topic, partition), and offsets of next records.
-
-    Raises:
-        Rejected: it is something else.
-    """
-    checked: dict[TopicPartition, Committed] = {}
-    for partition, offset in offsets.items():
-        at = Committed(offset) if isinstance(offset, int) and not isinstance(offset, bool) else offset
-        if not isinstance(partition, tuple) or len(partition) != 2 or not isinstance(at, Committed) or at.offset < 0:
-            raise Rejected(
-                "offsets map partitions to the offset of the next record to read, or to Committed(offset, …); not "
-                f"{partition!r}: {offset!r}"
-            )
-        checked[TopicPartition(*partition)] = at
-    return checked
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A group whose members are not checked."""
-
-    group_id: str
-    member_id: str = ""
-    generation: int = -1
-    group_instance_id: str | None = None
-
-
-def check_member(given: Member | str) -> Member:
-    """
-    Who commits: what ``group_metadata()`` returned, or the id of a group.
-
-    Raises:
-        Rejected: it is something else.
-    """
-    if isinstance(given, str):
-        return _Group(given)
-    if not isinstance(getattr(given, "group_id", None), str):
-        raise Rejected(f"group_metadata takes what consumer.group_metadata() returns, not {given!r}")
-    return given
-
-
-def of_consumer(transactions: Transactions, consumer: Transactional, offsets: Offsets) -> Also:
-    """What adds a consumer's positions to the transaction, beside the delivery of its records."""
-
-    def who() -> Member:
-        consumer._positions_to_commit()  # raises, if it has lost some of them
-        return consumer.group_metadata()
-
-    return lambda deadline_ms: transactions.add_offsets(offsets, who, deadline_ms)
