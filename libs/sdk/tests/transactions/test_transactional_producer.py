@@ -10,6 +10,7 @@ import pytest
 from headrace import Producer, bulk_partitioner
 from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace._transport.memory_coordinator import EPOCH_MAX
+from headrace._transport.port import Coordinator
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -24,6 +25,7 @@ from headrace.errors import (
     WaitTimedOut,
 )
 from headrace_common.core.batch import read_header
+from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
 from .worlds import IMPATIENT, made, producer
@@ -277,6 +279,19 @@ async def test_a_silent_coordinator_is_not_waited_for_without_end(cluster: Memor
                 await writer.commit_transaction()
         cluster.on_request = None
         await writer.commit_transaction()
+    assert cluster.committed_values("one", 0) == [b"x"]
+
+
+async def test_a_silent_coordinator_is_left_once_another_has_taken_over(cluster: MemoryCluster) -> None:
+    never = asyncio.Event()
+    async with producer(cluster) as writer:
+        await writer.begin_transaction()
+        await writer.send("one", b"x")
+        await writer.flush()
+        cluster.inject("end_txn", Fault(Does.HOLD, until=never))
+        cluster.transactions.at = Coordinator(NodeId(103), "memory:103")
+        await writer.commit_transaction()
+        assert writer._engine.transactions._asking.link.known == cluster.transactions.at
     assert cluster.committed_values("one", 0) == [b"x"]
 
 

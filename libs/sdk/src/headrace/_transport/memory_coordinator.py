@@ -86,6 +86,8 @@ class MemoryTransactions:
         self.txns: dict[str, Txn] = {}
         self.down = False
         """Nobody has the ids."""
+        self.at = TRANSACTION_COORDINATOR
+        """Who has them."""
         self.asked: list[str] = []
         """What was asked, in order: "init", "enrol", "end", "prepare", "decide"."""
         self.lock = threading.RLock()
@@ -131,7 +133,7 @@ class MemoryTransactions:
         if not 0 < len(key) <= ID_LENGTH_MAX:
             raise Rejected(f"a transactional id has 1 to {ID_LENGTH_MAX} characters")
         self.check()
-        return TRANSACTION_COORDINATOR
+        return self.at
 
     def init(self, request: pb.InitTransactionalIdRequest) -> pb.InitTransactionalIdResponse:
         """The caller is the only producer from now on."""

@@ -26,6 +26,9 @@ Judge = Callable[[HeadraceError], Remedy]
 ATTEMPT_MS: Final = 6_000
 """How long one attempt may take: longer than a coordinator waits for its log."""
 
+SILENCE_S: Final = 1.0
+"""When a coordinator has not answered after this time, brokers are asked who it is by now; and again."""
+
 FIRST_PAUSE_MS: Final = 10
 """Ends of transactions are written in a few ms, so the first pauses are short."""
 
@@ -83,7 +86,23 @@ class TransactionLink:
         if self.known is None:
             self.known = await self._found(max(1.0, deadline_ms - self._clock.monotonic_ms()))
         left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())
-        return await attempt(self.known, min(ATTEMPT_MS, self._settings.request_timeout_ms, left_ms))
+        asked, timeout_ms = self.known, min(ATTEMPT_MS, self._settings.request_timeout_ms, left_ms)
+        answer = asyncio.ensure_future(attempt(asked, timeout_ms))
+        try:
+            while not (await asyncio.wait({answer}, timeout=SILENCE_S))[0]:
+                await self._look(asked)
+            return answer.result()
+        finally:
+            answer.cancel()
+
+    async def _look(self, asked: Coordinator) -> None:
+        """``asked`` is silent: one that is stopped breaks no connection. Raises: ``NetworkFailed``: it was replaced."""
+        try:
+            found = await self._found(SILENCE_S * 1_000)
+        except HeadraceError:
+            return
+        if found != asked:
+            raise NetworkFailed(f"{asked} did not answer, and {found} has taken over")
 
     async def _found(self, left_ms: float) -> Coordinator:
         try:
