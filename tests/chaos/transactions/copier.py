@@ -1,0 +1,85 @@
+"""
+Consume, transform, produce as one of several processes of a group: ``copier.py BOOTSTRAP SOURCE TARGET SLOT SEED STOP
+HOW``.
+
+SLOT makes the transactional id. Each record becomes one that says where it came from. HOW is ``records`` or ``tables``.
+It ends when the file STOP exists and the group has handled all of SOURCE; with 3 when it is fenced.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace import Consumer, HeadraceError, Producer, TopicPartition
+
+GROUP = "copiers"
+FENCED = 3
+RECORDS, ROWS = 100, 5_000
+ABORTED = 0.05
+"""So many transactions are given up in the middle."""
+TIMEOUT_MS = 8_000
+
+
+class ChangedMind(Exception):
+    """Leaves a transaction that nothing is wrong with."""
+
+
+def all_is_handled(consumer: Consumer, source: str) -> bool:
+    """By what the group has committed."""
+    partitions = [TopicPartition(source, number) for number in consumer.partitions_for(source)]
+    ends, done = consumer.end_offsets(partitions), consumer.committed(partitions)
+    return all((at := done.get(partition)) is not None and at.offset == end for partition, end in ends.items())
+
+
+def copy_records(producer: Producer, consumer: Consumer, target: str) -> int:
+    """One by one."""
+    records = consumer.poll(timeout_ms=300, max_records=RECORDS)
+    width = producer.partitions_for(target)
+    for record in records:
+        value = b"%d:%d" % (record.partition, record.offset)
+        producer.send(target, value, partition=(record.partition + record.offset) % width)
+    return len(records)
+
+
+def copy_table(producer: Producer, consumer: Consumer, target: str) -> int:
+    """All at once."""
+    table = consumer.poll_table(timeout_ms=300, max_records=ROWS)
+    if table.num_rows:
+        whence = [pc.cast(table[name], pa.string()) for name in ("partition", "offset")]
+        value = pc.cast(pc.binary_join_element_wise(*whence, ":"), pa.binary())
+        producer.send_table(target, pa.table({"value": value, "partition": table["partition"]}))
+    return int(table.num_rows)
+
+
+def main(bootstrap: str, source: str, target: str, slot: str, seed: str, stop: Path, how: str) -> int:
+    """Until all is handled."""
+    chance = random.Random(seed)
+    copy = copy_records if how == "records" else copy_table
+    reading = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "isolation_level": "read_committed"}
+    with (
+        Producer(bootstrap, transactional_id=f"copier-{slot}", transaction_timeout_ms=TIMEOUT_MS) as producer,
+        Consumer(source, bootstrap_servers=bootstrap, group_id=GROUP, **reading) as consumer,
+    ):
+        while True:
+            try:
+                with producer.transaction(consumer):
+                    copied = copy(producer, consumer, target)
+                    if copied and chance.random() < ABORTED:
+                        raise ChangedMind
+                if not copied and stop.exists() and all_is_handled(consumer, source):
+                    return 0
+            except ChangedMind:
+                continue
+            except HeadraceError as error:
+                print(f"{type(error).__name__} {error.then}: {error}", flush=True)
+                if error.then == "fenced":
+                    return FENCED
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:6], Path(sys.argv[6]), sys.argv[7]))
