@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.adapters.memory_transactions import MemoryTransactions
+from headrace_admin.adapters.otel_waiting import GAUGES
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.core.status import State
 from headrace_admin.core.transactions import Standing, Waiting
@@ -18,7 +20,8 @@ from headrace_admin.engine import open_transactions
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.log_offsets import Patience
 from headrace_admin.engine.messages import Messages
-from headrace_admin.engine.transactions import Detail
+from headrace_admin.engine.open_transactions import EndedHanging
+from headrace_admin.engine.transactions import Detail, Listing, PreparedListing
 from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.ports import CoordinatorPlace
 from headrace_admin.rpc.engines import Engines, Ports
@@ -91,8 +94,8 @@ async def world() -> World:
     return made
 
 
-def ids(listed: object) -> list[str]:
-    return [t.transaction.transactional_id for t in listed.transactions]  # type: ignore[attr-defined] # either list
+def ids(listed: Listing | PreparedListing) -> list[str]:
+    return [t.transaction.transactional_id for t in listed.transactions]
 
 
 class TestLooking:
@@ -194,7 +197,7 @@ class TestEnding:
         assert (world.stable(0), world.stable(1)) == (125, 902)
 
     async def test_an_abort_whose_answer_is_lost_is_told_again_and_leaves_the_next_transaction_alone(
-        self, world: World
+        self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world.coordinators.begin("pay", 4, partitions=[T0])
         tell = world.coordinators.abort_transaction
@@ -210,7 +213,7 @@ class TestEnding:
                 raise NetworkFailed("the connection broke before the answer came")
             return answer
 
-        world.coordinators.abort_transaction = lost_abort  # type: ignore[method-assign]
+        monkeypatch.setattr(world.coordinators, "abort_transaction", lost_abort)
         assert (await world.engines.transactions.abort("pay")).aborted
         assert [(r.producer_id, r.producer_epoch) for r in told] == [(4, 0), (4, 0)]
         assert world.coordinators.state("pay") == pb.TXN_ONGOING, "the next one was left alone"
@@ -281,21 +284,23 @@ class TestOpen:
 
     async def end(
         self, world: World, producer_id: int | None = None, *, validate_only: bool = False, force: bool = False
-    ):  # type: ignore[no-untyped-def] # what the engine returns
+    ) -> EndedHanging:
         return await world.engines.open_transactions.abort_hanging(
             T0, producer_id, validate_only=validate_only, force=force
         )
 
-    async def test_what_ended_while_coordinators_were_asked_does_not_hang(self, world: World) -> None:
+    async def test_what_ended_while_coordinators_were_asked_does_not_hang(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         world.hang(0)
         ask = world.coordinators.list_transactions
 
-        async def slowly(*given: object) -> pb.ListTransactionsResponse:
+        async def slowly(*given: Any) -> pb.ListTransactionsResponse:
             i = PartitionId(world.cluster.image.topic_ids["t"], 0)
             world.cluster.end_transaction(i, 4711, 4, commit=True)
-            return await ask(*given)  # type: ignore[arg-type]
+            return await ask(*given)
 
-        world.coordinators.list_transactions = slowly  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(world.coordinators, "list_transactions", slowly)
         assert await self.hanging(world) == []
 
     @pytest.mark.parametrize("lost", [0, 1])
@@ -449,12 +454,13 @@ class TestWatch:
             await watch.look()
         assert (watch.hanging(), watch.held_back(), watch.held_back_records(), watch.overdue()) == (1, 2, 24, 1)
         assert watch.held_back_seconds() == 2 * 86_400
+        assert watch.readings().keys() == GAUGES.keys()
         assert [r.levelname for r in caplog.records if "producer 4711" in r.getMessage()] == ["WARNING"]
         await world.engines.open_transactions.abort_hanging(T0, None, validate_only=False, force=False)
         await watch.look()
         assert (watch.hanging(), watch.held_back()) == (0, 1)
 
-    async def test_it_goes_on_when_nobody_answers(self, world: World) -> None:
+    async def test_it_goes_on_when_nobody_answers(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = FakeClock(NOW_MS)
         watch = WaitingWatch(world.engines.open_transactions, clock)
         world.hang(0)
@@ -464,7 +470,7 @@ class TestWatch:
             await clock.advance(30_000)
             await clock.until_asleep()
             assert watch.hanging() == 1
-            world.engines.open_transactions.waiting = _unavailable  # type: ignore[method-assign]
+            monkeypatch.setattr(world.engines.open_transactions, "waiting", _unavailable)
             await clock.advance(30_000)
             await clock.until_asleep()
             assert (watch.looks_failed, watch.hanging()) == (1, 1), "what was seen last"

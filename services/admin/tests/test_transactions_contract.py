@@ -141,8 +141,12 @@ class RealWay:
         self._bootstrap = cluster.bootstrap_servers[0]
         self._stack = stack
         self._producers: dict[str, aio.Producer] = {}
-        self.transactions: TransactionCoordinators = GrpcCoordinators(5_000)
-        self.brokers: Brokers = GrpcBrokers(Known(Endpoint.parse(self._bootstrap)), 5_000)
+        coordinators = GrpcCoordinators(5_000)
+        brokers = GrpcBrokers(Known(Endpoint.parse(self._bootstrap)), 5_000)
+        stack.push_async_callback(coordinators.close)
+        stack.push_async_callback(brokers.close)
+        self.transactions: TransactionCoordinators = coordinators
+        self.brokers: Brokers = brokers
 
     async def place(self, i: str) -> CoordinatorPlace:
         request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.TRANSACTION, keys=[i])
@@ -204,10 +208,7 @@ async def twin(kind: str) -> AsyncIterator[TwinWay]:
 async def way(request: pytest.FixtureRequest) -> AsyncIterator[Way]:
     async with AsyncExitStack() as stack:
         if request.param == "real":
-            real = RealWay(request.getfixturevalue("real_cluster"), stack)
-            stack.push_async_callback(real.transactions.close)  # type: ignore[attr-defined]  # it is gRPC's
-            stack.push_async_callback(real.brokers.close)  # type: ignore[attr-defined]
-            yield real
+            yield RealWay(request.getfixturevalue("real_cluster"), stack)
         else:
             yield await stack.enter_async_context(twin(request.param))
 

@@ -175,9 +175,10 @@ def test_ages_are_said_as_people_do(admin: headrace.AdminClient, stub: FakeStub,
     found = admin.list_prepared_transactions(older_than=older)
     assert (found.prepared_max_ms, [t.token for t in found.transactions], len(found.missing)) == (77, [TOKEN], 1)
     assert stub.asked[0].older_than_ms == ms
-    for wrong in (-1, timedelta(seconds=-1), "soon"):
+    wrong: list[Any] = [-1, timedelta(seconds=-1), "soon"]
+    for one in wrong:
         with pytest.raises(Rejected):
-            admin.list_prepared_transactions(older_than=wrong)  # type: ignore[arg-type]
+            admin.list_prepared_transactions(older_than=one)
 
 
 def test_what_is_open_and_what_hangs(admin: headrace.AdminClient, stub: FakeStub) -> None:

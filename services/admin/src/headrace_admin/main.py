@@ -76,7 +76,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         engines = Engines.over(engine, messages, ports, config.transactions)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
         watch = WaitingWatch(engines.open_transactions, ports.clock)
-        publish(metrics.meter, watch)
+        publish(metrics.meter, watch.readings())
         tasks.start(watch.follow(), name="waiting readers")
         app = rest_app(
             engines,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from headrace_admin.core.transactions import NOTHING_WAITS, OpenTransaction, Standing, Waiting
@@ -60,6 +61,17 @@ class WaitingWatch:
                     t.first_offset,
                 )
         self._told = {_key(t) for t in hanging}
+
+    def readings(self) -> Mapping[str, Callable[[], float]]:
+        """What gauges show, by name."""
+        return {
+            "hanging_transactions": self.hanging,
+            "held_back_partitions": self.held_back,
+            "held_back_records": self.held_back_records,
+            "held_back_seconds": self.held_back_seconds,
+            "prepared_overdue": self.overdue,
+            "transaction_looks_failed": lambda: self.looks_failed,
+        }
 
     def hanging(self) -> int:
         """Partitions in which something hangs."""
