@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,7 +66,9 @@ def main(bootstrap: str, source: str, target: str, slot: str, seed: str, stop: P
         Producer(bootstrap, transactional_id=f"copier-{slot}", transaction_timeout_ms=TIMEOUT_MS) as producer,
         Consumer(source, bootstrap_servers=bootstrap, group_id=GROUP, **reading) as consumer,
     ):
-        while True:
+        for turn in count():
+            if turn == 1:
+                print("ready", flush=True)
             try:
                 with producer.transaction(consumer):
                     copied = copy(producer, consumer, target)
@@ -79,6 +82,7 @@ def main(bootstrap: str, source: str, target: str, slot: str, seed: str, stop: P
                 print(f"{type(error).__name__} {error.then}: {error}", flush=True)
                 if error.then == "fenced":
                     return FENCED
+    raise AssertionError("it has no end of its own")
 
 
 if __name__ == "__main__":

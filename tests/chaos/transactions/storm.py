@@ -28,11 +28,15 @@ from headrace_cli.local.state import Health
 
 LONG = os.environ.get("TRANSACTIONS_LONG") == "1"
 SEED = int(os.environ.get("CHAOS_SEED", "20261121"))
+READY = "ready"
+"""What a worker says after its first step."""
+TOO_YOUNG = 0.7
+"""How often one that has not done a step yet is left alone: else a slow machine would only ever start workers."""
 FENCED = 3
 """How a worker ends that a newer one has replaced."""
 PATIENCE_S = 120.0
 LOOK_S = 0.05
-ZOMBIE_S = (3.0, 8.0)
+ZOMBIE_S = (3.0, 12.0) if LONG else (2.0, 5.0)
 """How long a worker sleeps whose place another one has taken."""
 SHORT_MS = {"CONSUMER_SESSION_TIMEOUT": 3_000, "CONSUMER_HEARTBEAT_INTERVAL": 500, "REJOIN_GRACE": 500}
 TRANSACTION_TIMEOUT_MS = 8_000
@@ -42,8 +46,8 @@ BROKER_1, BROKER_2, BROKER_3 = "kill broker-1", "kill broker-2", "kill broker-3"
 COORDINATOR_1, COORDINATOR_2 = "kill coordinator-1", "kill coordinator-2"
 STOPS = ("pause coordinator-1", "pause coordinator-2", "pause broker-1", "pause broker-2")
 FAULTS: dict[str, int] = {
-    "kill worker": 6,
-    "replace worker": 3,
+    "kill worker": 4,
+    "replace worker": 2,
     COORDINATOR_1: 2,
     COORDINATOR_2: 2,
     BROKER_1: 1,
@@ -73,6 +77,10 @@ class Worker:
     wakes_at: float = 0.0
     """When it goes on, if it sleeps while another has its slot."""
 
+    def at_work(self) -> bool:
+        """It has done a first step, and said so."""
+        return READY in self.errors.read_text(errors="replace")
+
 
 @dataclass
 class Crew:
@@ -99,9 +107,15 @@ class Crew:
         self.working[slot] = Worker(name, slot, process, errors)
 
     def start_all(self) -> None:
-        """All slots."""
+        """All slots, and wait until all are at work."""
         for slot in range(self.slots):
             self.start(slot)
+
+        def all_work() -> bool:
+            self.tend()
+            return all(worker.at_work() for worker in self.working.values())
+
+        until(all_work, "workers are at work")
 
     def tend(self) -> None:
         """Start again what died, wake what has slept enough; fails when one ended as none should."""
@@ -185,7 +199,7 @@ class Storm:
                 time.sleep(LOOK_S)
                 self.crew.tend()
                 self._wake()
-                if time.monotonic() >= next_at:
+                if self.faults and time.monotonic() >= next_at:
                     next_at = time.monotonic() + self.chance.uniform(*self.pauses)
                     self._hurt(self.chance.choices(list(self.faults), list(self.faults.values()))[0])
         finally:
@@ -200,9 +214,10 @@ class Storm:
         slot = self.chance.randrange(self.crew.slots)
         seconds = self.chance.uniform(*ZOMBIE_S)
         if who == "worker":
-            if slot not in self.crew.working:
+            worker = self.crew.working.get(slot)
+            if worker is None or (not worker.at_work() and self.chance.random() < TOO_YOUNG):
                 return
-            fault = f"{what} {self.crew.working[slot].name}"
+            fault = f"{what} {worker.name}"
             if what == "kill":
                 self.crew.kill(slot)
             else:

@@ -79,8 +79,8 @@ def test_outputs_are_inputs_exactly_once(cluster: TestCluster, tmp_path: Path) -
     load = Load(cluster, source)
     began = time.monotonic()
     try:
-        crew.start_all()
         load.start()
+        crew.start_all()
         storm.rage(4 * SECONDS, lambda: not load.is_alive())
         assert load.error is None, repr(load.error)
         stop.touch()
