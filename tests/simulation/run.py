@@ -2,8 +2,8 @@
 Runs seeds on several processes and says what came of them.
 
 ``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are three
-worlds: replication, consumer groups and transactions (``WORLD=groups``, ``WORLD=transactions``; of these a fifth and a
-tenth as many seeds, unless they run alone). The last line on stdout is one JSON object with the counts; those of groups
+worlds: replication, consumer groups and transactions (``WORLD=groups``, ``WORLD=transactions``; of these a fifth as
+many seeds, unless they run alone). The last line on stdout is one JSON object with the counts; those of groups
 and of transactions are sections of it.
 """
 
@@ -74,7 +74,7 @@ REPLICATION, GROUPS, TRANSACTIONS = "replication", "groups", "transactions"
 SUITES = {
     REPLICATION: Suite(World, MUTANTS, mutated, 1),
     GROUPS: Suite(GroupWorld, of_groups.MUTANTS, of_groups.mutated, 5),
-    TRANSACTIONS: Suite(TransactionWorld, of_transactions.MUTANTS, of_transactions.mutated, 10),
+    TRANSACTIONS: Suite(TransactionWorld, of_transactions.MUTANTS, of_transactions.mutated, 5),
 }
 Job = tuple[int, str, str | None]
 """The seed, the mode and the mutant."""

@@ -174,9 +174,8 @@ def apply_positions_of_aborted() -> Patches:
     """Pending positions are committed whatever became of their transaction."""
     decided = Offsets.decide
 
-    def decide(self: Offsets, producer_id: int, marker_epoch: int, *, commit: bool, wall_ms: int) -> Any:
-        del commit
-        return decided(self, producer_id, marker_epoch, commit=True, wall_ms=wall_ms)
+    def decide(self: Offsets, *transaction: Any, **verdict: Any) -> Any:
+        return decided(self, *transaction, **{**verdict, "commit": True})
 
     return [patch.object(Offsets, "decide", decide)]
 
@@ -185,8 +184,7 @@ def show_unstable_positions() -> Patches:
     """Positions are read although an undecided transaction has newer ones."""
     found = Offsets._found
 
-    def _found(self: Offsets, topic: str, number: int, topics: Any, require_stable: bool) -> Any:
-        del require_stable
+    def _found(self: Offsets, topic: str, number: int, topics: Any, _require_stable: bool) -> Any:
         return found(self, topic, number, topics, False)
 
     return [patch.object(Offsets, "_found", _found)]

@@ -62,8 +62,9 @@ def test_every_fault_happens_and_every_way_to_end() -> None:
 def test_a_bug_is_found(mutant: str) -> None:
     """``make sim`` looks for all of them."""
     jobs = ((seed, "both", mutant) for seed in range(SEEDS_PER_MUTANT))
-    found = next((job for job in jobs if one_of_transactions(job).anomaly is not None), None)
+    found = next((anomaly for job in jobs if (anomaly := one_of_transactions(job).anomaly) is not None), None)
     assert found is not None, f"{SEEDS_PER_MUTANT} seeds do not find {mutant}"
+    assert not found.endswith("Error"), f"{mutant} does not fit the core any more: {found}"
 
 
 def test_a_mutant_is_gone_after_its_run() -> None:
