@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ FAULTS: dict[str, int] = {
     BROKER_3: 1,
     "kill controller-1": 1,
 }
-"""What happens, and how often beside the others."""
+"""What happens, and how often beside the others. ``driver``: the worker of the last slot."""
 
 
 def until(true: Callable[[], bool], why: str, seconds: float = PATIENCE_S) -> None:
@@ -211,9 +212,9 @@ class Storm:
 
     def _hurt(self, fault: str) -> None:
         what, _, who = fault.partition(" ")
-        slot = self.chance.randrange(self.crew.slots)
+        slot = self.crew.slots - 1 if who == "driver" else self.chance.randrange(self.crew.slots)
         seconds = self.chance.uniform(*ZOMBIE_S)
-        if who == "worker":
+        if who in ("worker", "driver"):
             worker = self.crew.working.get(slot)
             if worker is None or (not worker.at_work() and self.chance.random() < TOO_YOUNG):
                 return
@@ -285,6 +286,27 @@ def nothing_hangs(cluster: TestCluster, topics: Sequence[str]) -> None:
     with cluster.admin() as admin:
         hanging = admin.find_hanging_transactions(older_than=0).transactions
     assert not hanging, hanging
+
+
+def read_values(cluster: TestCluster, topic: str) -> list[bytes]:
+    """All that a reader of committed records finds."""
+    return [value for value in read_columns(cluster, topic)["value"] if value is not None]
+
+
+def read_columns(cluster: TestCluster, topic: str) -> dict[str, list[Any]]:
+    """Partitions, offsets and values that a reader of committed records finds, from the beginning to the ends."""
+    found: dict[str, list[Any]] = {"partition": [], "offset": [], "value": []}
+    with cluster.consumer(isolation_level="read_committed") as consumer:
+        partitions = partitions_of(consumer, topic)
+        consumer.assign(partitions)
+        ends = consumer.end_offsets(partitions)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(consumer.position(one) < end for one, end in ends.items()):
+            assert time.monotonic() < deadline, f"read to {ends}"
+            table = consumer.poll_table(timeout_ms=300, max_records=50_000)
+            for name, values in found.items():
+                values += table[name].to_pylist()
+    return found
 
 
 def report(name: str, storm: Storm, **figures: object) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace import HeadraceError, TopicPartition
+from headrace import HeadraceError
 from headrace.delivery import Deliveries
 from headrace.testing import TestCluster
 from headrace_common.testing.checker_txn import check_exactly_once
 
 from .copier import GROUP
-from .storm import LONG, SEED, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, partitions_of, report
+from .storm import LONG, SEED, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, partitions_of, read_columns, report
 
 SCRIPT = Path(__file__).parent / "copier.py"
 PARTITIONS, WORKERS = 6, 3
@@ -98,7 +98,7 @@ def test_outputs_are_inputs_exactly_once(cluster: TestCluster, tmp_path: Path) -
 
 def inputs(cluster: TestCluster, topic: str) -> dict[str, list[int]]:
     """The offsets that hold one; no number is there twice."""
-    columns = read(cluster, topic)
+    columns = read_columns(cluster, topic)
     found: dict[str, list[int]] = {str(number): [] for number in range(PARTITIONS)}
     for partition, offset in zip(columns["partition"], columns["offset"], strict=True):
         found[str(partition)].append(offset)
@@ -108,7 +108,7 @@ def inputs(cluster: TestCluster, topic: str) -> dict[str, list[int]]:
 
 def outputs(cluster: TestCluster, topic: str) -> list[tuple[str, int]]:
     """What each was made from."""
-    whence = [value.decode().split(":") for value in read(cluster, topic)["value"]]
+    whence = [value.decode().split(":") for value in read_columns(cluster, topic)["value"]]
     return [(partition, int(offset)) for partition, offset in whence]
 
 
@@ -117,19 +117,3 @@ def committed(cluster: TestCluster, topic: str) -> dict[str, int]:
     with cluster.consumer(group_id=GROUP, enable_auto_commit=False) as consumer:
         found = consumer.committed(partitions_of(consumer, topic))
     return {str(partition.partition): at.offset for partition, at in found.items() if at is not None}
-
-
-def read(cluster: TestCluster, topic: str) -> dict[str, list[bytes]]:
-    """Partitions, offsets and values that a reader of committed records finds, from the beginning to the ends."""
-    found: dict[str, list[bytes]] = {"partition": [], "offset": [], "value": []}
-    with cluster.consumer(isolation_level="read_committed") as consumer:
-        partitions = partitions_of(consumer, topic)
-        consumer.assign(partitions)
-        ends = consumer.end_offsets(partitions)
-        deadline = time.monotonic() + 120
-        while any(consumer.position(TopicPartition(*one)) < end for one, end in ends.items()):
-            assert time.monotonic() < deadline, f"read to {ends}"
-            table = consumer.poll_table(timeout_ms=300, max_records=50_000)
-            for name, values in found.items():
-                values += table[name].to_pylist()
-    return found
