@@ -25,7 +25,7 @@ from .storm import FAULTS, LONG, RACKS, SEED, STOPS, Crew, Storm, hurt_cluster, 
 SCRIPT = Path(__file__).parent / "client.py"
 KINDS = ("assign", "subscribe", "subscribe", "plain")
 KEYS = 4
-CALM_S, STORM_S = (60.0, 240.0) if LONG else (4.0, 14.0)
+CALM_S, STORM_S, PAUSES_S = (60.0, 240.0, (1.0, 4.0)) if LONG else (4.0, 14.0, (0.5, 2.0))
 READ_S = 200.0
 READER = 1_000_000
 
@@ -49,7 +49,7 @@ def test_no_anomaly(cluster: TestCluster, tmp_path: Path, faults: dict[str, int]
         return [str(SCRIPT), bootstrap, topic, str(slot), str(number), seed, str(stop), str(history), KINDS[slot]]
 
     crew = Crew(tmp_path, command, len(KINDS))
-    storm = Storm(cluster, crew, random.Random(SEED), faults=faults, pauses=(0.5, 2.0))
+    storm = Storm(cluster, crew, random.Random(SEED), faults=faults, pauses=PAUSES_S)
     try:
         crew.start_all()
         storm.rage(STORM_S if faults else CALM_S)

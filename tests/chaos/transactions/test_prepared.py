@@ -20,6 +20,7 @@ from .storm import FAULTS, LONG, SEED, STOPS, Crew, Storm, hurt_cluster, make_to
 
 HERE = Path(__file__).parent
 PARTITIONS, WRITERS, RECORDS = 4, 3, 12
+PAUSES_S = (1.0, 4.0) if LONG else (0.5, 2.0)
 STORM = FAULTS | dict.fromkeys(STOPS, 1) | {"kill driver": 2, "replace driver": 1}
 SECONDS, DECIDED_MIN = (120.0, 200) if LONG else (10.0, 20)
 
@@ -42,7 +43,7 @@ def test_readers_see_what_was_decided(cluster: TestCluster, tmp_path: Path) -> N
         return [str(HERE / "prepared_writer.py"), bootstrap, topic, *more]
 
     crew = Crew(tmp_path, command, WRITERS + 1)
-    storm = Storm(cluster, crew, random.Random(SEED), faults=STORM, pauses=(0.5, 2.0))
+    storm = Storm(cluster, crew, random.Random(SEED), faults=STORM, pauses=PAUSES_S)
     try:
         crew.start_all()
         storm.rage(SECONDS)

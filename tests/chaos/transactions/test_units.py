@@ -23,6 +23,7 @@ from .storm import FAULTS, LONG, SEED, STOPS, Crew, Storm, hurt_cluster, make_to
 HERE = Path(__file__).parent
 OWNER = "nightly"
 PARTITIONS, WRITERS, RECORDS = 4, 4, 12
+PAUSES_S = (1.0, 4.0) if LONG else (0.5, 2.0)
 STORM = FAULTS | dict.fromkeys(STOPS, 1) | {"kill driver": 4, "replace driver": 3}
 SECONDS, UNITS_MIN = (180.0, 60) if LONG else (14.0, 3)
 
@@ -73,7 +74,7 @@ def test_each_unit_is_whole_or_not_at_all_and_there_once(cluster: TestCluster, t
         return [str(HERE / "unit_writer.py"), bootstrap, topic, OWNER, str(slot), str(number), str(tmp_path)]
 
     crew = Crew(tmp_path, command, WRITERS + 1)
-    storm = Storm(cluster, crew, random.Random(SEED), faults=STORM, pauses=(0.5, 2.0))
+    storm = Storm(cluster, crew, random.Random(SEED), faults=STORM, pauses=PAUSES_S)
     try:
         crew.start_all()
         storm.rage(SECONDS)
