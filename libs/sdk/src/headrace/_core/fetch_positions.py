@@ -357,7 +357,8 @@ class FetchPositions:
             expected, partition.last_epoch = header.next_offset, header.leader_epoch
             size += len(batch)
             hides = header.attributes & _MAY_BE_HIDDEN
-            if hides and (hides & CONTROL_BIT or (aborted is not None and aborted.hold(header))):
+            hidden = hides and (hides & CONTROL_BIT or (aborted is not None and aborted.hold(header)))
+            if hidden or not header.record_count:
                 partition.pass_over(header)
                 continue
             partition.buffer.append(Fetched(batch, header))

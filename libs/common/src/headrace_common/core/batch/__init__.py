@@ -34,6 +34,7 @@ from headrace_common.core.batch.header import (
     stamp_producer,
 )
 from headrace_common.core.batch.rows import build_row_batch
+from headrace_common.core.batch.sparse import build_gap_batch, emptied, without
 
 __all__ = [
     "FENCE_BATCH_BYTES_MAX",
@@ -52,10 +53,12 @@ __all__ = [
     "build_batch",
     "build_control_batch",
     "build_fence_batch",
+    "build_gap_batch",
     "build_marker_batch",
     "build_row_batch",
     "check_crc",
     "decode_batch",
+    "emptied",
     "read_control",
     "read_fence",
     "read_header",
@@ -63,4 +66,5 @@ __all__ = [
     "stamp",
     "stamp_log_append_time",
     "stamp_producer",
+    "without",
 ]

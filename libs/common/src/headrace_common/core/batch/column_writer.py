@@ -29,6 +29,7 @@ from headrace_common.core.batch.columns import (
 )
 from headrace_common.core.batch.compression import compress
 from headrace_common.core.batch.header import (
+    CODEC_MASK,
     FIELDS,
     HEADER_SIZE,
     HEADERS_PER_BATCH_MAX,
@@ -110,6 +111,34 @@ def build_batch(
         count,
     )
     return assemble(header, [*timestamps, *deltas, *record_columns(columns, count)], codec)
+
+
+def build_sparse(
+    header: BatchHeader, keep: Any, *, deltas: Any, timestamps: Any, keys: Any, headers: Any, values: Any
+) -> bytes:
+    """
+    The batch of ``header`` with only those records for which the numpy mask ``keep`` is true, of the same codec.
+
+    The others are numpy and Arrow arrays over all records; None: there is no such column. Vector code throughout.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    kept = np.flatnonzero(keep).astype("<i4") if deltas is None else deltas[keep]
+    count, chosen = len(kept), pa.array(keep)
+    written: list[_Column] = []
+    if timestamps is not None:
+        written.append(_Column(TIMESTAMP, 0, [_bytes_of(timestamps[keep])], 8 * count))
+    written.append(_Column(OFFSET_DELTA, 0, [_bytes_of(kept)], 4 * count))
+    if keys is not None and (key := _arrow_column(KEY, keys.filter(chosen), count, absent_if_null=True)):
+        written.append(key)
+    if headers is not None:
+        written += _headers_columns_of(headers.filter(chosen))
+    value = _arrow_column(VALUE, values.filter(chosen), count, absent_if_null=False)
+    assert value is not None, "there is always a value column"
+    written.append(value)
+    plain = header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=count)
+    return assemble(plain, written, header.codec)
 
 
 def record_columns(columns: RecordColumns, count: int) -> list[_Column]:
@@ -224,6 +253,20 @@ def _headers_columns(headers: Sequence[HeaderList]) -> list[_Column]:
     assert key_column is not None, "only columns of nulls can be absent"
     assert value_column is not None, "only columns of nulls can be absent"
     return [_Column(HEADERS, 0, [lists], len(lists)), key_column, value_column]
+
+
+def _headers_columns_of(lists: Any) -> list[_Column]:
+    """From an Arrow array of lists of headers."""
+    pairs = lists.flatten()
+    total = len(pairs)
+    if not total:
+        return []
+    counts = _bytes_of(lists.offsets.to_numpy() - lists.offsets[0].as_py())
+    key_column = _arrow_column(HEADER_KEY, pairs.field(0), total, absent_if_null=False)
+    value_column = _arrow_column(HEADER_VALUE, pairs.field(1), total, absent_if_null=False)
+    assert key_column is not None, "only columns of nulls can be absent"
+    assert value_column is not None, "only columns of nulls can be absent"
+    return [_Column(HEADERS, 0, [counts], len(counts)), key_column, value_column]
 
 
 def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_null: bool = False) -> _Column | None:

@@ -35,10 +35,16 @@ from headrace_common.core.batch.header import (
 from headrace_common.core.errors import CorruptBatch, UnsupportedCompression, UnsupportedVersion
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+
+    Mask = np.ndarray[Any, np.dtype[np.bool_]]
+    """One for each record: whether it stays."""
 
 INFLATED_MAX_DEFAULT: Final = 64 << 20
 _INFLATED_LENGTH: Final = struct.Struct("<I")
+
+_KNOWN: Final = frozenset({TIMESTAMP, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE, OFFSET_DELTA})
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -82,6 +88,10 @@ class DecodedBatch(ABC):
         """The headers of each record, in the order they were given."""
 
     @abstractmethod
+    def without(self, keep: Mask) -> bytes:
+        """As ``sparse.without``, of the batch that this was decoded from; some records stay and some go."""
+
+    @abstractmethod
     def to_arrow(self) -> pa.RecordBatch:
         """
         Columns ``offset`` and ``timestamp_ms`` (int64), ``key`` and ``value`` (binary) and ``headers``
@@ -104,6 +114,8 @@ def decode_batch(
         header = read_header(batch)
         if verify_crc:
             check_crc(batch, header)
+        if not header.record_count:
+            return EmptyBatch(header)
         if header.magic == MAGIC_ROWS:
             from headrace_common.core.batch.rows import RowBatch
 
@@ -123,6 +135,7 @@ class ColumnBatch(DecodedBatch):
         body, start = _inflated_body(batch, header, inflated_max)
         slots = read_directory(body, start)
         count = header.record_count
+        self._newer = sorted(slots.keys() - _KNOWN)
         if VALUE not in slots:
             raise CorruptBatch("there is no column of values")
         self._values = BytesColumn(body, slots[VALUE], count)
@@ -163,6 +176,22 @@ class ColumnBatch(DecodedBatch):
             return [[] for _ in range(self.header.record_count)]
         return self._headers.to_list()
 
+    def without(self, keep: Mask) -> bytes:
+        from headrace_common.core.batch.column_writer import build_sparse
+
+        if self._newer:
+            raise UnsupportedVersion(f"columns {self._newer} were written by a newer version; upgrade first")
+        deltas = None if self._deltas is None else self._deltas.to_numpy()
+        return build_sparse(
+            self.header,
+            keep,
+            deltas=deltas,
+            timestamps=None if self._timestamps is None else self._timestamps.to_numpy(),
+            keys=None if self._keys is None else self._keys.to_arrow(),
+            headers=None if self._headers is None else self._headers.to_arrow(),
+            values=self._values.to_arrow(),
+        )
+
     def to_arrow(self) -> pa.RecordBatch:
         import numpy as np
         import pyarrow as pa
@@ -189,6 +218,41 @@ class ColumnBatch(DecodedBatch):
             ],
             schema=batch_schema(),
         )
+
+
+class EmptyBatch(DecodedBatch):
+    """A batch of either format that compaction has left without records: its offsets are passed over."""
+
+    has_keys = has_headers = timestamps_equal = False
+
+    def __init__(self, header: BatchHeader) -> None:
+        self.header = header
+
+    def offsets(self) -> list[int]:
+        return []
+
+    def timestamps(self) -> list[int]:
+        return []
+
+    def keys(self) -> list[bytes | None]:
+        return []
+
+    def values(self) -> list[bytes | None]:
+        return []
+
+    def headers(self) -> list[Headers]:
+        return []
+
+    def without(self, keep: Mask) -> bytes:
+        raise AssertionError("there is no record that could go")
+
+    def to_arrow(self) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        from headrace_common.core.batch.arrow_schema import batch_schema, no_headers
+
+        columns = [pa.array([], field.type) for field in list(batch_schema())[:-1]]
+        return pa.RecordBatch.from_arrays([*columns, no_headers(0)], schema=batch_schema())
 
 
 class _HeaderColumns:

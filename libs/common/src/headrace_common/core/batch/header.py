@@ -163,7 +163,7 @@ def read_header(batch: bytes | memoryview) -> BatchHeader:
             "send whole batches, one at a time"
         )
     if header.magic == MAGIC_COLUMNS:
-        if size < HEADER_SIZE + _DIRECTORY_ENTRY_SIZE:
+        if size < HEADER_SIZE + (_DIRECTORY_ENTRY_SIZE if header.record_count else 0):
             raise CorruptBatch(f"{size} bytes are too few for a batch of columns; send whole batches")
         if batch[ROW_HEADER_SIZE:HEADER_SIZE] != _RESERVED:
             raise UnsupportedVersion("reserved header bytes are set: a newer version wrote this batch; upgrade first")
@@ -177,8 +177,10 @@ def read_header(batch: bytes | memoryview) -> BatchHeader:
 
 def _check_counts(header: BatchHeader) -> None:
     count, last = header.record_count, header.last_offset_delta
+    if not count and _is_empty(header):
+        count = 1  # of the offsets that it covers
     if not 1 <= count <= RECORDS_PER_BATCH_MAX:
-        raise CorruptBatch(f"a batch holds 1 to {RECORDS_PER_BATCH_MAX} records; this one says {count}")
+        raise CorruptBatch(f"a batch holds 1 to {RECORDS_PER_BATCH_MAX} records; this one says {header.record_count}")
     if last < count - 1:
         raise CorruptBatch(f"{count} records cannot fit below last_offset_delta {last}")
     if not 0 <= header.base_offset < INT64_MAX - INT32_MAX:
@@ -187,6 +189,12 @@ def _check_counts(header: BatchHeader) -> None:
         raise CorruptBatch("producer id, epoch and sequence are -1 or more")
     if header.attributes & CONTROL_BIT and count != 1:
         raise CorruptBatch(f"a control batch holds one record; this one says {count}")
+
+
+def _is_empty(header: BatchHeader) -> bool:
+    """Whether it is a header alone, as compaction leaves it where no record is left."""
+    size = HEADER_SIZE if header.magic == MAGIC_COLUMNS else ROW_HEADER_SIZE
+    return header.size == size and not header.attributes & (CODEC_MASK | CONTROL_BIT)
 
 
 def check_crc(batch: bytes | memoryview, header: BatchHeader) -> None:

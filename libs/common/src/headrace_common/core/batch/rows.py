@@ -8,7 +8,7 @@ buffer. So it gets bytes that are inflated already, followed by a record of our 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import compress, islice
 from operator import lt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,16 +21,20 @@ from headrace_common.core.batch.header import (
     FIELDS,
     HEADERS_PER_BATCH_MAX,
     INT32_MAX,
+    LENGTH_PREFIX,
     RECORDS_PER_BATCH_MAX,
     ROW_HEADER_SIZE,
     BatchHeader,
     Codec,
     rewritten,
+    sealed,
 )
 from headrace_common.core.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace_common.core.batch.decoded import Mask
 
 _RECORD_SIZE_MIN: Final = 7  # a length, attributes, two deltas, two lengths and a count, of one byte each
 _HEADER_SIZE_MIN: Final = 2  # the length of a key and of a value
@@ -137,6 +141,7 @@ class RowBatch(DecodedBatch):
         if header.record_count * _RECORD_SIZE_MIN > len(rows):
             raise CorruptBatch(f"{len(rows)} bytes cannot hold {header.record_count} records")
         records = _read_rows(header, rows)
+        self._rows = memoryview(rows)
         self._offsets = [record.offset for record in records]
         self._timestamps = [record.timestamp for record in records]
         self._keys: list[bytes | None] = [record.key for record in records]
@@ -169,6 +174,18 @@ class RowBatch(DecodedBatch):
     def headers(self) -> list[Headers]:
         return [each.copy() for each in self._headers]
 
+    def without(self, keep: Mask) -> bytes:
+        spans = compress(_spans(self._rows, self.header.record_count), keep.tolist())
+        rows = b"".join([self._rows[first:end] for first, end in spans])
+        attributes, codec = self.header.attributes & ~CODEC_MASK, self.header.codec
+        if codec and len(packed := _packed(codec, rows)) < len(rows):
+            rows, attributes = packed, attributes | codec
+        size = ROW_HEADER_SIZE + len(rows)
+        header = self.header._replace(
+            batch_length=size - LENGTH_PREFIX, attributes=attributes, record_count=int(keep.sum())
+        )
+        return sealed([FIELDS.pack(*header), rows], size)
+
     def to_arrow(self) -> pa.RecordBatch:
         import pyarrow as pa
 
@@ -188,6 +205,33 @@ class RowBatch(DecodedBatch):
             ],
             schema=batch_schema(),
         )
+
+
+def _spans(rows: memoryview, count: int) -> list[tuple[int, int]]:
+    """Where each of the records begins and ends. Each is found from the one before it: the one loop over records."""
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for _ in range(count):
+        length, body = _varint(rows, at)
+        spans.append((at, body + length))
+        at = body + length
+    return spans
+
+
+def _packed(codec: Codec, rows: bytes) -> bytes:
+    """Compressed as Kafka's clients frame it."""
+    from aiokafka import codec as codecs
+
+    match codec:
+        case Codec.GZIP:
+            return bytes(codecs.gzip_encode(rows))
+        case Codec.SNAPPY:
+            return bytes(codecs.snappy_encode(rows))
+        case Codec.LZ4:
+            return bytes(codecs.lz4_encode(rows))
+        case Codec.ZSTD:
+            return bytes(codecs.zstd_encode(rows))
+    raise AssertionError("nothing to compress with")
 
 
 def _read_rows(header: BatchHeader, rows: Body) -> list[Any]:
