@@ -103,6 +103,16 @@ batches = st.lists(
 )
 
 
+def test_the_first_of_them_are_those_that_began_first_then_the_others_by_id() -> None:
+    producers = Producers()
+    for producer_id in (40, 20, 30, 10, 50):
+        opens = producer_id in (20, 30)
+        producers.appended(producer_id, 0, 0, 1, Offset(100 - producer_id), NOW, NOW, transactional=opens)
+    assert [row.producer_id for row in Producers(producers.snapshot()).first(4)] == [30, 20, 10, 40]
+    assert [row.producer_id for row in producers.first(9, open_only=True)] == [20, 30], "as they were appended"
+    assert [len(producers.first(n)) for n in (0, 1, 2, 9)] == [0, 1, 2, 5]
+
+
 class Model:
     """All accepted batches in order; what follows is computed from the whole history each time."""
 

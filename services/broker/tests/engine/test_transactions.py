@@ -10,7 +10,9 @@ import pytest
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
+from headrace_broker.engine import describing
 from headrace_broker.engine.broker import EngineSettings
+from headrace_broker.engine.describing import KnownProducers
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.offsets import OffsetAsk
@@ -51,6 +53,10 @@ def records(sequence: int = 0, *, pid: int = 7, epoch: int = 0, count: int = 1) 
 def code(result: Appended | Fetched | HeadraceError | None) -> ErrorCode | None:
     error = result.error if isinstance(result, (Appended, Fetched)) else result
     return None if error is None else error.code
+
+
+async def described(engine: Engine, *partitions: PartitionId, open_only: bool = True) -> list[KnownProducers]:
+    return [one async for one in engine.broker.producers(partitions, open_only=open_only)]
 
 
 async def mark(
@@ -340,17 +346,45 @@ class TestDescribing:
         await engine.produce(batch_of(3, producer_id=1, epoch=0, sequence=0))
         await engine.produce(records(pid=9, count=2), transactional_id="nine")
         await engine.produce(records(pid=7), transactional_id="seven")
-        [all_of_them] = engine.broker.producers([ID], open_only=False)
+        [all_of_them] = await described(engine, ID, open_only=False)
         assert [(row.producer_id, row.transaction_start) for row in all_of_them.producers] == [
             (9, 3),
             (7, 5),
             (1, None),
         ]
         assert (all_of_them.high_watermark, all_of_them.last_stable, all_of_them.more) == (6, 3, False)
-        [opened] = engine.broker.producers([ID], open_only=True)
+        [opened] = await described(engine, ID)
         assert [row.producer_id for row in opened.producers] == [9, 7]
-        [missing] = engine.broker.producers([PartitionId(topic_id_of("x"), 0)], open_only=True)
+        [missing] = await described(engine, PartitionId(topic_id_of("x"), 0))
         assert code(missing.error) is ErrorCode.UNKNOWN_TOPIC_ID
+
+    @pytest.mark.parametrize(("asked", "says"), [([], "0 partitions"), ([ID, OTHER, ID], "twice")])
+    async def test_wrong_questions(self, engine: Engine, asked: list[PartitionId], says: str) -> None:
+        with pytest.raises(Rejected, match=says):
+            await described(engine, *asked)
+
+    async def test_an_answer_is_bounded_as_a_whole_and_names_the_first_of_each(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(describing, "PRODUCERS_MAX", 3)
+        monkeypatch.setattr(describing, "PRODUCERS_IN_ALL_MAX", 4)
+        for pid in range(9, 4, -1):
+            await engine.produce({0: records(pid=pid), 1: records(pid=pid)}, transactional_id=f"id-{pid}")
+        found = await described(engine, OTHER, ID)
+        assert [[row.producer_id for row in one.producers] for one in found] == [[9, 8, 7], [9]]
+        assert [one.more for one in found] == [True, True]
+        found = await described(engine, ID, OTHER, open_only=False)
+        assert [len(one.producers) for one in found] == [3, 1]
+
+    async def test_others_have_their_turn_between_two_partitions(self, engine: Engine) -> None:
+        await engine.produce({0: records(), 1: records()}, transactional_id="id")
+        turns: list[int] = []
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        answers = engine.broker.producers([ID, OTHER], open_only=True)
+        await anext(answers)
+        assert turns == []
+        await anext(answers)
+        assert turns == [1]
 
     async def test_gauges_tell_what_is_held_back(self, engine: Engine) -> None:
         gauges = engine.broker.gauges()

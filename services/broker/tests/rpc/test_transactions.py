@@ -202,6 +202,10 @@ async def test_wrong_requests_are_refused_as_a_whole(tmp_path: Path) -> None:
             (stub.WriteTxnMarkers, txn.WriteTxnMarkersRequest()),
             (stub.WriteTxnMarkers, txn.WriteTxnMarkersRequest(markers=[txn.TxnMarker(producer_id=1)])),
             (stub.DescribeProducers, pb.DescribeProducersRequest()),
+            (
+                stub.DescribeProducers,
+                pb.DescribeProducersRequest(partitions=[pb.FollowedPartition(topic_id=TOPIC)] * 2),
+            ),
         ):
             with pytest.raises(grpc.RpcError) as caught:
                 await call(message)

@@ -1482,7 +1482,7 @@ class DescribeProducersRequest(_message.Message):
     """True: only producers with an open transaction."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___FollowedPartition]:
-        """1 to 10000."""
+        """1 to 10000, each once."""
 
     def __init__(
         self,
@@ -1541,7 +1541,9 @@ class PartitionProducers(_message.Message):
     more: _builtins.bool
     @_builtins.property
     def producers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProducerState]:
-        """Ascending by the start of their open transaction, then by producer id; at most 1000, `more` says that there are."""
+        """Ascending by the start of their open transaction, then by producer id; at most 1000, and at most 10000 in an answer
+        but for the first of each partition. `more` says that there are.
+        """
 
     def __init__(
         self,

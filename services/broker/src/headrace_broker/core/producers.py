@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import islice
 from typing import Final, NamedTuple
 
 from headrace_broker.core.rows import COMMITS_BIT, TRANSACTIONAL_BIT, IndexRow, ProducerBatch, ProducerRow
@@ -239,22 +241,28 @@ class Producers:
             del self._known[producer_id]
         return len(idle)
 
-    def snapshot(self, *, open_only: bool = False) -> tuple[ProducerRow, ...]:
-        """Everything known, as it is stored; with ``open_only`` of those that have an open transaction."""
-        return tuple(
-            ProducerRow(
-                producer_id,
-                known.epoch,
-                known.batches,
-                known.last_timestamp_ms,
-                known.transaction_start,
-                known.transaction_since_ms,
-                known.committed,
-            )
-            for producer_id, known in (
-                ((one, self._known[one]) for one in self.open) if open_only else self._known.items()
-            )
-        )
+    def first(self, count: int, *, open_only: bool = False) -> tuple[ProducerRow, ...]:
+        """The first ``count``: by the start of their open transactions, then those without one by their ids."""
+        ids = list(islice(self.open, count))
+        if not open_only and len(ids) < count:
+            ids += nsmallest(count - len(ids), (one for one in self._known if one not in self.open))
+        return tuple(_row(one, self._known[one]) for one in ids)
+
+    def snapshot(self) -> tuple[ProducerRow, ...]:
+        """Everything known, as it is stored."""
+        return tuple(_row(producer_id, known) for producer_id, known in self._known.items())
+
+
+def _row(producer_id: int, known: Producer) -> ProducerRow:
+    return ProducerRow(
+        producer_id,
+        known.epoch,
+        known.batches,
+        known.last_timestamp_ms,
+        known.transaction_start,
+        known.transaction_since_ms,
+        known.committed,
+    )
 
 
 def _not_from_zero(producer_id: int, epoch: int, first: int) -> OutOfOrderSequence:

@@ -7,7 +7,7 @@ The broker: one method per RPC, and the loops behind them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -215,7 +215,7 @@ class Broker:
             return list(self.replicas.all())
         return [replica for topic_id in dict.fromkeys(topics) for replica in self.replicas.of_topic(topic_id)]
 
-    def producers(self, partitions: Sequence[PartitionId], *, open_only: bool) -> list[KnownProducers]:
+    def producers(self, partitions: Sequence[PartitionId], *, open_only: bool) -> AsyncIterator[KnownProducers]:
         """What partitions know of their producers; see ``describe_producers``."""
         return describe_producers(self.replicas, partitions, open_only=open_only)
 

@@ -4,9 +4,9 @@ What partitions know of their producers, for whoever looks for transactions that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Final
 
 from headrace_broker.core.rows import ProducerRow
@@ -17,7 +17,8 @@ from headrace_common.core.ids import PartitionId
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 PRODUCERS_MAX: Final = 1_000
 """Of one partition in an answer."""
-_NOT_OPEN: Final = 2**63
+PRODUCERS_IN_ALL_MAX: Final = 10_000
+"""Of all partitions in an answer, but for the first of each, which is always there: it may hold readers back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,29 +34,33 @@ class KnownProducers:
     error: HeadraceError | None = None
 
 
-def describe_producers(
+async def describe_producers(
     replicas: Replicas, partitions: Sequence[PartitionId], *, open_only: bool
-) -> list[KnownProducers]:
+) -> AsyncIterator[KnownProducers]:
     """
-    One answer per partition, in order; led or followed here.
+    One answer per partition, in order; led or followed here. Others have their turn between two of them.
 
     Raises:
-        Rejected: none, or too many at once.
+        Rejected: none, too many at once, or one of them twice.
     """
     if not 1 <= len(partitions) <= PARTITIONS_PER_REQUEST_MAX:
         raise Rejected(f"the request names {len(partitions)} partitions; 1 to {PARTITIONS_PER_REQUEST_MAX} are allowed")
-    return [_of(replicas, partition, open_only=open_only) for partition in partitions]
+    if len(set(partitions)) != len(partitions):
+        raise Rejected("the request names a partition twice; name each once")
+    left = PRODUCERS_IN_ALL_MAX
+    for partition in partitions:
+        found = _of(replicas, partition, max(1, min(PRODUCERS_MAX, left)), open_only=open_only)
+        left -= len(found.producers)
+        yield found
+        await asyncio.sleep(0)
 
 
-def _of(replicas: Replicas, partition: PartitionId, *, open_only: bool) -> KnownProducers:
+def _of(replicas: Replicas, partition: PartitionId, count: int, *, open_only: bool) -> KnownProducers:
     try:
         core = replicas.readable(partition, None).core
     except HeadraceError as error:
         return KnownProducers(partition, error=error)
-    rows = core.producers.snapshot(open_only=open_only)
-    first = nsmallest(PRODUCERS_MAX, rows, key=_order)
-    return KnownProducers(partition, core.high_watermark, core.last_stable, first, len(rows) > len(first))
-
-
-def _order(row: ProducerRow) -> tuple[int, int]:
-    return (_NOT_OPEN if row.transaction_start is None else row.transaction_start, row.producer_id)
+    producers = core.producers
+    first = producers.first(count, open_only=open_only)
+    more = (len(producers.open) if open_only else len(producers)) > len(first)
+    return KnownProducers(partition, core.high_watermark, core.last_stable, first, more)

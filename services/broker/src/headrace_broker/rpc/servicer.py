@@ -299,8 +299,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """See the proto."""
         del context
         asked = [decode.partition(one) for one in request.partitions]
-        found = self._broker.producers(asked, open_only=request.open_only)
-        return pb.DescribeProducersResponse(partitions=map(encode.partition_producers, found))
+        answer = pb.DescribeProducersResponse()
+        async for found in self._broker.producers(asked, open_only=request.open_only):
+            answer.partitions.append(encode.partition_producers(found))
+        return answer
 
     async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyResponse:
         """See the proto."""
