@@ -271,9 +271,9 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         oracle = Oracle(self.entries)
         assert core.last_stable == oracle.last_stable(core.log_start, core.high_watermark)
-        assert {
-            row.producer_id: row.transaction_start for row in core.producers.snapshot(open_only=True)
-        } == oracle.open
+        opened = core.producers.first(1_000, open_only=True)
+        assert {row.producer_id: row.transaction_start for row in opened} == oracle.open
+        assert opened == tuple(sorted(opened, key=lambda row: row.transaction_start or 0))
         assert core.producers.first_open == min(oracle.open.values(), default=None)
         known = {
             row.producer_id: (row.epoch, row.batches[-1].last_sequence if row.batches else -1, row.committed)
