@@ -12,18 +12,18 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from headrace import Consumer, HeadraceError, Producer, Record, TopicPartition
 from headrace_common.core.errors import ErrorCode
-from headrace_common.testing.checker import Outcome
+from headrace_common.testing.checker import Key, Outcome
 from headrace_common.testing.checker_history import (
     MICRO_OPS_MAX,
     NOTHING,
     F,
-    Key,
     Micro,
     Operation,
     Polled,
@@ -57,9 +57,9 @@ class History:
         self._process = process
         self._index = 0
 
-    def note(self, kind: Type, f: F, value: Iterable[Micro] | Iterable[Key] = ()) -> None:
+    def note(self, kind: Type, f: F, value: tuple[Micro, ...] | tuple[Key, ...] = ()) -> None:
         """One entry, now."""
-        entry = Operation(self._index, self._process, kind, f, tuple(value), time.monotonic_ns())  # type: ignore[arg-type]  # one of both
+        entry = Operation(self._index, self._process, kind, f, value, time.monotonic_ns())
         self._index += 1
         self._file.write(to_line(entry) + b"\n")
 
@@ -87,7 +87,7 @@ class Client:
 
     def choose(self, *, begin: bool) -> None:
         """All keys, from the beginning or where its group is."""
-        keys = [str(one.partition) for one in self.partitions]
+        keys = tuple(str(one.partition) for one in self.partitions)
         self.history.note(Type.INVOKE, F.ASSIGN, keys)
         self.consumer.assign(self.partitions)
         if begin:
@@ -108,7 +108,7 @@ class Client:
 def transact(client: Client, chance: random.Random) -> bool:
     """One transaction; false: this process is over."""
     plan = [client.send(chance) if chance.random() < 0.5 else NOTHING for _ in range(chance.randint(1, MICRO_OPS_MAX))]
-    client.history.note(Type.INVOKE, F.TXN, plan)
+    client.history.note(Type.INVOKE, F.TXN, tuple(plan))
     done, deliveries = list[Micro](), []
     commit: ErrorCode | None = None
     abort: ErrorCode | None = ErrorCode.NONE
@@ -136,31 +136,31 @@ def transact(client: Client, chance: random.Random) -> bool:
     if outcome is Outcome.OK:
         offsets = iter([delivery.result(0).offset for delivery in deliveries])
         done = [replace(micro, offset=next(offsets)) if isinstance(micro, Sent) else micro for micro in done]
-    client.history.note(TYPES[outcome], F.TXN, done)
+    client.history.note(TYPES[outcome], F.TXN, tuple(done))
     return not over
 
 
 def plain(client: Client, chance: random.Random) -> bool:
     """One send, or one poll."""
     if chance.random() < 0.5:
-        client.history.note(Type.INVOKE, F.POLL, [NOTHING])
+        client.history.note(Type.INVOKE, F.POLL, (NOTHING,))
         try:
             found = client.poll()
         except HeadraceError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             client.history.note(Type.FAIL, F.POLL)
         else:
-            client.history.note(Type.OK, F.POLL, [found])
+            client.history.note(Type.OK, F.POLL, (found,))
         return True
     send = client.send(chance)
-    client.history.note(Type.INVOKE, F.SEND, [send])
+    client.history.note(Type.INVOKE, F.SEND, (send,))
     try:
         offset = client.producer.send(client.topic, b"%d" % send.value, partition=int(send.key)).result().offset
     except HeadraceError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
-        client.history.note(TYPES[outcome_of_send(error.code)], F.SEND, [send])
+        client.history.note(TYPES[outcome_of_send(error.code)], F.SEND, (send,))
     else:
-        client.history.note(Type.OK, F.SEND, [replace(send, offset=offset)])
+        client.history.note(Type.OK, F.SEND, (replace(send, offset=offset),))
     return True
 
 
@@ -168,9 +168,11 @@ def main(bootstrap: str, topic: str, slot: str, number: int, seed: str, stop: Pa
     """Until it is told to end."""
     chance = random.Random(seed)
     group = {"assign": f"{topic}-{slot}", "subscribe": topic, "plain": None}[kind]
-    reading = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    reading: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
     reading |= {} if group is None else {"group_id": group, "enable_auto_commit": False}
-    writing = {} if kind == "plain" else {"transactional_id": f"{topic}-{slot}", "transaction_timeout_ms": TIMEOUT_MS}
+    writing: dict[str, Any] = (
+        {} if kind == "plain" else {"transactional_id": f"{topic}-{slot}", "transaction_timeout_ms": TIMEOUT_MS}
+    )
     with (
         Producer(bootstrap, linger_ms=0, **writing) as producer,
         Consumer(bootstrap_servers=bootstrap, **reading) as consumer,

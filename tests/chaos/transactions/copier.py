@@ -12,6 +12,7 @@ import random
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,8 +52,8 @@ def copy_table(producer: Producer, consumer: Consumer, target: str) -> int:
     """All at once."""
     table = consumer.poll_table(timeout_ms=300, max_records=ROWS)
     if table.num_rows:
-        whence = [pc.cast(table[name], pa.string()) for name in ("partition", "offset")]
-        value = pc.cast(pc.binary_join_element_wise(*whence, ":"), pa.binary())
+        partition, offset = pc.cast(table["partition"], pa.string()), pc.cast(table["offset"], pa.string())
+        value = pc.cast(pc.binary_join_element_wise(partition, offset, ":"), pa.binary())
         producer.send_table(target, pa.table({"value": value, "partition": table["partition"]}))
     return int(table.num_rows)
 
@@ -61,7 +62,11 @@ def main(bootstrap: str, source: str, target: str, slot: str, seed: str, stop: P
     """Until all is handled."""
     chance = random.Random(seed)
     copy = copy_records if how == "records" else copy_table
-    reading = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "isolation_level": "read_committed"}
+    reading: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+    }
     with (
         Producer(bootstrap, transactional_id=f"copier-{slot}", transaction_timeout_ms=TIMEOUT_MS) as producer,
         Consumer(source, bootstrap_servers=bootstrap, group_id=GROUP, **reading) as consumer,
@@ -86,4 +91,5 @@ def main(bootstrap: str, source: str, target: str, slot: str, seed: str, stop: P
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:6], Path(sys.argv[6]), sys.argv[7]))
+    args = sys.argv[1:]
+    sys.exit(main(args[0], args[1], args[2], args[3], args[4], Path(args[5]), args[6]))

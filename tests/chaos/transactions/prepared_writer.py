@@ -12,6 +12,7 @@ import random
 import sys
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import papers
 
@@ -37,7 +38,10 @@ class Writer:
         place = self._directory / f"slot-{self._slot}"
         papers.put(place, self._number)
         while papers.get(place) == self._number:
-            settings = {"transactional_id": f"prepared-{self._slot}", "transaction_timeout_ms": TIMEOUT_MS}
+            settings: dict[str, Any] = {
+                "transactional_id": f"prepared-{self._slot}",
+                "transaction_timeout_ms": TIMEOUT_MS,
+            }
             try:
                 with Producer(self._bootstrap, linger_ms=0, max_block_ms=10_000, **settings) as producer:
                     self._work(producer)

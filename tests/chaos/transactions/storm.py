@@ -253,7 +253,13 @@ def hurt_cluster(directory: Path) -> Iterator[TestCluster]:
     with pytest.MonkeyPatch.context() as patch:
         for setting, value in SHORT_MS.items():
             patch.setenv(f"HEADRACE_COORDINATOR_GROUP_{setting}_MS", str(value))
-        options = {"brokers": 3, "coordinators": 2, "racks": list(RACKS), "restart": True, "restart_delay_ms": 200}
+        options: dict[str, Any] = {
+            "brokers": 3,
+            "coordinators": 2,
+            "racks": list(RACKS),
+            "restart": True,
+            "restart_delay_ms": 200,
+        }
         with started_cluster(directory, **options) as cluster:
             yield cluster
 

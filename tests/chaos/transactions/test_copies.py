@@ -81,8 +81,10 @@ def test_outputs_are_inputs_exactly_once(cluster: TestCluster, tmp_path: Path) -
     try:
         load.start()
         crew.start_all()
-        storm.rage(4 * SECONDS, lambda: not load.is_alive())
+        storm.rage(1.25 * SECONDS, lambda: not load.is_alive())
+        load.join(180)
         assert load.error is None, repr(load.error)
+        assert not load.is_alive(), "all inputs are acknowledged"
         stop.touch()
         crew.finish()
     finally:

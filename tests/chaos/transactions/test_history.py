@@ -96,5 +96,5 @@ def read_everything(cluster: TestCluster, topic: str, path: Path, number: int, r
         ends = consumer.end_offsets(client.partitions)
         while any(consumer.position(one) < end for one, end in ends.items()):
             assert time.monotonic() < deadline, f"read {topic} to {ends}"
-            history.note(Type.INVOKE, F.POLL, [NOTHING])
-            history.note(Type.OK, F.POLL, [client.poll()])
+            history.note(Type.INVOKE, F.POLL, (NOTHING,))
+            history.note(Type.OK, F.POLL, (client.poll(),))

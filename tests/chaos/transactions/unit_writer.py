@@ -13,6 +13,7 @@ import sys
 import time
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import papers
 
@@ -32,7 +33,11 @@ def newest(directory: Path) -> list[int]:
 
 def prepare(bootstrap: str, topic: str, transactional_id: str, epoch: int, tag: str) -> str:
     """The token of a transaction with this tag."""
-    settings = {"transactional_id": transactional_id, "owner_epoch": epoch, "transaction_timeout_ms": TIMEOUT_MS}
+    settings: dict[str, Any] = {
+        "transactional_id": transactional_id,
+        "owner_epoch": epoch,
+        "transaction_timeout_ms": TIMEOUT_MS,
+    }
     with Producer(bootstrap, linger_ms=0, max_block_ms=10_000, **settings) as producer:
         left = producer.init_transactions()
         if left is not None:
