@@ -86,7 +86,7 @@ All are subclasses of ``HeadraceError``, so one clause catches them::
     (True, False)
 
 **In transactions** ``error.then`` says what to do: ``"retry"`` the same call, ``"abort"`` the transaction and do its
-work again, or ``"fenced"``: this producer is over, close it::
+work again, or ``"fenced"``: stop and close it, another has taken its place or what it was told stays wrong::
 
     >>> errors.TransactionAbortable().then, errors.ProducerFenced().then, errors.ConcurrentTransactions().then
     (<Then.ABORT: 'abort'>, <Then.FENCED: 'fenced'>, <Then.RETRY: 'retry'>)
@@ -328,6 +328,8 @@ class LogTruncated(DataLost):
 
 class NoGroup(Rejected):
     """The call needs a group: make the consumer with a group_id."""
+
+    _then = Then.FENCED
 
 
 class DeliveryTimedOut(UnknownOutcome):

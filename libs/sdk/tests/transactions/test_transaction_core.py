@@ -191,12 +191,34 @@ def test_what_a_groups_coordinator_says(code: ErrorCode, state: State) -> None:
     assert core.state is state
 
 
-def test_a_refused_introduction_leaves_the_producer_as_it_was() -> None:
+def test_a_refused_introduction_is_the_end_as_it_would_be_refused_again() -> None:
     core = TransactionCore("billing")
     told = core.refused(Call.INIT, error_for(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "too long"))
-    assert (core.state, told.then) == (State.NEW, Then.ABORT)
-    core.refused(Call.INIT, error_for(ErrorCode.FENCED_OWNER, "a newer owner"))
-    assert core.state is State.OVER
+    assert (core.state, told.then) == (State.OVER, Then.FENCED)
+    with pytest.raises(HeadraceError, match="too long") as raised:
+        core.begins()
+    assert raised.value.then is Then.FENCED
+
+
+@pytest.mark.parametrize("code", [ErrorCode.TXN_VERDICT_UNKNOWN, ErrorCode.INVALID_REQUEST])
+def test_a_refused_verdict_is_for_people_to_see_and_the_producer_may_go_on(code: ErrorCode) -> None:
+    core = ready()
+    told = core.refused(Call.DECIDE, error_for(code, "no"))
+    assert (core.state, told.then) == (State.READY, Then.FENCED)
+
+
+def test_what_is_not_possible_now_stops_a_loop_unless_an_abort_or_its_repetition_helps() -> None:
+    def then(core: TransactionCore) -> Then:
+        gate = core._not_now("this")
+        return gate.then
+
+    prepared = TransactionCore("billing")
+    prepared.initialized(FIRST, "token")
+    unsure = ending()
+    unsure.gave_up(Call.COMMIT, WaitTimedOut("silence"))
+    stop = [TransactionCore("billing"), ready(), prepared]
+    assert {then(core) for core in stop} == {Then.FENCED}
+    assert [then(opened()), then(ending()), then(unsure)] == [Then.ABORT, Then.ABORT, Then.RETRY]
 
 
 @pytest.mark.parametrize("call", [Call.COMMIT, Call.ABORT, Call.PREPARE])

@@ -19,6 +19,7 @@ from headrace.errors import (
     InvalidProducerEpoch,
     InvalidTransactionTimeout,
     InvalidTxnState,
+    NoGroup,
     ProducerFenced,
     Then,
     TransactionAbortable,
@@ -28,7 +29,7 @@ from headrace_common.core.batch import read_header
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
-from .worlds import IMPATIENT, made, producer
+from .worlds import IMPATIENT, consumer, made, producer
 
 LOST_ANSWER = Fault(Does.DROP, after=True)
 
@@ -159,8 +160,28 @@ def test_settings_that_cannot_be(given: dict[str, Any], says: str) -> None:
 
 async def test_a_refused_timeout_is_told_by_the_first_begin(cluster: MemoryCluster) -> None:
     async with producer(cluster, transaction_timeout_ms=10**9) as writer:
-        with pytest.raises(InvalidTransactionTimeout):
-            await writer.begin_transaction()
+        for attempt in (writer.begin_transaction, writer.init_transactions, writer.abort_transaction):
+            with pytest.raises(InvalidTransactionTimeout) as raised:
+                await attempt()
+            assert raised.value.then is Then.FENCED, "no abort helps"
+
+
+async def test_settings_and_what_is_undecided_end_the_loop_of_a_worker(cluster: MemoryCluster) -> None:
+    async with producer(cluster) as writer:
+        for group, automatic, error in ((None, False, NoGroup), ("g", True, InvalidConfig)):
+            async with consumer(cluster, "one", group_id=group, enable_auto_commit=automatic) as reader:
+                with pytest.raises(error) as raised:
+                    async with writer.transaction(reader):
+                        pass
+            assert raised.value.then is Then.FENCED
+        await writer.begin_transaction()
+        await writer.send("one", b"x")
+        await writer.prepare_transaction()
+    async with producer(cluster) as again:
+        with pytest.raises(InvalidTxnState, match="commit_prepared") as undecided:
+            async with again.transaction():
+                pass
+        assert undecided.value.then is Then.FENCED
 
 
 # --- coordinators that fail --------------------------------------------------------------------------------------

@@ -173,12 +173,26 @@ class Then(StrEnum):
     ABORT = "abort"
     """Abort the transaction, and do its work again in the next."""
     FENCED = "fenced"
-    """This producer is over: close it. Another may have taken its place."""
+    """Stop: another has taken its place, or what it was told is wrong and stays wrong. Close it; the error says why."""
 
 
-_FENCES = frozenset(
-    {ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.FENCED_OWNER, ErrorCode.FENCED_WRITER}
+_STOPS = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.FENCED_OWNER,
+        ErrorCode.FENCED_WRITER,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_GROUP_ID,
+        ErrorCode.INVALID_SESSION_TIMEOUT,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+        ErrorCode.TXN_VERDICT_UNKNOWN,
+        ErrorCode.UNSUPPORTED_VERSION,
+    }
 )
+"""After these nothing gets better by itself."""
 
 
 class HeadraceError(Exception):
@@ -199,7 +213,7 @@ class HeadraceError(Exception):
         """What to do about it inside a transaction; whoever knows the transaction's state has set it."""
         if self._then is not None:
             return self._then
-        if self.code in _FENCES:
+        if self.code in _STOPS:
             return Then.FENCED
         return Then.RETRY if self.retriable else Then.ABORT
 

@@ -75,6 +75,14 @@ _MAY_END: Final = {
     Call.ABORT: frozenset({State.OPEN, State.BROKEN}),
 }
 
+_NOT_NOW: Final = {
+    State.NEW: Then.FENCED,
+    State.READY: Then.FENCED,
+    State.PREPARED: Then.FENCED,
+    State.UNSURE: Then.RETRY,
+}
+"""What a call that is not possible in a state says: nothing is there to be aborted, and asking again does not help."""
+
 
 def remedy_for(call: Call, error: HeadraceError) -> Remedy:
     """Whether asking again can help, whatever the state."""
@@ -200,10 +208,15 @@ class TransactionCore:
     def refused(self, call: Call, error: HeadraceError) -> HeadraceError:
         """The coordinator's last word on ``call``; returns what the application is told."""
         fenced = error.code in FENCES or (error.code is ErrorCode.INVALID_PRODUCER_EPOCH and call is not Call.OFFSETS)
-        if fenced or call is Call.ABORT:  # one that cannot be aborted from here ends by its timeout
+        if fenced or call in (
+            Call.ABORT,
+            Call.INIT,
+        ):  # what cannot be aborted ends by its timeout; the rest is settings
             return self._over(error)
-        if call in _ENDS or call is Call.OFFSETS:
-            self._break(error)
+        if call is Call.DECIDE:
+            error.then = Then.FENCED
+            return error
+        self._break(error)
         error.then = Then.ABORT
         return error
 
@@ -263,11 +276,11 @@ class TransactionCore:
         if self.state is State.BROKEN:
             return self._abortable()
         if self.state in (State.NEW, State.READY):
-            return InvalidTxnState(f"{call}: no transaction is open; call begin_transaction() first")
-        under_way = f" ({self._call.value})" if self.state in (State.ENDING, State.UNSURE) and self._call else ""
-        error = InvalidTxnState(f"{call} is not possible now: {self.state.value}{under_way}")
-        if self.state is State.UNSURE:
-            error.then = Then.RETRY
+            error = InvalidTxnState(f"{call}: no transaction is open; call begin_transaction() first")
+        else:
+            under_way = f" ({self._call.value})" if self.state in (State.ENDING, State.UNSURE) and self._call else ""
+            error = InvalidTxnState(f"{call} is not possible now: {self.state.value}{under_way}")
+        error.then = _NOT_NOW.get(self.state, Then.ABORT)
         return error
 
     def _abortable(self) -> HeadraceError:
