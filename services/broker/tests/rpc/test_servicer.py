@@ -23,6 +23,7 @@ from headrace_broker.testing.standalone import BROKER_ID, FakeCluster, image_of,
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import EMPTY_IMAGE
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
@@ -237,6 +238,15 @@ async def test_metadata_names_what_there_is_and_what_there_is_not(broker: Served
     everything = await broker.stub.Metadata(pb.MetadataRequest(all_topics=True))
     assert [topic.name for topic in everything.topics] == ["t"]
     assert everything == await broker.stub.Metadata(pb.MetadataRequest(all_topics=True))
+
+
+async def test_before_its_first_image_a_broker_does_not_say_that_topics_do_not_exist(broker: Served) -> None:
+    replicas = broker.broker.replicas
+    replicas.image = EMPTY_IMAGE  # as after a restart, until a controller has answered
+    for request_ in (pb.MetadataRequest(topics=["t"]), pb.MetadataRequest(all_topics=True)):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await broker.stub.Metadata(request_)
+        assert error_from_rpc(caught.value).code is ErrorCode.METADATA_UNAVAILABLE
 
 
 async def test_positions_producer_ids_trims_logs_and_identity(broker: Served) -> None:

@@ -19,7 +19,7 @@ from headrace_broker.engine.copy_session import POSITIONS_MAX, CopySession
 from headrace_broker.engine.fetch import FetchSession
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.rpc import decode, encode
-from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ShardKind
 from headrace_common.runtime.tasks import TaskRunner
@@ -227,11 +227,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """See the proto."""
         del context
         image = self._broker.replicas.image
+        if image.revision == 0:  # just started; to say that topics do not exist would make clients forget them
+            raise MetadataUnavailable("this broker has not heard from a controller yet; ask another one, or again")
         if not request.all_topics:
             if len(request.topics) > TOPICS_PER_REQUEST_MAX:
                 raise Rejected(f"the request names {len(request.topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most")
             return encode.metadata(image, request.topics, self._broker.follower.message_limits(request.topics))
-        if self._all_topics[0] != image.revision or image.revision == 0:
+        if self._all_topics[0] != image.revision:
             limits = self._broker.follower.message_limits(image.topic_ids)
             self._all_topics = (image.revision, encode.metadata(image, None, limits))
         return self._all_topics[1]
