@@ -1,0 +1,72 @@
+"""
+What compaction writes: groups that are each atomic, after each of which the log is sound and readers see each key.
+
+``cleaning`` makes them; the storage loop, the only writer, applies one at a time. What they need beyond ``rows`` is
+here: an index row without its batch, single batches that go, aborted rows that go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace_broker.core.compaction.clean_points import CleanPoint
+from headrace_broker.core.rows import IndexRow, LogId, PutBatch, SegmentRow
+from headrace_common.core.ids import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class PutIndex:
+    """Replace the row of a batch that stays as it is."""
+
+    log: LogId
+    row: IndexRow
+
+
+@dataclass(frozen=True, slots=True)
+class DropBatch:
+    """Delete one batch and its row; the batch before it covers its offsets now."""
+
+    log: LogId
+    base_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DropAborted:
+    """Delete the row of an aborted transaction of which nothing is left."""
+
+    log: LogId
+    marker: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """The end of a compaction: how far the log is clean, for its state."""
+
+    end: Offset
+    points: tuple[CleanPoint, ...]
+
+
+RowWrite = PutBatch | PutIndex | DropBatch | DropAborted
+
+
+@dataclass(slots=True)
+class Step:
+    """
+    One group. It may be applied while the log still begins at or below ``start`` and was not emptied or cut since.
+
+    If not, it is dropped, and the pass begins anew at the log's first batch, with the same map.
+    """
+
+    start: Offset
+    """Base of the first batch that it touches, or that is before it."""
+    end: Offset
+    """Everything below is as it will be."""
+    writes: list[RowWrite] = field(default_factory=list)
+    segments: dict[Offset, SegmentRow] = field(default_factory=dict)
+    """Sealed segments that have another size now, by base; in memory too."""
+    cleaned: Cleaned | None = None
+    """Only in the last step."""
+
+    def applies(self, first_batch: Offset) -> bool:
+        """Whether it may be written to a log whose first batch is that."""
+        return first_batch <= self.start
