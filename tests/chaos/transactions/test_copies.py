@@ -79,8 +79,8 @@ def test_outputs_are_inputs_exactly_once(cluster: TestCluster, tmp_path: Path) -
     load = Load(cluster, source)
     began = time.monotonic()
     try:
-        load.start()
         crew.start_all()
+        load.start()
         storm.rage(1.25 * SECONDS, lambda: not load.is_alive())
         load.join(180)
         assert load.error is None, repr(load.error)
