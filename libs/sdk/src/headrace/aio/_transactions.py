@@ -69,6 +69,7 @@ class Transactions:
         self.offsets = TransactionOffsets(self.core, self._asking, transport, settings, clock)
         self._introducing = asyncio.Lock()
         self._margin_ms = min(MARGIN_MS_MAX, settings.delivery_timeout_ms / 4)
+        self._ending: asyncio.Task[Any] | None = None
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
@@ -129,6 +130,7 @@ class Transactions:
 
     async def undo(self, error: BaseException) -> None:
         """``error`` leaves the transaction's block: abort what is still open. Never raises what would hide it."""
+        await self._cancelled_is_through()
         if self.core.state not in (State.OPEN, State.BROKEN):
             return
         try:
@@ -163,10 +165,18 @@ class Transactions:
         prepared: PreparedTransaction = self.core.prepared
         return prepared
 
+    async def _cancelled_is_through(self) -> None:
+        """Whoever was interrupted on another thread cancelled the end it had asked for, and may be here before that."""
+        task = self._ending
+        if task is not None and task.cancelling():
+            await asyncio.wait({task}, timeout=LEAVE_S)
+
     async def _end(self, call: Call, also: Also | None = None) -> None:
+        await self._cancelled_is_through()
         core, records = self.core, self._records
         deadline_ms = self._clock.monotonic_ms() + self._settings.delivery_timeout_ms
         delivers = core.ends(call)
+        self._ending = asyncio.current_task()
         try:
             self._shut()
             if delivers:
@@ -183,6 +193,7 @@ class Transactions:
             core.interrupted(call)
             raise
         finally:
+            self._ending = None
             self._shut()
 
     async def leave(self, timeout: float | None) -> None:
