@@ -472,6 +472,17 @@ async def test_transactions_are_listed_described_and_aborted(world: World) -> No
     assert world.written == [(0, Marker(1_000, 1, commit=False))]
 
 
+async def test_ages_count_from_the_preparation_of_what_is_prepared(world: World) -> None:
+    clock = FakeClock()
+    running, producer = await begun(world, clock=clock)
+    await clock.advance(20_000)
+    assert [one.transactional_id for one in running.transactions.listing((), (), 20_000)[0]] == [ID]
+    await running.transactions.prepare(ID, producer, None)
+    await clock.advance(5_000)
+    assert [one.transactional_id for one in running.transactions.listing((), (), 5_000)[0]] == [ID]
+    assert running.transactions.listing((), (), 5_001)[0] == []
+
+
 async def test_ids_of_other_shards_are_not_here(world: World) -> None:
     running = await world.engine()
     with pytest.raises(NotCoordinator):

@@ -521,7 +521,7 @@ class ListTransactionsRequest(_message.Message):
     PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     OLDER_THAN_MS_FIELD_NUMBER: _builtins.int
     older_than_ms: _builtins.int
-    """Only transactions open or prepared for at least this long, in ms; 0: all."""
+    """Only transactions open for at least this long, in ms, or prepared ones since their preparation; 0: all."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___TxnState.ValueType]:
         """Empty: all."""

@@ -142,7 +142,8 @@ class MemoryTransactions:
         )
 
     def _wanted(self, t: pb.TransactionDescription, request: pb.ListTransactionsRequest) -> bool:
-        old = t.started_at_ms >= 0 and self.now_ms - t.started_at_ms >= request.older_than_ms
+        since_ms = t.prepared_at_ms if t.state == pb.TXN_PREPARED else t.started_at_ms
+        old = since_ms >= 0 and self.now_ms - since_ms >= request.older_than_ms
         return (
             (not request.states or t.state in request.states)
             and (not request.producer_ids or t.producer_id in request.producer_ids)

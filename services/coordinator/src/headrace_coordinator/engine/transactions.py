@@ -261,10 +261,11 @@ class Transactions:
         before_ms = self._around.shared.clock.now_ms() - older_than_ms
 
         def fits(one: TransactionListing) -> bool:
+            since_ms = one.prepared_at_ms if one.state is TxnState.PREPARED else one.started_at_ms
             return (
                 (not states or one.state in states)
                 and (not producer_ids or one.producer.producer_id in producer_ids)
-                and (not older_than_ms or NO_TIME < one.started_at_ms <= before_ms)
+                and (not older_than_ms or NO_TIME < since_ms <= before_ms)
             )
 
         found = [one for host in self.hosts for one in host.listing() if fits(one)]
