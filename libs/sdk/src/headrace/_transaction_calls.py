@@ -131,7 +131,7 @@ class TransactionCalls:
             yield
             offsets: Offsets = {} if consumer is None else consumer._positions_to_commit()
             also = None if consumer is None else of_consumer(transactions.offsets, consumer, offsets)
-            self._thread.call(transactions.commit(also))
+            self._thread.call(self._usable().commit(also))
             if consumer is not None:
                 consumer._transaction_committed(offsets)
         except BaseException as error:

@@ -41,7 +41,17 @@ with producer.transaction():
     if pid == 0:
         raise SystemExit(0)     # leaves the block: the transaction is the parent's
     assert os.waitpid(pid, 0)[1] == 0
-assert cluster.committed_values("t", 0) == [b"x"]
+try:
+    with producer.transaction():
+        producer.send("t", b"y").result(10)
+        parent = os.getpid()
+        if (pid := os.fork()) != 0:
+            assert os.waitpid(pid, 0)[1] == 0
+except ClientClosed:            # the child came to the end of the block
+    os._exit(3 if os.getpid() == parent else 0)
+if os.getpid() != parent:
+    os._exit(4)
+assert cluster.committed_values("t", 0) == [b"x", b"y"]
 producer.close(), prepared.close(), owner.close()
 print("done")
 """
