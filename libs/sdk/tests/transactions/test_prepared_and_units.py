@@ -245,8 +245,9 @@ async def test_a_newer_owner_fences_the_older_and_its_producers(cluster: MemoryC
 
 
 async def test_an_epoch_from_another_process_does(cluster: MemoryCluster, owner: aio.UnitOwner) -> None:
-    with pytest.raises(InvalidTxnState, match=r"init\(\)"):
+    with pytest.raises(InvalidTxnState, match=r"init\(\)") as raised:
         await owner.commit(0, [])
+    assert raised.value.then is Then.FENCED
     epoch, _ = await owner.init()
     async with aio.UnitOwner(None, "nightly", epoch=epoch, _transport=cluster.transport()) as elsewhere:
         assert await elsewhere.commit(0, [str(await part(cluster, 1, epoch))])

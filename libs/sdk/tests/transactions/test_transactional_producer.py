@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from headrace import Producer, bulk_partitioner
+from headrace._runtime import SystemClock
 from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace._transport.memory_coordinator import EPOCH_MAX
 from headrace._transport.port import Coordinator
@@ -366,6 +368,39 @@ async def test_a_transaction_that_took_too_long_is_aborted_and_the_producer_goes
         await writer.abort_transaction()
         async with writer.transaction():
             await writer.send("one", b"again")
+    assert cluster.committed_values("one", 0) == [b"again"]
+
+
+@dataclass
+class Watch(SystemClock):
+    """A clock that is set."""
+
+    ms: float = 0
+
+    def monotonic_ms(self) -> float:
+        return self.ms
+
+
+async def test_in_memory_too_a_transaction_takes_as_long_as_its_producer_said(cluster: MemoryCluster) -> None:
+    watch = cluster.transactions.clock = Watch()
+    async with (
+        producer(cluster, transaction_timeout_ms=300) as writer,
+        consumer(cluster, "one", group_id=None, isolation_level="read_committed") as reader,
+    ):
+        await writer.begin_transaction()
+        await writer.send("one", b"early")
+        await writer.flush()
+        watch.ms = 299
+        await (await writer.send("one", b"in time"))
+        watch.ms = 300
+        reader.seek_to_end(("one", 0))
+        assert await reader.position(("one", 0)) == 3, "readers are not held back"
+        with pytest.raises(TransactionAbortable):
+            await writer.commit_transaction()
+        await writer.abort_transaction()
+        async with writer.transaction():
+            await writer.send("one", b"again")
+            watch.ms = 599
     assert cluster.committed_values("one", 0) == [b"again"]
 
 

@@ -288,6 +288,25 @@ async def test_a_unit_is_one_decision(world: World) -> None:
         await world.unit(owner, begun.owner_epoch, 1, tokens[3])
 
 
+async def test_what_a_unit_has_decided_is_forgotten(world: World) -> None:
+    owner = f"owner-{next(NUMBERS)}"
+    epoch = (await world.become(owner)).owner_epoch
+    token = await part(world, owner, 1, epoch)
+    for sequence, tokens in ((0, [token, token]), (-1, [])):
+        with pytest.raises(Rejected):
+            await world.unit(owner, epoch, sequence, *tokens)
+    assert not await world.unit(owner, epoch, 0, token), "the wrong ones have decided nothing"
+    while True:  # until its markers are written
+        try:
+            await world.decide(token, commit=True)
+        except TxnVerdictUnknown:
+            break
+        await asyncio.sleep(0.02)
+    for key in (f"{owner}/", "/1"):
+        with pytest.raises(Rejected, match="owner/suffix"):
+            await world.init(key, epoch)
+
+
 async def test_a_newer_owner_fences(world: World) -> None:
     owner = f"owner-{next(NUMBERS)}"
     old = await world.become(owner)

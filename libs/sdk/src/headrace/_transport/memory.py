@@ -247,6 +247,7 @@ class MemoryCluster:
 
     def produce(self, broker: NodeId, request: pb.ProduceRequest, spared: int | None = None) -> pb.ProduceResponse:
         """Append; ``spared`` names a partition that is left out, as a fault answers it."""
+        self.transactions.expire()
         answer = pb.ProduceResponse(correlation_id=request.correlation_id)
         for entry in request.partitions:
             result = answer.partitions.add(
@@ -322,6 +323,7 @@ class MemoryCluster:
 
     def fetch(self, broker: NodeId, request: pb.FetchRequest) -> tuple[pb.FetchResponse, int]:
         """What is there now, and how many bytes."""
+        self.transactions.expire()
         answer = pb.FetchResponse(correlation_id=request.correlation_id)
         total = 0
         for entry in request.partitions:
@@ -340,6 +342,7 @@ class MemoryCluster:
 
     def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> tuple[pb.ListOffsetsResponse, bool]:
         """The answer, and whether a long poll is over."""
+        self.transactions.expire()
         answer = pb.ListOffsetsResponse()
         over = not any(entry.HasField("wait_above") for entry in request.partitions)
         for entry in request.partitions:

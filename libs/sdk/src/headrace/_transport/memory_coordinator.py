@@ -1,8 +1,9 @@
 """
 The coordinator of transactions of the cluster in memory: states, epochs, prepared ones and units. Nothing is durable.
 
-Every end writes its markers at once, unless a test holds them (``hold_markers``). Nothing times out by itself; a test
-says when (``time_out``). Guarded by one lock, for clients may live on several event loops.
+Every end writes its markers at once, unless a test holds them (``hold_markers``). What takes too long is aborted when
+anybody asks for something; a test may say so earlier (``time_out``). Guarded by one lock, for clients may live on
+several event loops.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, NamedTuple
 
+from headrace._runtime import Clock, SystemClock
 from headrace._transport.memory_units import MemoryUnits
 from headrace._transport.port import Coordinator
 from headrace.errors import (
@@ -55,12 +58,17 @@ class Txn:
 
     producer_id: int
     epoch: int
+    timeout_ms: int
     open: bool = False
+    due_ms: float = 0
+    """Open: when it has taken too long, on the monotonic clock."""
     partitions: set[Partition] = field(default_factory=set)
     ending: bool = False
     """Its markers are held."""
     token: pb.PreparedToken | None = None
     last: Verdict | None = None
+    forgotten: bool = False
+    """Once it has ended: it was of a unit, or of an owner before."""
 
 
 class Ends(NamedTuple):
@@ -90,12 +98,15 @@ class MemoryTransactions:
         """Who has them."""
         self.asked: list[str] = []
         """What was asked, in order: "init", "enrol", "end", "prepare", "decide"."""
+        self.clock: Clock = SystemClock()
         self.lock = threading.RLock()
         self.units = MemoryUnits(self)
         self._new_producer_id = new_producer_id
         self._write_markers = write_markers
         self._held: list[Ends] | None = None
         self._nonces = 0
+        self._due_ms = inf
+        """Nothing has taken too long before."""
 
     # --- what tests do ------------------------------------------------------------------------------------------------
 
@@ -121,6 +132,18 @@ class MemoryTransactions:
         """As after its expiry."""
         del self.txns[transactional_id]
 
+    def expire(self) -> None:
+        """Abort what has taken too long; called before anybody looks at a log."""
+        if self.down or self.clock.monotonic_ms() < self._due_ms:
+            return
+        with self.lock:
+            now_ms = self.clock.monotonic_ms()
+            open_ones = [(key, txn) for key, txn in self.txns.items() if txn.open and txn.token is None]
+            for key, txn in open_ones:
+                if txn.due_ms <= now_ms:
+                    self._end(key, txn, commit=False, by_client=False)
+            self._due_ms = min((txn.due_ms for _, txn in open_ones if txn.open), default=inf)
+
     # --- what transports ask ------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -142,13 +165,13 @@ class MemoryTransactions:
             key = request.transactional_id
             if not 1 <= request.transaction_timeout_ms <= TRANSACTION_TIMEOUT_MS_MAX:
                 raise InvalidTransactionTimeout(
-                    f"transaction_timeout_ms takes 1 to {TRANSACTION_TIMEOUT_MS_MAX}, not "
+                    f"transaction_timeout_ms takes 1 to {TRANSACTION_TIMEOUT_MS_MAX} (transaction.max.timeout.ms), not "
                     f"{request.transaction_timeout_ms}"
                 )
             self.units.check(key, request.owner_epoch if request.HasField("owner_epoch") else None)
             txn = self.txns.get(key)
             if txn is None:
-                txn = self.txns[key] = Txn(self._new_producer_id(), 0)
+                txn = self.txns[key] = Txn(self._new_producer_id(), 0, request.transaction_timeout_ms)
                 return pb.InitTransactionalIdResponse(producer_id=txn.producer_id, producer_epoch=0)
             if txn.token is not None:
                 return pb.InitTransactionalIdResponse(
@@ -159,7 +182,7 @@ class MemoryTransactions:
             if txn.ending:
                 raise ConcurrentTransactions("the end of the transaction before is being written")
             self._raise_epoch(txn)
-            txn.last = None
+            txn.last, txn.timeout_ms = None, request.transaction_timeout_ms
             return pb.InitTransactionalIdResponse(producer_id=txn.producer_id, producer_epoch=txn.epoch)
 
     def enrol(self, key: str, producer_id: int, epoch: int, partition: Partition | None) -> None:
@@ -178,7 +201,9 @@ class MemoryTransactions:
                 raise InvalidTxnState("the transaction is prepared")
             if txn.ending:
                 raise ConcurrentTransactions("the end of the transaction before is being written")
-            txn.open = True
+            if not txn.open:
+                txn.open, txn.due_ms = True, self.clock.monotonic_ms() + txn.timeout_ms
+                self._due_ms = min(self._due_ms, txn.due_ms)
             if partition is not None:
                 txn.partitions.add(partition)
 
@@ -259,15 +284,20 @@ class MemoryTransactions:
     # --- ends ---------------------------------------------------------------------------------------------------------
 
     def decide_units(self, decided: Iterable[tuple[str, bool]]) -> None:
-        """Ends of prepared ones that a unit decides together."""
+        """Ends of prepared ones that a unit decides together; they are forgotten."""
         for key, commit in decided:
+            self.txns[key].forgotten = True
             self._end(key, self.txns[key], commit=commit, by_client=True)
 
     def abort_left(self, keys: Iterable[str]) -> None:
-        """What an owner before has left undecided."""
+        """What an owner before has left; nobody goes on with it."""
         for key in keys:
-            if self.txns[key].open or self.txns[key].token is not None:
-                self._end(key, self.txns[key], commit=False, by_client=False)
+            txn = self.txns[key]
+            txn.forgotten = True
+            if txn.open or txn.token is not None:
+                self._end(key, txn, commit=False, by_client=False)
+            elif not txn.ending:
+                del self.txns[key]
 
     def _end(self, key: str, txn: Txn, *, commit: bool, by_client: bool) -> None:
         nonce = txn.token.nonce if txn.token is not None else None
@@ -283,7 +313,10 @@ class MemoryTransactions:
 
     def _complete(self, ends: Ends) -> None:
         self._write_markers(ends)
-        self.txns[ends.transactional_id].ending = False
+        txn = self.txns[ends.transactional_id]
+        txn.ending = False
+        if txn.forgotten:
+            del self.txns[ends.transactional_id]
 
     def _raise_epoch(self, txn: Txn) -> None:
         txn.epoch += 1
@@ -298,4 +331,5 @@ class MemoryTransactions:
 
     def _asked(self, what: str) -> None:
         self.check()
+        self.expire()
         self.asked.append(what)

@@ -190,7 +190,7 @@ class MemoryGroups:
             result = answer.results.add(topic=entry.topic, partition=entry.partition)
             known = self._topics().get(entry.topic)
             if refused is None and (known is None or not 0 <= entry.partition < known[1]):
-                result.error = errors_pb2.UNKNOWN_TOPIC_OR_PARTITION
+                result.error, result.message = errors_pb2.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist"
             elif refused is not None:
                 result.error, result.message = errors_pb2.ErrorCode.ValueType(refused), refused.name
             else:

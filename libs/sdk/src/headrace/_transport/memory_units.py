@@ -28,9 +28,11 @@ class MemoryUnits:
 
     def check(self, transactional_id: str, epoch: int | None) -> None:
         """Raises: ``Rejected``, ``FencedOwner``: whoever has this epoch may not use the id."""
-        owner, slash, _ = transactional_id.partition("/")
+        owner, slash, suffix = transactional_id.partition("/")
         if not slash:
             return
+        if not 1 <= len(owner) <= 200 or not suffix:
+            raise Rejected(f"transactional id {transactional_id!r} has a slash, so it is of the form owner/suffix")
         if epoch is None:
             raise Rejected(f"{transactional_id!r} belongs to owner {owner!r}; give owner_epoch")
         known = self._owners.get(owner)
@@ -43,6 +45,7 @@ class MemoryUnits:
         """The caller is the owner from now on; what was undecided is aborted."""
         with self._transactions.lock:
             self._transactions.check()
+            self._transactions.expire()
             if not 1 <= len(request.owner) <= 200 or "/" in request.owner:
                 raise Rejected("an owner has 1 to 200 characters, and no '/'")
             owner = self._owners.setdefault(request.owner, _Owner())
@@ -54,6 +57,11 @@ class MemoryUnits:
         """All of the unit's tokens, or none."""
         with self._transactions.lock:
             self._transactions.check()
+            self._transactions.expire()
+            if request.sequence < 0:
+                raise Rejected(f"units are numbered from 0, not {request.sequence}")
+            if len({token.transactional_id for token in request.tokens}) < len(request.tokens):
+                raise Rejected("the unit names a transactional id twice; list each prepared transaction once")
             owner = self._owners.get(request.owner)
             if owner is None or request.owner_epoch > owner.epoch:
                 raise Rejected(f"owner {request.owner!r} has no epoch {request.owner_epoch}; InitOwner comes first")

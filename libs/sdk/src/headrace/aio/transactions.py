@@ -190,7 +190,9 @@ class UnitOwner(_Deciding):
             WaitTimedOut: nobody answered: make the same call again.
         """
         if self.epoch is None:
-            raise InvalidTxnState("call init() first, or give the epoch that it returned in another process")
+            error = InvalidTxnState("call init() first, or give the epoch that it returned in another process")
+            error.then = Then.FENCED
+            raise error
         listed = [PreparedTransaction.parse(token).message() for token in tokens]
         if len(listed) > TOKENS_MAX:
             raise Rejected(f"a unit has at most {TOKENS_MAX} prepared transactions, not {len(listed)}")
