@@ -48,6 +48,7 @@ from headrace_common.core.ids import Offset, PartitionId, TopicId
 ID = PartitionId(TopicId(b"t" * 16), 0)
 LOG = LogId(1)
 DAY_MS = 86_400_000
+SEED = 0x0123456789ABCDEF_FEDCBA9876543210
 KeyValue = tuple[bytes | None, bytes | None]
 
 
@@ -238,12 +239,11 @@ class World:
         if dirty.end <= dirty.start:
             return []
         rules = self.rules(dirty.end, retention_ms)
-        keys = DirtyKeys(dirty.start, OffsetMap(map_bytes), rules, "t-0")
+        keys = DirtyKeys(dirty.start, OffsetMap(map_bytes, SEED), rules, "t-0")
         for row in self.disk.rows(dirty.start, dirty.end):
             if not keys.take(row, self.disk.batches[row.base_offset] if keys.wants(row) else None):
                 break
-        for _ in keys.map.sort():
-            pass
+        keys.map.complete()
         return self.passes(rules, keys.map, dirty.start, keys.end)
 
     def passes(self, rules: Rules, map: OffsetMap, start: Offset, end: Offset) -> list[Step]:

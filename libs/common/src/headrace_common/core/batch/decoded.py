@@ -80,6 +80,10 @@ class DecodedBatch(ABC):
         """The key of each record."""
 
     @abstractmethod
+    def key_column(self) -> pa.Array[Any]:
+        """The keys as binary in Arrow; of magic 3 they are not copied."""
+
+    @abstractmethod
     def values(self) -> list[bytes | None]:
         """The value of each record."""
 
@@ -168,6 +172,11 @@ class ColumnBatch(DecodedBatch):
     def keys(self) -> list[bytes | None]:
         return [None] * self.header.record_count if self._keys is None else self._keys.to_list()
 
+    def key_column(self) -> pa.Array[Any]:
+        import pyarrow as pa
+
+        return pa.nulls(self.header.record_count, pa.binary()) if self._keys is None else self._keys.to_arrow()
+
     def values(self) -> list[bytes | None]:
         return self._values.to_list()
 
@@ -212,7 +221,7 @@ class ColumnBatch(DecodedBatch):
             [
                 pa.array(offsets),
                 pa.array(timestamps),
-                pa.nulls(count, pa.binary()) if self._keys is None else self._keys.to_arrow(),
+                self.key_column(),
                 self._values.to_arrow(),
                 no_headers(count) if self._headers is None else self._headers.to_arrow(),
             ],
@@ -236,6 +245,11 @@ class EmptyBatch(DecodedBatch):
 
     def keys(self) -> list[bytes | None]:
         return []
+
+    def key_column(self) -> pa.Array[Any]:
+        import pyarrow as pa
+
+        return pa.nulls(0, pa.binary())
 
     def values(self) -> list[bytes | None]:
         return []

@@ -168,6 +168,11 @@ class RowBatch(DecodedBatch):
     def keys(self) -> list[bytes | None]:
         return self._keys.copy()
 
+    def key_column(self) -> pa.Array[Any]:
+        import pyarrow as pa
+
+        return pa.array(self._keys, pa.binary())
+
     def values(self) -> list[bytes | None]:
         return self._values.copy()
 
@@ -199,7 +204,7 @@ class RowBatch(DecodedBatch):
             [
                 pa.array(self._offsets, pa.int64()),
                 pa.array(self._timestamps, pa.int64()),
-                pa.array(self._keys, pa.binary()),
+                self.key_column(),
                 pa.array(self._values, pa.binary()),
                 headers,
             ],

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_broker.core.compaction.clean_points import CleanPoint, with_point
-from headrace_broker.core.compaction.offset_map import OffsetMap
+from headrace_broker.core.compaction.offset_map import OffsetMap, offsets_of
 from headrace_broker.core.compaction.rules import HORIZON_BIT, Rules, is_control, is_marker, is_transactional
 from headrace_broker.core.compaction.steps import Cleaned, DropAborted, DropBatch, PutIndex, Step
 from headrace_broker.core.rows import COMMITS_BIT, IndexRow, LogId, PutBatch, SegmentRow
@@ -229,26 +229,21 @@ class Cleaning:
         return decoded.without(keep) if kept else _GONE
 
     def _newest(self, row: IndexRow, decoded: DecodedBatch) -> Mask:
+        """A record without a key goes, as with Kafka: it was taken before the log was one to compact."""
         import numpy as np
 
-        offsets = _offsets(decoded)
         if row.base_offset >= self._map_start:
-            keep = np.zeros(len(offsets), np.bool_)
-            keep[offsets.searchsorted(self._map.newest_within(row.base_offset, row.next_offset))] = True
+            keep = np.zeros(row.record_count, np.bool_)
+            newest = self._map.newest_within(row.base_offset, row.next_offset)
+            keep[offsets_of(decoded).searchsorted(newest)] = True
             return keep
-        if not decoded.has_keys:
-            return np.zeros(len(offsets), np.bool_)
-        keys = decoded.keys()
-        keep = self._map.newest_of(keys) <= offsets
-        if None in keys:  # as Kafka does: they were taken before the log was compacted
-            keep &= decoded.to_arrow().column("key").is_valid().to_numpy(zero_copy_only=False)
-        return keep
+        return self._map.newest(decoded) if decoded.has_keys else np.zeros(row.record_count, np.bool_)
 
     def _tombstones(self, decoded: DecodedBatch) -> Mask:
         """Records without a value that were to be read long enough."""
         values = decoded.to_arrow().column("value")
         nulls: Mask = values.is_null().to_numpy(zero_copy_only=False)
-        return nulls & (_offsets(decoded) < self._rules.tombstones_below)
+        return nulls & (offsets_of(decoded) < self._rules.tombstones_below)
 
     # --- what is written ----------------------------------------------------------------------------------
 
@@ -330,12 +325,3 @@ class Cleaning:
 def _present(batch: bytes | None) -> bytes:
     assert batch is not None, "it was wanted"
     return batch
-
-
-def _offsets(decoded: DecodedBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    import numpy as np
-
-    header = decoded.header
-    if header.dense:
-        return np.arange(header.base_offset, header.next_offset)
-    return np.array(decoded.offsets(), np.int64)

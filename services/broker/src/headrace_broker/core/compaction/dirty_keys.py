@@ -44,10 +44,12 @@ class DirtyKeys:
             CorruptBatch, UnsupportedVersion, UnsupportedCompression: the log cannot be compacted; nothing was written.
         """
         assert row.base_offset >= self.end, "batches come in the order of the log"
+        if self.map.full:
+            return False
         if batch is not None:
             decoded = decode_batch(batch, where=f"{self.name}@{row.base_offset}")
-            if decoded.has_keys and not self.map.add(decoded.keys(), decoded.offsets()):
-                return False
+            if decoded.has_keys:
+                self.map.add(decoded)
             self.records += decoded.record_count
         self.end = row.next_offset
         return True
