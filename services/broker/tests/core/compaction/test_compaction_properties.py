@@ -35,7 +35,16 @@ End = st.fixed_dictionaries(
     {"do": st.just("end"), "producer": st.sampled_from(IN_TRANSACTIONS), "commit": st.booleans()}
 )
 Other = st.sampled_from(
-    [{"do": "roll"}, {"do": "roll"}, {"do": "commit"}, {"do": "fence"}, {"do": "epoch"}, {"do": "wait"}]
+    [
+        {"do": "roll"},
+        {"do": "roll"},
+        {"do": "commit"},
+        {"do": "fence"},
+        {"do": "epoch"},
+        {"do": "wait"},
+        {"do": "seal"},
+        {"do": "seal"},
+    ]
 )
 Compact = st.fixed_dictionaries(
     {
@@ -148,6 +157,9 @@ def run(history: list[dict[str, Any]]) -> World:
                 world.roll()
             case "commit":
                 world.commit_all()
+            case "seal":
+                world.roll()
+                world.commit_all()
             case "fence":
                 world.fence()
             case "epoch":
@@ -161,7 +173,7 @@ def run(history: list[dict[str, Any]]) -> World:
 
 
 @given(HISTORIES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_any_history(history: list[dict[str, Any]]) -> None:
     run(history)
 
