@@ -261,3 +261,22 @@ async def test_the_sync_twin(cluster: MemoryCluster) -> None:
     await asyncio.to_thread(run)
     assert cluster.committed_values("one", 0) == [b"0", b"1", b"2"]
     assert committed(cluster) == {FIRST: 3}
+
+
+async def test_a_marker_behind_the_last_record_is_committed_and_then_empty_polls_write_nothing(
+    cluster: MemoryCluster,
+) -> None:
+    async with producer(cluster, "source") as source, source.transaction():
+        await source.send("in", b"x", partition=0)
+    async with producer(cluster) as writer, consumer(cluster, "in", isolation_level="read_committed") as reader:
+        await copy(writer, reader, 1)
+
+        async def idle() -> int:
+            async with writer.transaction(reader):
+                assert not await reader.poll(timeout_ms=50)
+            return cluster.transactions.asked.count("end")
+
+        ends = [await idle() for _ in range(5)]
+        assert committed(cluster) == {FIRST: 2}, "behind the marker"
+        assert sum((await reader.lag()).values()) == 0
+        assert len(set(ends)) == 1, "nothing moves, so nothing is written"
