@@ -22,6 +22,12 @@ def test_nothing_is_cut_off() -> None:
     assert "x" * 500 in table([{"name": "x" * 500}], ["name"])
 
 
+def test_names_cannot_move_the_cursor_nor_colour_the_terminal() -> None:
+    assert cell("a\x00b\x1b[31m\nü€") == "a\\x00b\\x1b[31m ü€"
+    assert cell(["a\r", "b"]) == "a\\r,b"
+    assert cell({"a": "\x7f"}) == "a=\\x7f"
+
+
 def test_yaml_nests_and_quotes_what_would_be_read_as_something_else() -> None:
     data = {
         "name": "flights",

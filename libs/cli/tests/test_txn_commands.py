@@ -56,6 +56,7 @@ class FakeAdmin:
         self.hanging: tuple[OpenTransaction, ...] = (HANGING,)
         self.unasked: dict[TopicPartition, HeadraceError] = {}
         self.refusal: HeadraceError | None = None
+        self.empty = False
 
     def __enter__(self) -> FakeAdmin:
         return self
@@ -65,6 +66,8 @@ class FakeAdmin:
 
     def list_transactions(self, **how: Any) -> TransactionList:
         self.asked.append(how)
+        if self.empty:
+            return TransactionList((), self.missing)
         pay = TransactionInfo("pay", "ongoing", 4, 1, NOW_MS - 90_000, None, 2)
         return TransactionList((pay, TransactionInfo("rest", "empty", 5, 0, None, None, 2)), self.missing)
 
@@ -144,6 +147,14 @@ def test_transactions_are_listed_and_a_list_that_is_not_whole_says_so_and_ends_w
     assert "pay" in result.stdout
     assert "1 shard cannot answer (7)" in result.stderr
     assert "no coordinator has shard 7" in result.stderr
+
+
+def test_an_empty_list_says_there_are_none_only_where_all_were_asked_for_all(admin: FakeAdmin) -> None:
+    admin.empty = True
+    assert "there are none" in run("list").stderr
+    assert run("list", "--state", "ongoing").stderr == "none of these\n"
+    admin.missing = (LOST,)
+    assert "there are none" not in run("list", code=4).stderr
 
 
 def test_one_is_described_with_its_partitions(admin: FakeAdmin) -> None:

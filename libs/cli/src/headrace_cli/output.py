@@ -91,10 +91,15 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, list | tuple):
-        return ",".join(map(str, value)) or "-"
+        return _visible(",".join(map(str, value))) or "-"
     if isinstance(value, Mapping):
-        return ",".join(f"{k}={v}" for k, v in value.items()) or "-"
-    return str(value).replace("\n", " ")
+        return _visible(",".join(f"{k}={v}" for k, v in value.items())) or "-"
+    return _visible(str(value).replace("\n", " "))
+
+
+def _visible(text: str) -> str:
+    """Names may hold anything; what would move the cursor or colour the terminal is shown as its escape."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def to_yaml(data: Any) -> str:

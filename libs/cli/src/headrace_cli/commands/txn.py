@@ -59,7 +59,8 @@ def list_(
         found = view.list_transactions(admin, state or [], producer_id or [], older_than, _now_ms())
     if session.output is Output.TABLE:
         columns = ["transactional_id", "state", "producer_id", "producer_epoch", "open_seconds", "coordinator"]
-        empty = "there are none; a producer with a transactional_id makes one"
+        some = bool(state or producer_id or older_than != "0s" or found["missing_shards"])
+        empty = "none of these" if some else "there are none; a producer with a transactional_id makes one"
         session.show(found["transactions"], *columns, empty=empty)
     else:
         session.show(found)
