@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from headrace.aio import transactions as aio
 
 T = TypeVar("T")
+
+_NO_TOKEN: Final = "this is not the token of a prepared transaction; give what prepare_transaction() returned"
 
 
 class PreparedTransaction(NamedTuple):
@@ -66,7 +68,7 @@ class PreparedTransaction(NamedTuple):
         except (DecodeError, binascii.Error, UnicodeEncodeError, TypeError, ValueError):
             read = None
         if read is None or not read.transactional_id or read.producer_id < 0:
-            raise Rejected("this is not the token of a prepared transaction; give what prepare_transaction() returned")
+            raise Rejected(_NO_TOKEN)
         return read
 
     @classmethod
@@ -75,13 +77,21 @@ class PreparedTransaction(NamedTuple):
         return cls(message.transactional_id, message.producer_id, message.producer_epoch, message.nonce)
 
     def message(self) -> pb.PreparedToken:
-        """As a coordinator is told it."""
-        return pb.PreparedToken(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            nonce=self.nonce,
-        )
+        """
+        As a coordinator is told it.
+
+        Raises:
+            Rejected: no coordinator has given that.
+        """
+        try:
+            return pb.PreparedToken(
+                transactional_id=self.transactional_id,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                nonce=self.nonce,
+            )
+        except (TypeError, ValueError):
+            raise Rejected(_NO_TOKEN) from None
 
 
 class OwnerEpoch(NamedTuple):

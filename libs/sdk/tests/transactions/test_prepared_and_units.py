@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -258,6 +259,22 @@ async def test_an_epoch_from_another_process_does(cluster: MemoryCluster, owner:
 def test_names_that_no_owner_has(cluster: MemoryCluster, name: object) -> None:
     with pytest.raises(Rejected, match="owner"):
         UnitOwner(None, name, _transport=cluster.transport())  # type: ignore[arg-type]  # that is the point
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, "1", 1.5, None])
+async def test_numbers_that_no_unit_and_no_epoch_has(cluster: MemoryCluster, owner: aio.UnitOwner, number: Any) -> None:
+    await owner.init()
+    with pytest.raises(Rejected, match="numbered from 0"):
+        await owner.commit(number, [])
+    if number is not None:
+        with pytest.raises(Rejected, match=r"what init\(\) returned"):
+            UnitOwner(None, "nightly", epoch=number, _transport=cluster.transport())
+
+
+@pytest.mark.parametrize("token", [PreparedTransaction("a", 2**64, 1, 1), PreparedTransaction("a", 1, 1, -1)])
+async def test_numbers_that_no_token_has(anybody: aio.PreparedTransactions, token: PreparedTransaction) -> None:
+    with pytest.raises(Rejected, match="not the token"):
+        await anybody.commit_prepared(token)
 
 
 async def test_a_unit_has_a_bound(owner: aio.UnitOwner) -> None:

@@ -28,6 +28,9 @@ TOKENS_MAX: Final = 10_000
 
 OWNER_LENGTH_MAX: Final = 200
 
+NUMBER_MAX: Final = 2**63 - 1
+"""Of units, and of owners' epochs."""
+
 
 class _Deciding:
     """What both clients have: a transport, and a way to each coordinator."""
@@ -152,6 +155,8 @@ class UnitOwner(_Deciding):
     ) -> None:
         if not isinstance(owner, str) or not 1 <= len(owner) <= OWNER_LENGTH_MAX or "/" in owner:
             raise Rejected(f"an owner is a text of 1 to {OWNER_LENGTH_MAX} characters without '/', not {owner!r}")
+        if epoch is not None and (not isinstance(epoch, int) or not 0 <= epoch <= NUMBER_MAX):
+            raise Rejected(f"an owner's epoch is what init() returned, 0 to {NUMBER_MAX}, not {epoch!r}")
         super().__init__(bootstrap_servers, _transport=_transport, **settings)
         self.owner = owner
         self.epoch = epoch
@@ -193,6 +198,8 @@ class UnitOwner(_Deciding):
             error = InvalidTxnState("call init() first, or give the epoch that it returned in another process")
             error.then = Then.FENCED
             raise error
+        if not isinstance(sequence, int) or not 0 <= sequence <= NUMBER_MAX:
+            raise Rejected(f"units are numbered from 0 to {NUMBER_MAX}, not {sequence!r}")
         listed = [PreparedTransaction.parse(token).message() for token in tokens]
         if len(listed) > TOKENS_MAX:
             raise Rejected(f"a unit has at most {TOKENS_MAX} prepared transactions, not {len(listed)}")
