@@ -7,8 +7,10 @@ import pytest
 from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_plans import FetchLimits, FetchPlan
 from headrace._core.fetch_positions import Answer, FetchPositions
+from headrace._core.record_runs import Deserializers, run_of
 from headrace._core.starts import Ago, AtTime, Beginning, End, Start, parse_reset, timestamp_to_ask
 from headrace.errors import LogTruncated
+from headrace_common.core.batch import build_gap_batch, decode_batch, emptied, without
 from headrace_common.core.errors import (
     CorruptBatch,
     DataLost,
@@ -470,6 +472,38 @@ def test_control_batches_alone_are_nothing_to_hand_out() -> None:
     assert core.next_batch() is None
     assert core.partitions[T0].position == 1
     assert NodeId(1) == A
+
+
+def test_positions_move_past_batches_that_compaction_emptied() -> None:
+    """Headers alone, in front, between and behind, are nothing to hand out and take no room."""
+    core = reading()
+    plan = core.fetch(A)
+    gap = build_gap_batch(3, 100, 0, base_timestamp=0, max_timestamp=0)
+    batches = [
+        emptied(batch(0, 3)),
+        gap,
+        batch(100, 2),
+        emptied(batch(102, 2, transaction_of=7)),
+        emptied(batch(104, 1)),
+    ]
+    core.answered(plan, [Answer(plan.entries[K0], 0, "", 105, 0, batches)], 0.0)
+    assert hand_out(core) == (T0, [100, 101])
+    assert hand_out(core) is None
+    assert core.partitions[T0].position == core.partitions[T0].fetch_offset == 105
+
+
+def test_a_batch_that_compaction_made_sparse_is_handed_out_as_it_is() -> None:
+    core = reading(at=1)
+    plan = core.fetch(A)
+    sparse = without(batch(0, 5), [True, False, True, True, False])
+    core.answered(plan, [Answer(plan.entries[K0], 0, "", 5, 0, [sparse])], 0.0)
+    partition = core.next_batch()
+    assert partition is not None
+    assert partition.open is not None
+    run = run_of(partition, decode_batch(partition.open.batch), Deserializers())
+    assert [record.offset for record in run.take(9)] == [2, 3]
+    core.handed_out(partition, partition.epoch, run.position)
+    assert core.partitions[T0].position == 5
 
 
 def test_who_comes_too_late_for_a_fetch_is_told_to_the_shell() -> None:

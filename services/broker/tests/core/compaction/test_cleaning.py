@@ -9,7 +9,7 @@ import pytest
 from headrace_broker.core.compaction import cleaning
 from headrace_broker.core.compaction.rules import HORIZON_BIT
 from headrace_broker.core.compaction.steps import DropBatch, Step
-from headrace_broker.core.rows import IndexRow, PutBatch
+from headrace_broker.core.rows import COMMITS_BIT, IndexRow, PutBatch
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import CorruptBatch
 
@@ -134,6 +134,8 @@ def test_markers_stay_for_a_time_after_their_records() -> None:
     ]
     horizons = [read_header(world.disk.batches[at]) for at in (1, 3, 5, 7)]
     assert [bool(header.attributes & HORIZON_BIT) for header in horizons] == [True, True, False, False]
+    verdicts = [bool(world.disk.index[at].attributes & COMMITS_BIT) for at in (1, 3, 5, 7)]
+    assert verdicts == [False, True, True, True]
     assert horizons[0].base_timestamp == world.now_ms + DAY_MS
     assert list(world.disk.aborted) == [1]
     world.now_ms += DAY_MS - 1
@@ -200,6 +202,8 @@ def test_an_open_gap_is_written_with_each_step(monkeypatch: pytest.MonkeyPatch) 
         if any(isinstance(write, DropBatch) for write in step.writes):
             assert step.start == 0, "the gap begins at the first batch, so the log must still begin there"
             assert not step.applies(step.end)
+    puts = [write for step in steps for write in step.writes if isinstance(write, PutBatch)]
+    assert len(puts) == len(set(puts)) == 6, "once for three batches, and not again where it ends"
 
 
 def test_a_bad_batch_is_named_and_nothing_is_written() -> None:
