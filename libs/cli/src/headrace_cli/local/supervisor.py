@@ -31,6 +31,7 @@ from headrace_cli.local.state import ClusterState, DataDir, Health, Phase
 from headrace_common.core.errors import HeadraceError
 
 READY_POLL_SECONDS: Final = 0.02
+UNSAVED_POLL_SECONDS: Final = 1.0
 STOP_STAGE_SECONDS: Final = {"admin": 5.0, "coordinator": 6.0, "broker": 8.0, "controller": 4.0, "etcd": 4.0}
 LOG_TAIL_LINES: Final = 12
 WANTED_SECONDS: Final = 10.0
@@ -50,6 +51,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._claims = PortClaims(str(directory.path))
         self._stop = False
+        self._unsaved = False
+        """The disk was full, or gone: the state is written down when that is possible again."""
         self._commands = b""
         self._wanted: dict[str, float] = {}
         """Processes to start as soon as they are seen to be dead, and until when: who asks may see a death first."""
@@ -138,6 +141,8 @@ class Supervisor:
         """Until a child ends, a command comes, a signal arrives, or the next thing is due."""
         now = time.monotonic()
         timeout = min((due - now for c in self._children if (due := c.due()) is not None), default=60.0)
+        if self._unsaved:
+            timeout = min(timeout, UNSAVED_POLL_SECONDS)
         if any(child.state.health is Health.STARTING for child in self._children):
             timeout = min(timeout, READY_POLL_SECONDS)
         inputs = [self._wakeup, 0] if self._owned else [self._wakeup]
@@ -188,7 +193,7 @@ class Supervisor:
             self._state.phase = Phase.READY
             self._say("cluster ready", "the cluster is ready")
             changed = True
-        if changed:
+        if changed or self._unsaved:
             self._save()
 
     def _died(self, child: Child, died: Died, now: float) -> None:
@@ -247,13 +252,24 @@ class Supervisor:
                 child.kill()
 
     def _save(self) -> None:
-        self._directory.write(self._state)
+        """A disk that fills up later ends nobody: whoever holds the processes stays, and writes when there is room."""
+        try:
+            self._directory.write(self._state)
+            self._unsaved = False
+        except OSError:
+            if self._state.phase is Phase.STARTING:
+                raise
+            self._unsaved = True
 
     def _say(self, event: str, text: str, **fields: object) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"ts": now, "level": "INFO", "logger": "headrace.supervisor", "event": event, "msg": text, **fields}
-        with self._directory.events.open("a") as log:
-            log.write(json.dumps(line) + "\n")
+        try:
+            with self._directory.events.open("a") as log:
+                log.write(json.dumps(line) + "\n")
+        except OSError:
+            if self._state.phase is Phase.STARTING:
+                raise
 
 
 def main() -> int:
