@@ -55,7 +55,7 @@ Compact = st.fixed_dictionaries(
         "stop_at": st.integers(0, 8),
     }
 )
-HISTORIES = st.lists(st.one_of(Append, Append, Append, End, Other, Compact), max_size=40)
+HISTORIES = st.lists(st.one_of(Append, Append, Append, End, Other, Other, Compact), min_size=12, max_size=40)
 
 
 def known(rows: tuple[ProducerRow, ...]) -> dict[int, Any]:
@@ -186,3 +186,16 @@ def test_small_steps(history: list[dict[str, Any]], first: dict[str, Any], secon
         patch.setattr(cleaning, "STEP_WRITES_MAX", 2)
         whole = [{"do": "commit"}, {"do": "roll"}]
         run([*history, *whole, first, {"do": "wait"}, *history, *whole, second, {"do": "wait"}, first])
+
+
+@given(st.lists(st.one_of(Append, Append, End, Other, Compact), min_size=5, max_size=40), Compact)
+@settings(max_examples=100, deadline=None)
+def test_a_copy_of_a_compacted_log_knows_the_same(history: list[dict[str, Any]], last: dict[str, Any]) -> None:
+    """Of producers, transactions, fences and what readers of committed records see."""
+    world = run([*history, {"do": "seal"}, last])
+    copy = world.copied()
+    assert copy.log.log_end == world.log.log_end
+    assert known(copy.log.producers.snapshot()) == known(world.log.producers.snapshot())
+    assert copy.log.fences.token == world.log.fences.token
+    assert copy.log.last_stable == world.log.last_stable
+    assert copy.seen(copy.disk) == world.seen(world.disk)

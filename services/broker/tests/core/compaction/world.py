@@ -14,6 +14,7 @@ from headrace_broker.core.compaction.offset_map import OffsetMap
 from headrace_broker.core.compaction.plan import dirty_range
 from headrace_broker.core.compaction.rules import Rules, rules_of
 from headrace_broker.core.compaction.steps import DropAborted, DropBatch, PutIndex, Step
+from headrace_broker.core.controls import said_by
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import fences_of
 from headrace_broker.core.local_log import LocalLog
@@ -263,6 +264,22 @@ class World:
         self.log.aborted = type(self.log.aborted)(self.disk.aborted[at] for at in sorted(self.disk.aborted))
         if step.cleaned is not None:
             self.log.cleaned_to, self.points = step.cleaned.end, step.cleaned.points
+
+    def copied(self) -> World:
+        """A follower that began anew and copied the log as it is on this disk."""
+        copy = World(self.log.config.segment_bytes)
+        for row in self.disk.rows(0, 2**60):
+            batch = self.disk.batches[row.base_offset]
+            header = read_header(batch)
+            said = said_by(header, batch)
+            header = header._replace(record_count=header.last_offset_delta + 1)  # sequences go by offsets
+            copy.disk.write(
+                copy.log.appended(header, batch, copy.log.log_end, row.leader_epoch, self.now_ms, said.commit)
+            )
+            if said.token is not None:
+                copy.log.fenced(row.base_offset, said.token)
+        copy.commit_all()
+        return copy
 
     # --- what readers see ---------------------------------------------------------------------------------
 
