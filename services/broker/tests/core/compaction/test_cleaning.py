@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -33,7 +33,7 @@ def again(world: World, *, retention_ms: int = DAY_MS) -> World:
     return world
 
 
-def shape(world: World) -> list[tuple[int, int, int, int]]:
+def shape(world: World) -> Sequence[tuple[int, int, int, int]]:
     """Base, next offset, records and producer of each batch."""
     return [(row.base_offset, row.next_offset, row.record_count, row.producer_id) for row in world.disk.rows(0, 2**60)][
         :-1

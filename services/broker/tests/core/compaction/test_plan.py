@@ -69,7 +69,9 @@ def test_not_past_what_is_committed_or_undecided() -> None:
     assert of(world) == (0, 3)
 
 
-@pytest.mark.parametrize(("lag_ms", "end"), [(0, 15), (500, 15), (1000, 15), (1001, 10), (2000, 10), (2001, 5), (9999, 0)])
+@pytest.mark.parametrize(
+    ("lag_ms", "end"), [(0, 15), (500, 15), (1000, 15), (1001, 10), (2000, 10), (2001, 5), (9999, 0)]
+)
 def test_the_young_are_left_alone(lag_ms: int, end: int) -> None:
     assert of(three_segments(), lag_ms) == (0, end)
 

@@ -71,7 +71,7 @@ class Disk:
 
     batches: dict[int, bytes] = field(default_factory=dict)
     index: dict[int, IndexRow] = field(default_factory=dict)
-    segments: dict[int, SegmentRow] = field(default_factory=dict)
+    segments: dict[Offset, SegmentRow] = field(default_factory=dict)
     aborted: dict[int, AbortedRow] = field(default_factory=dict)
 
     def copy(self) -> Disk:
