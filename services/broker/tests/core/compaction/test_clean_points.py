@@ -24,6 +24,10 @@ def test_only_the_newest_of_those_that_are_over_is_kept() -> None:
     assert with_point(points, Offset(40), 9900, 1000) == (*points[1:], CleanPoint(Offset(40), 9900))
 
 
+def test_a_clock_that_went_back_does_not_fill_the_list() -> None:
+    assert with_point((POINT,), Offset(20), 900, 1_000_000) == (CleanPoint(Offset(20), 1000),)
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(-300, 300)), max_size=120), st.integers(0, 1000))
 def test_never_early_and_never_many(compactions: list[tuple[int, int]], retention_ms: int) -> None:
     """``truth``: each compaction as it was. The clock may go back."""

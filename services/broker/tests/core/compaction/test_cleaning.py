@@ -12,6 +12,7 @@ from headrace_broker.core.compaction.steps import DropBatch, Step
 from headrace_broker.core.rows import COMMITS_BIT, IndexRow, PutBatch
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import CorruptBatch
+from headrace_common.core.ids import Offset
 
 from .world import DAY_MS, World
 
@@ -236,3 +237,23 @@ def test_dead_and_wholly_live_batches_are_not_read_twice() -> None:
         patch.setattr(cleaning.Cleaning, "take", counted)
         world.steps()
     assert reads == [3]
+
+
+def test_a_segment_whose_beginning_was_trimmed_keeps_count() -> None:
+    """What was dropped in front still counts for the segment, in its row and in those of its batches."""
+    world = World(segment_bytes=1 << 20)
+    for at in range(6):
+        world.append([(b"k", b"%d" % at)])
+    world.roll()
+    world.commit_all()
+    for at in (0, 1):
+        del world.disk.batches[at], world.disk.index[at]
+    world.log.first_batch = world.log.log_start = Offset(2)
+    dropped = world.disk.index[Offset(2)].segment_bytes - world.disk.index[Offset(2)].size
+    for step in world.steps():
+        assert step.applies(Offset(2))
+        world.apply(step)
+    gap, last = world.disk.rows(0, 99)
+    assert (gap.base_offset, gap.next_offset, last.base_offset) == (2, 5, 5)
+    assert gap.segment_bytes == dropped + gap.size
+    assert last.segment_bytes == dropped + gap.size + last.size == world.disk.segments[Offset(0)].size
