@@ -45,7 +45,7 @@ arch: setup ## The layers (import-linter)
 unit: setup ## Dialogue tests and properties
 	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos" libs services tests
 
-sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays one, WORLD=groups, MODE=safety|liveness
+sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays one, WORLD=groups|transactions, MODE=safety|liveness
 	$(STAGE) simulation $(PY) -m tests.simulation SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) MODE=$(MODE) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) WORLD=$(WORLD)
 

@@ -44,7 +44,7 @@ async def test_a_list_says_what_is_missing(txn: Any) -> None:
         ("sink", "prepared", NOW_MS),
     ]
     assert listed["missing_shards"] == []
-    for query, wanted in (("state=ongoing", "pay"), ("producer_id=5", "sink"), ("older_than_ms=6000", "sink")):
+    for query, wanted in (("state=ongoing", "pay"), ("producer_id=5", "sink"), ("older_than_ms=4000", "pay")):
         listed = (await txn.client.get(f"/v1/transactions?{query}")).json()
         assert [t["transactional_id"] for t in listed["transactions"]] == [wanted]
     txn.transactions.down |= {1, 2}
