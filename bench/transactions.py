@@ -58,10 +58,10 @@ def throughput(runs: int) -> list[Row]:
 
 
 def reading(runs: int) -> list[Row]:
-    """The same topic, written in transactions of 100 records of which every tenth was aborted, read both ways."""
+    """The same topic, written in transactions of 300 records of which every tenth was aborted, read both ways."""
     with HeadraceSide.running() as side:
         topic = side.topic(PARTITIONS)
-        records = _written(side, topic, sized(10_000, 100), 100)
+        records = _written(side, topic, sized(3_000, 100), 300)
         committed, uncommitted = interleaved(
             runs,
             lambda: _ours(side, "consume", topic=topic, records=records[0], mode="read_committed"),
