@@ -11,6 +11,7 @@ from headrace._core.phases import Identity
 from headrace._runtime import Clock, Tasks
 from headrace._transport.port import Transport
 from headrace.aio._coordinators import ATTEMPT_MS, Coordinators
+from headrace.aio._group_wire import commits_of
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClientClosed, HeadraceError, error_for
 from headrace.records import Committed
@@ -103,15 +104,8 @@ class Committing:
             member_id=identity.member_id,
             group_instance_id=settings.group_instance_id if identity.member_id else None,
             generation=identity.generation,
+            offsets=commits_of(entries),
         )
-        for tp, at in entries:
-            request.offsets.add(
-                topic=tp.topic,
-                partition=tp.partition,
-                offset=at.offset,
-                leader_epoch=at.leader_epoch,
-                metadata=at.metadata,
-            )
         coordinator = await self._coordinators.find()
         attempt_ms = min(ATTEMPT_MS, settings.request_timeout_ms)
         response = await self._transport.commit_offsets(coordinator, request, attempt_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from headrace._core.group_messages import (
     Answer,
@@ -21,6 +21,7 @@ from headrace._core.group_messages import (
 )
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, error_for
+from headrace.records import Committed
 from headrace_common.core.assignors import MemberSubscription
 from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import coordinator_pb2 as pb
@@ -217,3 +218,15 @@ def _error(
     answer: pb.ClassicJoined | pb.ClassicSynced | pb.ClassicState | pb.ConsumerState | pb.LeftGroup,
 ) -> HeadraceError | None:
     return error_for(answer.error, answer.message) if answer.error else None
+
+
+def commits_of(positions: Iterable[tuple[TopicPartition, Committed]]) -> Iterator[pb.OffsetCommit]:
+    """Positions to commit, by themselves or in a transaction."""
+    for tp, at in positions:
+        yield pb.OffsetCommit(
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=at.offset,
+            leader_epoch=at.leader_epoch,
+            metadata=at.metadata,
+        )

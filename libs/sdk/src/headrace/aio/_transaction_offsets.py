@@ -12,6 +12,7 @@ from headrace._core.batch import Identity
 from headrace._core.transaction import Call, TransactionCore
 from headrace._runtime import Clock
 from headrace._transport.port import Coordinator, Transport
+from headrace.aio._group_wire import commits_of
 from headrace.aio._transaction_link import Asking, Passing, TransactionLink
 from headrace.errors import ErrorCode, HeadraceError, Rejected, error_for
 from headrace.records import Committed, TopicPartition
@@ -134,7 +135,7 @@ class TransactionOffsets:
 def _offsets_request(
     transactional_id: str, identity: Identity, offsets: Sequence[tuple[TopicPartition, Committed]], who: Member
 ) -> group_pb.TxnOffsetCommitRequest:
-    request = group_pb.TxnOffsetCommitRequest(
+    return group_pb.TxnOffsetCommitRequest(
         group_id=who.group_id,
         member_id=who.member_id,
         group_instance_id=who.group_instance_id,
@@ -142,16 +143,8 @@ def _offsets_request(
         transactional_id=transactional_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
+        offsets=commits_of(offsets),
     )
-    for tp, at in offsets:
-        request.offsets.add(
-            topic=tp.topic,
-            partition=tp.partition,
-            offset=at.offset,
-            leader_epoch=at.leader_epoch,
-            metadata=at.metadata,
-        )
-    return request
 
 
 def _check_results(answer: group_pb.CommitOffsetsResponse) -> None:
