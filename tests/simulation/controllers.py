@@ -342,7 +342,7 @@ class Controller:
             before = mirror.nodes.get(id)
             node = Node(
                 NodeKey(Role.BROKER, id),
-                ("sim", id),  # type: ignore[arg-type]
+                ("sim", id),
                 _bytes(joining.incarnation),
                 epoch,
                 fenced=True,

@@ -232,7 +232,7 @@ class Faults(Misfortune):
         controller.command(f"fence {node.key.id}", controller.fence(node.key.id, node.epoch))
         return True
 
-    def _active(self):  # type: ignore[no-untyped-def]
+    def _active(self):
         active = [c for c in self._world.controllers if c.term is not None and not c.paused]
         return self._world.rng.choice(active) if active else None
 

@@ -189,7 +189,7 @@ def forget_who_left_the_isr() -> Patches:
     """There is no ELR: whoever is left in sync is all that is known, and after that anybody may lead."""
 
     def nobody(partition: PartitionMetadata, isr: object, elr: object, rules: Rules) -> PartitionMetadata:
-        members = election._ordered(partition, isr)  # type: ignore[arg-type]
+        members = election._ordered(partition, isr)
         rest = tuple(r for r in partition.replicas if r not in members)
         return replace(partition, isr=members, elr=() if members else rest)
 
@@ -269,9 +269,9 @@ def mutated(name: str | None) -> Iterator[None]:
     """Everything in this process runs with the mutant's bug; None: without any."""
     patches = [] if name is None else MUTANTS[name]()
     for one in patches:
-        one.start()  # type: ignore[attr-defined]
+        one.start()
     try:
         yield
     finally:
         for one in reversed(patches):
-            one.stop()  # type: ignore[attr-defined]
+            one.stop()

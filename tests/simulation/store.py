@@ -77,11 +77,11 @@ def written(old: Snapshot, puts: tuple[tuple[Key, object], ...]) -> Snapshot:
         mods[key] = revision
         kind, id = key
         if kind == "node":
-            nodes = {**nodes, id: value}  # type: ignore[dict-item]
+            nodes = {**nodes, id: value}
         elif kind == "partition":
-            partitions = {**partitions, id: value}  # type: ignore[dict-item]
+            partitions = {**partitions, id: value}
         elif kind == "removal":
-            removals = {**removals, id: value}  # type: ignore[dict-item]
+            removals = {**removals, id: value}
         else:
             assert isinstance(value, int)
             epoch = value

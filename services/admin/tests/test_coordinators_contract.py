@@ -158,7 +158,7 @@ async def way(request: pytest.FixtureRequest) -> AsyncIterator[Way]:
     async with AsyncExitStack() as stack:
         if request.param == "real":
             real = RealWay(request.getfixturevalue("real_cluster"), stack)
-            stack.push_async_callback(real.coordinators.close)  # type: ignore[attr-defined]  # it is gRPC's
+            stack.push_async_callback(real.coordinators.close)  # it is gRPC's
             yield real
         else:
             yield await stack.enter_async_context(_twin(request.param))

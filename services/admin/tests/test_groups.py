@@ -195,9 +195,9 @@ class TestLag:
             nonlocal waiting
             waiting += 1
             await gate.wait()
-            return await fetch(*given)  # type: ignore[arg-type]  # passed on as they came
+            return await fetch(*given)  # passed on as they came
 
-        world.cluster.fetch = slow  # type: ignore[method-assign, assignment]  # it takes its time
+        world.cluster.fetch = slow  # it takes its time
         running = [asyncio.ensure_future(world.groups.lag("g")) for _ in range(AGES_AT_ONCE_MAX)]
         while waiting < AGES_AT_ONCE_MAX:
             await asyncio.sleep(0)
@@ -267,9 +267,9 @@ class TestReset:
 
         async def joins(*given: object) -> object:
             world.coordinators.join("g", "late", {"t": [0]})
-            return await find(*given)  # type: ignore[arg-type]  # passed on as they came
+            return await find(*given)  # passed on as they came
 
-        world.cluster.list_offsets = joins  # type: ignore[method-assign, assignment]  # something happens meanwhile
+        world.cluster.list_offsets = joins  # something happens meanwhile
         with pytest.raises(NonEmptyGroup, match="has members; stop"):
             await world.resets.reset("g", [], Earliest(), execute=True)
         assert world.coordinators.committed("g") == {T0: 20}
@@ -308,9 +308,9 @@ class TestReset:
 
         async def once(*given: object) -> object:
             world.coordinators.join("g", "late", {"wide": [0]}) if world.coordinators.committed("g") else None
-            return await commit(*given)  # type: ignore[arg-type]  # passed on as they came
+            return await commit(*given)  # passed on as they came
 
-        world.coordinators.commit_offsets = once  # type: ignore[method-assign, assignment]  # something happens meanwhile
+        world.coordinators.commit_offsets = once  # something happens meanwhile
         done = await world.resets.reset("g", [("wide", [])], Latest(), execute=True)
         assert sum(m.error is None for m in done.moved) == 1_000
         assert {m.error.code for m in done.moved if m.error is not None} == {ErrorCode.UNKNOWN_MEMBER_ID}

@@ -313,7 +313,7 @@ class TestDrain:
         await back(world, engine, 1, start=1)
         assert engine.image.nodes[broker(1).key].drained
         await world.create(engine, "u", 6, 2)
-        assert all(1 not in p.replicas for p in engine.describe_topic("u").partitions)  # type: ignore[union-attr]  # there
+        assert all(1 not in p.replicas for p in engine.describe_topic("u").partitions)  # there
         assert engine.gauges()["drained_brokers"] == 1
         await engine.drain(NodeId(1), drained=False)
         assert not engine.image.nodes[broker(1).key].drained
@@ -359,7 +359,7 @@ class TestReassignment:
         await first.alter_reassignments(targets, validate_only=False)
         term = first.candidate.term
         assert term is not None
-        term.settling.reassignments_changed = lambda topics: None  # type: ignore[method-assign]  # it dies before it looks
+        term.settling.reassignments_changed = lambda topics: None  # it dies before it looks
         for leader in (1, 2, 3, 4):
             led = [p for p in first.image.partitions.values() if p.leader == leader]
             asked = [proposal(first, p, *p.replicas) for p in led]

@@ -117,4 +117,4 @@ def test_raised_once_it_is_enough_and_spread(first: int, more: int, partitions: 
     for old, new in zip(before, now, strict=True):
         assert len(new) == len(set(new)) == min(factor, first + more)
         assert set(old) <= set(new)
-    assert raised(image(nodes, now, **configs)) == {}  # type: ignore[arg-type]  # ids are numbers
+    assert raised(image(nodes, now, **configs)) == {}  # ids are numbers

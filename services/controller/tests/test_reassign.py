@@ -188,7 +188,7 @@ def test_any_course_of_commands_keeps_the_invariants(old: Partition, course: lis
             case _:
                 try:
                     least = rules(old).min_isr
-                    wanted = cancelled(old, least) if command is None else started(old, command, least)  # type: ignore[arg-type]  # drawn
+                    wanted = cancelled(old, least) if command is None else started(old, command, least)  # drawn
                 except HeadraceError:
                     continue
                 new = old if wanted is old else brought(old, wanted, brokers, rules(wanted))

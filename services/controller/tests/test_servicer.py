@@ -208,7 +208,7 @@ BAD: list[tuple[str, Any]] = [
     ("RegisterNode", pb.RegisterNodeRequest(node=node(), max_leader_epoch=2**31 - 1)),
     ("Heartbeat", pb.HeartbeatRequest()),
     ("Heartbeat", pb.HeartbeatRequest(role=cluster_pb2.BROKER, id=-5, epoch=-1)),
-    ("Heartbeat", pb.HeartbeatRequest(role=99, id=1, epoch=1)),  # type: ignore[arg-type]  # newer than this version
+    ("Heartbeat", pb.HeartbeatRequest(role=99, id=1, epoch=1)),  # newer than this version
     ("UnregisterNode", pb.UnregisterNodeRequest()),
     ("UnregisterNode", pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=404)),
     ("CreateTopics", pb.CreateTopicsRequest()),
@@ -236,7 +236,7 @@ BAD: list[tuple[str, Any]] = [
     ("AlterPartitions", pb.AlterPartitionsRequest(partitions=[pb.AlterPartition(topic_id=bytes(16))] * 2)),
     ("AlterPartitions", pb.AlterPartitionsRequest(partitions=[pb.AlterPartition(topic_id=bytes(16))] * 1_001)),
     ("ElectLeaders", pb.ElectLeadersRequest()),
-    ("ElectLeaders", pb.ElectLeadersRequest(type=99)),  # type: ignore[arg-type]  # newer than this version
+    ("ElectLeaders", pb.ElectLeadersRequest(type=99)),  # newer than this version
     ("ElectLeaders", pb.ElectLeadersRequest(type=pb.UNCLEAN)),
     ("ElectLeaders", pb.ElectLeadersRequest(type=pb.WITHOUT_MISSING)),
     ("ElectLeaders", pb.ElectLeadersRequest(type=pb.PREFERRED, partitions=TOO_MANY)),

@@ -54,7 +54,7 @@ class Chaos:
         """Channels to all brokers until the end of the block."""
         chaos = Chaos(cluster, topic, partitions, random.Random(seed))
         channels = {number: open_channel(address) for number, address in chaos.addresses.items()}
-        chaos.stubs = {number: BrokerStub(channel) for number, channel in channels.items()}  # type: ignore[no-untyped-call]
+        chaos.stubs = {number: BrokerStub(channel) for number, channel in channels.items()}
         try:
             yield chaos
         finally:

@@ -75,7 +75,7 @@ async def read_all(
     copies: dict[int, list[Copy]] = {partition: [] for partition in replicas}
     for broker, address in addresses.items():
         async with open_channel(address) as channel:
-            stub = BrokerStub(channel)  # type: ignore[no-untyped-call]
+            stub = BrokerStub(channel)
             for partition, holders in replicas.items():
                 if broker in holders:
                     copies[partition].append(await read_copy(stub, broker, racks[broker], topic_id, partition))

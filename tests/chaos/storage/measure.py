@@ -283,7 +283,7 @@ def main() -> None:
         asyncio.run(fill_partitions(path, int(size)))
         return
     shutil.rmtree(path, ignore_errors=True)
-    asyncio.run(MEASURES[what](path, size))  # type: ignore[arg-type]
+    asyncio.run(MEASURES[what](path, size))
     shutil.rmtree(path, ignore_errors=True)
 
 

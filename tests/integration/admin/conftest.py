@@ -13,7 +13,7 @@ from headrace_cli.local import LocalCluster
 
 @contextmanager
 def cluster_at(directory: object, **options: object) -> Iterator[LocalCluster]:
-    with LocalCluster(str(directory), restart=False, **options) as cluster:  # type: ignore[arg-type]  # its own options
+    with LocalCluster(str(directory), restart=False, **options) as cluster:  # its own options
         yield cluster
 
 

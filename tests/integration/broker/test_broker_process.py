@@ -52,7 +52,7 @@ async def read_all(cluster: Cluster, topic_id: bytes, partition: int) -> dict[in
         for batch in result.batches:
             decoded = decode_batch(batch)
             assert decoded.offsets()[0] == offset, "no gap, no overlap"
-            records.update(zip(decoded.offsets(), decoded.values(), strict=True))  # type: ignore[arg-type]  # no nulls
+            records.update(zip(decoded.offsets(), decoded.values(), strict=True))  # no nulls
             offset = read_header(batch).next_offset
     call.cancel()
     return records

@@ -29,7 +29,7 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     made: list[LocalCluster] = []
 
     def make(**options: object) -> LocalCluster:
-        made.append(LocalCluster(tmp_path / "data", **options))  # type: ignore[arg-type] # a test names what it wants
+        made.append(LocalCluster(tmp_path / "data", **options))  # a test names what it wants
         return made[-1]
 
     yield make

@@ -269,7 +269,7 @@ class CoordinatorNode(Node):
     def commit(self, answer: Promise, make: object) -> None:
         """CommitOffsets, FetchOffsets and the rest: ``make(ref, at)`` is the event."""
         try:
-            event = make(answer, self.moment())  # type: ignore[operator]
+            event = make(answer, self.moment())
             assert isinstance(event, CommitAsked | OffsetsAsked | OffsetsDeletionAsked | GroupDeletionAsked)
             if isinstance(event, OffsetsAsked):
                 self.world.invariants.asked(event)

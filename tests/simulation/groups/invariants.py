@@ -131,7 +131,7 @@ class Invariants:
     def _position(self, key: OffsetKey, before: Numbered | None, one: Numbered) -> None:
         if one.row[1] is None or one.note is None:
             return
-        event, valid = one.note  # type: ignore[misc]
+        event, valid = one.note
         value = read_offset(one.row[1])
         if not valid:
             raise Violation("stale-commit", f"{key}: {value} by {event.member_id!r} of generation {event.generation}")
@@ -146,9 +146,9 @@ class Invariants:
         owners: dict[Any, str] = {}
         for member in () if record is None else record.members:
             if isinstance(record, ConsumerRecord):
-                held: set[Any] = set(member.assigned | member.revoking)  # type: ignore[union-attr]
+                held: set[Any] = set(member.assigned | member.revoking)
             else:
-                held = _named(member.assignment.partitions)  # type: ignore[union-attr]
+                held = _named(member.assignment.partitions)
             for partition in held:
                 if owners.setdefault(partition, member.member_id) != member.member_id:
                     raise Violation("two-owners", f"{group_id}: {partition} in {record}")
@@ -166,7 +166,7 @@ class Invariants:
             if member.member_id == event.member_id:
                 if isinstance(record, ClassicRecord):
                     return record.generation == event.generation
-                return member.epoch == event.generation  # type: ignore[union-attr]
+                return member.epoch == event.generation
         return False
 
     def asked(self, event: OffsetsAsked) -> None:

@@ -225,7 +225,7 @@ class ShardLife(ABC):
         tries = 0
         while True:
             try:
-                return (yield attempt())  # type: ignore[operator]
+                return (yield attempt())
             except FencedWriter:
                 raise
             except HeadraceError:

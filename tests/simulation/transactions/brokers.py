@@ -32,8 +32,8 @@ class LogBroker(Broker, Caller):
     """One broker process and its disk."""
 
     def __init__(self, id: NodeId, world: World) -> None:
-        Caller.__init__(self, id, world)  # type: ignore[arg-type]
-        Broker.__init__(self, id, world)  # type: ignore[arg-type]
+        Caller.__init__(self, id, world)
+        Broker.__init__(self, id, world)
 
     # --- what is asked ----------------------------------------------------------------------------------------
 

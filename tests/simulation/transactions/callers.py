@@ -26,7 +26,7 @@ Make = Callable[[Promise, Any], Any]
 class Caller(Process):
     """Who asks."""
 
-    world: World  # type: ignore[assignment]
+    world: World
 
     def to_shard(self, number: int, make: Make, timeout_ms: float = CALL_MS) -> Script:
         """Ask whoever has a shard now, as far as can be found out; one attempt."""

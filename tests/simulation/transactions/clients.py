@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.simulation.groups.processes import Promise, Script
@@ -53,7 +54,7 @@ class Writer(Caller):
     """One process with one transactional id."""
 
     def __init__(self, number: int, world: World, transactional_id: str, *, consumes: bool) -> None:
-        super().__init__(number, world)  # type: ignore[arg-type]
+        super().__init__(number, world)
         self.transactional_id = transactional_id
         self.shard = world.shard_of(transactional_id)
         self.consumes = consumes
@@ -343,7 +344,7 @@ class PlainSender(Caller):
             sent = Sent(world.key(id), value)
             world.note(process, Type.INVOKE, F.SEND, (sent,))
             try:
-                base = yield from self.again(lambda: self.to_leader(id, "append", batch, None), self.mono + SEND_MS)  # noqa: B023  # called before the next round
+                base = yield from self.again(partial(self.to_leader, id, "append", batch, None), self.mono + SEND_MS)
             except HeadraceError:
                 world.note(process, Type.INFO, F.SEND, (sent,))
                 producer_id, sequence, process = world.spare_producer_id(), {}, world.new_process()
@@ -356,7 +357,7 @@ class Reader(Caller):
     """Reads one partition from any replica, what is committed of it."""
 
     def __init__(self, number: int, world: World, id: PartitionId) -> None:
-        super().__init__(number, world)  # type: ignore[arg-type]
+        super().__init__(number, world)
         self.partition = id
         self.position = 0
         self.up = True

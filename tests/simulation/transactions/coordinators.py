@@ -53,8 +53,8 @@ class Told:
 class ShownLife(ShardLife):
     """What both kinds have in common here: nothing is a stream."""
 
-    world: World  # type: ignore[assignment]
-    owner: TxnNode  # type: ignore[assignment]
+    world: World
+    owner: TxnNode
 
     def __init__(self, number: int, epoch: int, owner: TxnNode) -> None:
         self._about: dict[int, Told] = {}
@@ -218,10 +218,10 @@ class OffsetsLife(ShownLife):
 class TxnNode(Node, Caller):
     """One coordinator process."""
 
-    world: World  # type: ignore[assignment]
+    world: World
 
     def __init__(self, number: int, world: World) -> None:
-        super().__init__(number, world)  # type: ignore[arg-type]
+        super().__init__(number, world)
         self.node_id = NodeId(number)
         self.hosts: dict[int, ShownLife] = {}
         self.revision = -1

@@ -130,7 +130,7 @@ class Elections:
     # --- images -----------------------------------------------------------------------------------------------
 
     def _put(self, partition: Partition, **fields: object) -> None:
-        new = replace(partition, partition_epoch=partition.partition_epoch + 1, **fields)  # type: ignore[arg-type]
+        new = replace(partition, partition_epoch=partition.partition_epoch + 1, **fields)
         if new.leader != partition.leader:
             self.world.counts["leader changes"] += 1
             self.world.say("partition", new.id.partition, "led by", new.leader, "epoch", new.leader_epoch, new.isr)
@@ -138,7 +138,7 @@ class Elections:
 
     def _change(self, **fields: object) -> None:
         old = self.snapshot
-        self.snapshot = replace(old, revision=old.revision + 1, **fields)  # type: ignore[arg-type]
+        self.snapshot = replace(old, revision=old.revision + 1, **fields)
         self.world.invariants.stored(old, self.snapshot)
         for broker in self.world.brokers.values():
             if broker.up:

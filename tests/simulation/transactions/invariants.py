@@ -70,10 +70,10 @@ class Shown:
 class Invariants(OfReplicas):
     """Of one world; each method raises ``Violation``."""
 
-    _world: World  # type: ignore[assignment]
+    _world: World
 
     def __init__(self, world: World) -> None:
-        super().__init__(world)  # type: ignore[arg-type]
+        super().__init__(world)
         self.shown_of: dict[PartitionId, Shown] = {id: Shown() for id in world.store.snapshot.partitions}
         self.verdicts: dict[Producer, bool] = {}
         self.enrolled: set[tuple[Producer, PartitionId]] = set()
@@ -203,13 +203,13 @@ class Invariants(OfReplicas):
 
     # --- shards -----------------------------------------------------------------------------------------------
 
-    def committed(self, where: object, what: object) -> None:  # type: ignore[override]
+    def committed(self, where: object, what: object) -> None:
         """A batch of a shard's log, or what a leader of a partition shows, is committed."""
         if isinstance(what, Entry):
             assert isinstance(where, int), "shards have numbers"
             self._entry(where, what)
         else:
-            super().committed(where, what)  # type: ignore[arg-type]
+            super().committed(where, what)
 
     def _entry(self, shard: int, entry: Entry) -> None:
         token = self._tokens.get(shard, 0)

@@ -183,7 +183,7 @@ class CutLog(ShardLog):
         rng, rows = self.world.rng, entry.rows
         if len(rows) > 1 and rng.random() < 0.4 and not self.world.calm:
             cut = rng.randrange(1, len(rows))
-            super()._append(Entry(entry.token, entry.sequence - 0.5, rows[:cut]), Promise())  # type: ignore[arg-type]
+            super()._append(Entry(entry.token, entry.sequence - 0.5, rows[:cut]), Promise())
             entry = Entry(entry.token, entry.sequence, rows[cut:])
         super()._append(entry, answer)
 
@@ -234,14 +234,14 @@ class World:
         self.brokers: dict[NodeId, LogBroker] = {}
         self.invariants = Invariants(self)
         self.brokers = {id: LogBroker(id, self) for id in ids}
-        self.logs = Logs(500, self)  # type: ignore[arg-type]
-        self.logs.logs = {number: CutLog(number, self) for number in range(self.profile.shards)}  # type: ignore[arg-type]
+        self.logs = Logs(500, self)
+        self.logs.logs = {number: CutLog(number, self) for number in range(self.profile.shards)}
 
     def _make_nodes(self) -> None:
         self.coordinators: list[TxnNode] = []
-        self.controller = Shards(400, self)  # type: ignore[arg-type]
+        self.controller = Shards(400, self)
         self.coordinators += [TxnNode(300 + n, self) for n in range(self.profile.coordinators)]
-        self.operator = Caller(600, self)  # type: ignore[arg-type]
+        self.operator = Caller(600, self)
         self.operator.up = True
         for broker in self.brokers.values():
             broker.start(None)
@@ -260,8 +260,8 @@ class World:
             self.writers.append(Writer(740 + number, self, f"transformer{number}", consumes=True))
         for number in range(profile.owners * (2 if profile.rivals else 1)):
             self.writers.append(Owner(760 + number, self, "owner"))
-        self._clients: list[Decider | PlainSender] = [Decider(780, self)]  # type: ignore[arg-type]
-        self._clients += [PlainSender(790 + n, self) for n in range(profile.plain)]  # type: ignore[arg-type]
+        self._clients: list[Decider | PlainSender] = [Decider(780, self)]
+        self._clients += [PlainSender(790 + n, self) for n in range(profile.plain)]
         self._numbers = 800
         self.readers = [Reader(self._next_id(), self, id) for id in self.data]
         for client in (*self.writers, *self._clients):

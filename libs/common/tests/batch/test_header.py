@@ -69,7 +69,7 @@ def test_fixed_width_and_compressed_layout() -> None:
 @pytest.mark.parametrize("build", BUILDERS)
 def test_fields_come_back(build: object) -> None:
     assert build in (build_batch, build_row_batch)
-    batch = build(  # type: ignore[operator]
+    batch = build(
         RecordColumns([b"a", b"b", b"c"], timestamps_ms=[30, 10, 20]),
         codec=Codec.NONE,
         producer_id=2**40,
@@ -96,7 +96,7 @@ def test_fields_come_back(build: object) -> None:
 @pytest.mark.parametrize("build", BUILDERS)
 @given(offset=st.integers(0, 2**62), epoch=st.integers(-1, 2**31 - 1))
 def test_the_leaders_fields_are_outside_the_crc(build: object, offset: int, epoch: int) -> None:
-    batch = build(RecordColumns([b"a", b"b"], timestamps_ms=[1, 2]))  # type: ignore[operator]
+    batch = build(RecordColumns([b"a", b"b"], timestamps_ms=[1, 2]))
     before = read_header(batch)
     stamped = stamp(batch, offset, epoch)
     after = read_header(stamped)
@@ -107,7 +107,7 @@ def test_the_leaders_fields_are_outside_the_crc(build: object, offset: int, epoc
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_stamps_inside_the_crc_renew_it(build: object) -> None:
-    batch = build(RecordColumns([b"a", b"b"], timestamps_ms=[1, 2]))  # type: ignore[operator]
+    batch = build(RecordColumns([b"a", b"b"], timestamps_ms=[1, 2]))
     before = read_header(batch)
     for stamped, expected in (
         (
@@ -125,7 +125,7 @@ def test_stamps_inside_the_crc_renew_it(build: object) -> None:
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_every_bit_after_the_crc_field_is_covered(build: object) -> None:
-    batch = build(RecordColumns([b"abc"]))  # type: ignore[operator]
+    batch = build(RecordColumns([b"abc"]))
     header = read_header(batch)
     for at in range(17, len(batch)):
         damaged = bytearray(batch)

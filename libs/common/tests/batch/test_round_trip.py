@@ -214,7 +214,7 @@ def test_columns_that_do_not_fit_together_are_refused(build: Any) -> None:
 @pytest.mark.parametrize("count", [2, 20])
 def test_what_is_not_bytes_is_refused(build: Any, count: int) -> None:
     with pytest.raises(TypeError):
-        build(RecordColumns([7] * count))  # type: ignore[list-item]
+        build(RecordColumns([7] * count))
     with pytest.raises(TypeError):
         build(RecordColumns(pa.array([1.5] * count)))
 

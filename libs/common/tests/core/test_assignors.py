@@ -97,7 +97,7 @@ def test_the_order_of_the_input_does_not_matter(
 ) -> None:
     members, partitions = group
     shuffled = list(members.items())
-    order.shuffle(shuffled)  # type: ignore[attr-defined]  # hypothesis' Random
+    order.shuffle(shuffled)  # hypothesis' Random
     turned = dict(reversed(list(partitions.items())))
     assert assign(name, dict(shuffled), turned) == assign(name, members, partitions)
 

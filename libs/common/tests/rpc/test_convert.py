@@ -108,7 +108,7 @@ def test_a_node_survives_the_wire(node: Node) -> None:
     assert node_from_proto(node_to_proto(node)) == node
 
 
-NODE = Node(NodeKey(Role.BROKER, 1), Endpoint("h", 1), b"i" * 16, 1)  # type: ignore[arg-type]
+NODE = Node(NodeKey(Role.BROKER, 1), Endpoint("h", 1), b"i" * 16, 1)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def shards_rest(cluster: TestCluster) -> None:
     deadline = time.monotonic() + 40
     with grpc.insecure_channel(cluster.bootstrap_servers[0]) as channel:
         while True:
-            answer = BrokerStub(channel).FindCoordinator(ask, timeout=10)  # type: ignore[no-untyped-call]
+            answer = BrokerStub(channel).FindCoordinator(ask, timeout=10)
             owners = [None if one.error else one.coordinator for one in answer.coordinators]
             if None not in owners and len(set(owners)) == 2:
                 return

@@ -81,7 +81,7 @@ def test_two_threads_at_once_are_refused(headrace_memory: MemoryBackend) -> None
             inside.set()
             return real_wait(deadline_ms)
 
-        consumer._wait = wait  # type: ignore[method-assign]
+        consumer._wait = wait
         waiting = threading.Thread(target=consumer.poll, args=(2000,))
         waiting.start()
         assert inside.wait(10)
@@ -131,7 +131,7 @@ def test_a_consumer_that_nobody_closed_says_so_and_stops_fetching(headrace_memor
         await real_close()
         closed.set()
 
-    transport.close = close  # type: ignore[method-assign]
+    transport.close = close
     with pytest.warns(ResourceWarning, match="was not closed"):
         del consumer
     assert closed.wait(10)

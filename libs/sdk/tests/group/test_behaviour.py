@@ -387,7 +387,7 @@ class Backwards:
 
     name = "backwards"
 
-    def assign(self, members, partitions):  # type: ignore[no-untyped-def]
+    def assign(self, members, partitions):
         last = max(members)
         return {last: {topic: list(range(count)) for topic, count in partitions.items()}}
 
@@ -405,7 +405,7 @@ def test_an_assignor_that_raises_is_told(memory: MemoryBackend) -> None:
     class Broken(Backwards):
         name = "broken"
 
-        def assign(self, members, partitions):  # type: ignore[no-untyped-def]
+        def assign(self, members, partitions):
             raise ValueError("no idea")
 
     member = Member(memory, "eager", partition_assignment_strategy=[Broken()])
@@ -418,7 +418,7 @@ def test_an_assignor_that_gives_a_partition_twice_or_ends_the_program_is_told(me
     class Everything(Backwards):
         name = "everything"
 
-        def assign(self, members, partitions):  # type: ignore[no-untyped-def]
+        def assign(self, members, partitions):
             if len(members) > 1:
                 return {member: {topic: range(count) for topic, count in partitions.items()} for member in members}
             raise SystemExit(3)

@@ -77,7 +77,7 @@ class Dialogue:
         return [e for e in self.machine.handle(event) if type(e).__name__ != "Notify"]
 
     def told(self, answer: object) -> list[Effect]:
-        return self.tell(Told(answer, self.now))  # type: ignore[arg-type]  # any answer
+        return self.tell(Told(answer, self.now))  # any answer
 
     def tick(self, ms: float) -> list[Effect]:
         self.now += ms
@@ -292,9 +292,9 @@ def test_a_coordinator_that_cannot_answer_is_looked_for_again(error: Exception) 
     d = Dialogue(EAGER)
     d.subscribe()
     d.open()
-    assert d.told(Joined(error)) == [Connect(0)]  # type: ignore[arg-type]  # they are errors of ours
+    assert d.told(Joined(error)) == [Connect(0)]  # they are errors of ours
     d.open()
-    assert d.told(Joined(error)) == [Connect(100)]  # type: ignore[arg-type]  # they are errors of ours
+    assert d.told(Joined(error)) == [Connect(100)]  # they are errors of ours
     assert d.tell(Broke(NetworkFailed("down"), d.now)) == [Connect(200)]
     d.now += 60_000
     told = d.machine.take_failure(d.now)
@@ -385,7 +385,7 @@ def test_one_that_holds_nothing_joins_at_the_poll() -> None:
 def test_what_only_the_application_can_mend_is_told_each_time(error: Exception) -> None:
     d = Dialogue(EAGER)
     d.member(0)
-    d.told(BeatAnswered(error))  # type: ignore[arg-type]  # they are errors of ours
+    d.told(BeatAnswered(error))  # they are errors of ours
     assert d.work() == [(Kind.LOSE, {0})]
     assert d.machine.take_failure(d.now) is error
     assert d.machine.take_failure(d.now) is error

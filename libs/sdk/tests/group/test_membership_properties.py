@@ -123,7 +123,7 @@ class Actor:
 
     @property
     def name(self) -> str:
-        return self.machine.member_id  # type: ignore[no-any-return]  # of either machine
+        return self.machine.member_id  # of either machine
 
     def tell(self, event: Event) -> None:
         self.machine.last_poll_ms = self.world.now

@@ -235,7 +235,7 @@ def test_going_back_with_nothing_handed_out_asks_nobody_and_keeps_what_is_fetche
         offsets(consumer, 4)
         consumer.commit()
         asked: list[str] = []
-        memory.cluster.on_request = lambda api, broker, request: asked.append(api)  # type: ignore[func-returns-value]
+        memory.cluster.on_request = lambda api, broker, request: asked.append(api)
         consumer._begin_transaction()
         consumer._rewind()
         assert [r.offset for r in consumer.poll(timeout_ms=0, max_records=2)] == [4, 5]

@@ -34,7 +34,7 @@ def rules(**changed: object) -> LaneRules:
         "backoff_max_ms": 1_000,
         "codec": Codec.NONE,
     }
-    return LaneRules(**{**given, **changed})  # type: ignore[arg-type]  # a test's shorthand
+    return LaneRules(**{**given, **changed})  # a test's shorthand
 
 
 def piece(*values: bytes, size: int = 10) -> Piece:

@@ -281,13 +281,13 @@ async def test_wrong_records_are_refused_at_once(cluster: MemoryCluster) -> None
         with pytest.raises(UnknownTopicOrPartition, match="0 to 2"):
             await p.send("t", b"x", partition=3)
         with pytest.raises(Rejected):
-            await p.send("t", b"x", partition="0")  # type: ignore[arg-type]  # on purpose
+            await p.send("t", b"x", partition="0")  # on purpose
         with pytest.raises(SerializationFailed, match="value_serializer"):
             await p.send("t", {"a": 1})
         with pytest.raises(SerializationFailed, match="key"):
             await p.send("t", b"x", key=1)
         with pytest.raises(Rejected, match="header"):
-            await p.send("t", b"x", headers={"a": 1})  # type: ignore[dict-item]  # on purpose
+            await p.send("t", b"x", headers={"a": 1})  # on purpose
         with pytest.raises(Rejected, match="timestamp"):
             await p.send("t", b"x", timestamp_ms=-1)
         with pytest.raises(Rejected, match="one for each"):

@@ -61,7 +61,7 @@ def test_a_token_survives_files_and_columns() -> None:
 @pytest.mark.parametrize("given", ["", "?", "ä", b"", b"\xff\xff", "AAAA", 7, None])
 def test_what_is_no_token_is_refused(given: object) -> None:
     with pytest.raises(Rejected, match="prepare_transaction"):
-        PreparedTransaction.parse(given)  # type: ignore[arg-type]  # that is the point
+        PreparedTransaction.parse(given)  # that is the point
 
 
 # --- one ---------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ async def test_an_epoch_from_another_process_does(cluster: MemoryCluster, owner:
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 201, 7])
 def test_names_that_no_owner_has(cluster: MemoryCluster, name: object) -> None:
     with pytest.raises(Rejected, match="owner"):
-        UnitOwner(None, name, _transport=cluster.transport())  # type: ignore[arg-type]  # that is the point
+        UnitOwner(None, name, _transport=cluster.transport())  # that is the point
 
 
 @pytest.mark.parametrize("number", [-1, 2**63, "1", 1.5, None])

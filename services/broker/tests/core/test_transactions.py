@@ -86,7 +86,7 @@ def codes(effects: list[Effect]) -> list[tuple[object, ErrorCode]]:
 def enrol(partition: Partition, effects: list[Effect], error: Exception | None = None) -> list[Effect]:
     [ask] = only(effects, AskEnrolment)
     assert isinstance(ask, AskEnrolment)
-    return partition.handle(Enrolled(ask.producer_id, ask.number, error, NOW_MS))  # type: ignore[arg-type]  # a fault
+    return partition.handle(Enrolled(ask.producer_id, ask.number, error, NOW_MS))  # a fault
 
 
 def begin(partition: Partition, *, pid: int = PID, epoch: int = 0, records: int = 1) -> None:

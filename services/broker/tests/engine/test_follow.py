@@ -34,7 +34,7 @@ def replica_of(engine: Engine, number: int = 0, topic: str = "t") -> Replica:
 
 def with_partition(image: ClusterImage, number: int = 0, **changes: object) -> ClusterImage:
     partition_id = PartitionId(topic_id_of("t"), number)
-    changed: Partition = replace(image.partitions[partition_id], **changes)  # type: ignore[arg-type]  # names are its
+    changed: Partition = replace(image.partitions[partition_id], **changes)  # names are its
     return replace(image, partitions={**image.partitions, partition_id: changed})
 
 
@@ -218,14 +218,14 @@ async def test_a_damaged_log_that_cannot_be_read_stops_no_broker_and_is_not_writ
             raise StorageFailed("a corrupt block")
         return floor(log, offset)
 
-    again.floor = unreadable  # type: ignore[method-assign]  # a broken disk
+    again.floor = unreadable  # a broken disk
     write = again.write
 
     def recorded(group: Sequence[LogWrite]) -> None:
         writes.extend(group)
         write(group)
 
-    again.write = recorded  # type: ignore[method-assign]  # a spy
+    again.write = recorded  # a spy
     async with running_engine(store=again) as engine:
         assert replica_of(engine).standing is Standing.DAMAGED
         assert engine.broker.damaged == (hurt.id,)
@@ -243,7 +243,7 @@ async def test_an_older_or_equal_word_about_the_epoch_writes_nothing(engine: Eng
         written.extend(writes)
         write(writes)
 
-    engine.store.write = recorded  # type: ignore[method-assign]  # a spy
+    engine.store.write = recorded  # a spy
     await show(engine, with_partition(engine.cluster.image, partition_epoch=7))
     await show(engine, replace(engine.cluster.image, cluster_configs={"num.partitions": "3"}))
     assert written == []

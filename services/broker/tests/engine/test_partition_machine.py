@@ -68,13 +68,13 @@ class PartitionMachine(RuleBasedStateMachine):
             self.store.write(writes)
         for effect in effects:
             if isinstance(effect, Answer):
-                base, acks = self.waiting.pop(effect.ref)  # type: ignore[arg-type]  # refs are our ints
+                base, acks = self.waiting.pop(effect.ref)  # refs are our ints
                 assert effect.base_offset == base
                 safe = self.core.written_end if acks == 1 else self.core.high_watermark
                 assert self._end_of(base) <= safe, "not before it is as safe as was asked"
-                self.answered.add(effect.ref)  # type: ignore[arg-type]
+                self.answered.add(effect.ref)
             elif isinstance(effect, Refuse):
-                self.waiting.pop(effect.ref, None)  # type: ignore[arg-type]
+                self.waiting.pop(effect.ref, None)
         return effects
 
     def arrive(self, batch: bytes, expected_base: int, acks: int) -> list[Effect]:

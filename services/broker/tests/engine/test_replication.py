@@ -343,7 +343,7 @@ async def test_a_batch_that_was_damaged_on_its_way_is_not_appended_and_asked_for
 
         def taken(*args: object, **kwargs: object) -> list[bytes] | None:
             nonlocal spoiled
-            batches = take(*args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
+            batches = take(*args, **kwargs)  # passed on as they came
             if batches and spoiled < 2:
                 spoiled += 1
                 return [batches[0][:-1] + bytes([batches[0][-1] ^ 1]), *batches[1:]]

@@ -197,7 +197,7 @@ async def test_a_fast_producer_does_not_fill_the_disk_between_two_looks() -> Non
             write(writes)
             store.free = (store.free[0] - sum(one.row.size for one in writes if isinstance(one, PutBatch)), 8 << 20)
 
-        store.write = fill  # type: ignore[method-assign]  # a disk that gets smaller
+        store.write = fill  # a disk that gets smaller
         results = [(await engine.produce(batch_of([bytes(900_000)])))[0] for _ in range(20)]
     codes = [None if one.error is None else one.error.code for one in results]
     assert codes[0] is None

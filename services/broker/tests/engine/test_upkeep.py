@@ -88,7 +88,7 @@ async def test_space_of_trims_is_given_back_at_once_while_the_disk_is_full_and_w
         nonlocal reclaims
         reclaims += 1
 
-    store.reclaim = reclaim  # type: ignore[method-assign]  # a spy
+    store.reclaim = reclaim  # a spy
     async with running_engine(store=store) as engine:
         await engine.produce(batch_of(3))
         await engine.broker.trim([(T0, -1)])
@@ -218,7 +218,7 @@ async def test_without_a_controller_ids_in_hand_are_given_and_then_none() -> Non
     async with TaskRunner() as tasks:
         ids = ProducerIds(source, tasks)
         await ids.init(None, None)
-        source.allocate_producer_ids = away  # type: ignore[method-assign]  # the controller goes away
+        source.allocate_producer_ids = away  # the controller goes away
         for _ in range(999):
             await ids.init(None, None)
         with pytest.raises(HeadraceError):

@@ -53,7 +53,7 @@ async def test_a_shard_becomes_part_of_the_transaction(
     found = (await running.transactions.describe(transactional_id)).found
     topic = running.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
     assert topic is not None
-    assert sorted(found.partitions) == [(topic.topic_id, 2), (topic.topic_id, 3)]  # type: ignore[union-attr]  # described
+    assert sorted(found.partitions) == [(topic.topic_id, 2), (topic.topic_id, 3)]  # described
 
 
 async def test_refusals_are_typed(running: Running, enrolments: GrpcEnrolments) -> None:

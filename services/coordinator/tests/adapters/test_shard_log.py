@@ -31,7 +31,7 @@ KEY = ShardKey(ShardKind.GROUPS, SHARD)
 
 async def read_all(log: ShardLog, until: int) -> list[tuple[bytes | None, bytes | None]]:
     found: list[tuple[bytes | None, bytes | None]] = []
-    async for part in log.read(until):  # type: ignore[arg-type]  # an offset
+    async for part in log.read(until):  # an offset
         found += zip(part.keys, part.values, strict=True)
     return found
 
@@ -238,7 +238,7 @@ async def test_a_clock_that_is_hours_ahead_does_not_stop_the_log(brokered: World
             return super().now_ms() + 24 * 3_600_000
 
     assert brokered.lossy is not None
-    log = GrpcShardLogs(brokered.cluster, brokered.lossy, Ahead()).open(KEY, 1)  # type: ignore[arg-type]  # a fake
+    log = GrpcShardLogs(brokered.cluster, brokered.lossy, Ahead()).open(KEY, 1)  # a fake
     await log.take_over()
     await log.append([(b"a", b"1")])
     again = brokered.logs.open(KEY, 2)

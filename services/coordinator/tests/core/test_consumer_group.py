@@ -209,7 +209,7 @@ def test_an_assignor_that_is_not_offered_is_refused(w: World) -> None:
     "request_", [{"owned": {"t": [1]}, "topics": ["t"]}, {"owned": {}}], ids=["holds partitions", "no subscription"]
 )
 def test_joins_that_make_no_sense_are_refused(w: World, request_: dict[str, object]) -> None:
-    w.pulse(1, "a", 0, **request_)  # type: ignore[arg-type]
+    w.pulse(1, "a", 0, **request_)
     assert code(w.told(1)) is E.INVALID_REQUEST
     w.pulse(1, "", 0, topics=["t"])
     assert code(w.told(1)) is E.INVALID_REQUEST

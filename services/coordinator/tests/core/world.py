@@ -82,7 +82,7 @@ class World:
     """Everything is committed and delivered at once; what was sent over a stream waits in ``inbox`` to be looked at."""
 
     def __init__(self, topics: Mapping[str, int] | None = None, **settings: object) -> None:
-        self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 100, **settings})  # type: ignore[arg-type]
+        self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 100, **settings})
         self.now_ms = 1_000_000.0
         self.topics = {name: TopicInfo(topic_id(name), n) for name, n in (topics or {"t": 4}).items()}
         self.log: dict[bytes, bytes | None] = {}
@@ -286,7 +286,7 @@ class World:
 
     def enter(self, stream: int, member_id: str, *topics: str, **more: object) -> ConsumerStanding:
         """Join, and return the answer."""
-        self.pulse(stream, member_id, 0, topics=topics or ("t",), owned={}, **more)  # type: ignore[arg-type]
+        self.pulse(stream, member_id, 0, topics=topics or ("t",), owned={}, **more)
         return self.told(stream)
 
     def told(self, stream: int) -> ConsumerStanding:
@@ -365,7 +365,7 @@ class World:
 
     def pend(self, offset: int, **said: object) -> None:
         """A position of a transaction that is taken, with its enrolment if it is the first."""
-        ref = self.txn_commit(offset, **said)  # type: ignore[arg-type]  # fields
+        ref = self.txn_commit(offset, **said)  # fields
         if self.outcome(ref) is None:
             self.enrol()
         assert self.outcome(ref) is ErrorCode.NONE, self.answers[ref]

@@ -184,7 +184,7 @@ def test_a_refusal_is_repeated_with_growing_pauses_for_ever(w: World) -> None:
         assert w.says(request, NotEnoughReplicas("too few")) == []
         assert w.plan.next_due_ms() == w.now_ms + pause
         assert w.passes(pause - 1) == []
-        ((request),) = w.passes(1)  # type: ignore[assignment]  # a Send, as the next answer proves
+        ((request),) = w.passes(1)  # a Send, as the next answer proves
         pause = min(PAUSE_MS_MAX, 2 * pause)
     assert w.says(request) == [Done(w.host, "x", COMMIT, partitions(0), last=True)]
 

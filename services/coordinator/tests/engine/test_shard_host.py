@@ -94,7 +94,7 @@ async def committed(running: Running, group_id: str = GROUP) -> dict[int, int]:
 
 def beat(running: Running, stream: MemberStream, member: str, epoch: int, **said: object) -> None:
     at = running.coordinator.moment()
-    heartbeat = ConsumerHeartbeat(stream.group_id, stream.number, at, member, epoch, **said)  # type: ignore[arg-type]  # fields
+    heartbeat = ConsumerHeartbeat(stream.group_id, stream.number, at, member, epoch, **said)  # fields
     running.coordinator.say(stream, heartbeat)
 
 
@@ -440,7 +440,7 @@ def test_fresh_ids_are_uuids_under_a_name(world: World) -> None:
     del world
     from headrace_coordinator.engine.coordinator import Coordinator
 
-    one, two = (Coordinator.fresh_id(None, "client") for _ in range(2))  # type: ignore[arg-type]  # needs no self
+    one, two = (Coordinator.fresh_id(None, "client") for _ in range(2))  # needs no self
     assert one != two
     assert UUID(one.removeprefix("client-")).version == 4
 

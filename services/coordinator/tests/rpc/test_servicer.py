@@ -334,7 +334,9 @@ async def test_groups_are_listed_by_state_and_deleted(stub: Any) -> None:
         assert [g.group_id for g in stable] == [GROUP]
         deleted = (await stub.DeleteGroups(pb.DeleteGroupsRequest(group_ids=["a", GROUP, "none"]))).groups
         assert [g.error for g in deleted] == [0, ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND]
-    assert isinstance(await failure(stub.ListGroups(pb.ListGroupsRequest(states=[77]))), Rejected)  # type: ignore[list-item]  # from a newer client
+    assert isinstance(
+        await failure(stub.ListGroups(pb.ListGroupsRequest(states=[77]))), Rejected
+    )  # from a newer client
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def compact(world: World, model: Model, op: dict[str, Any]) -> None:
     planned = world.steps(**options)
     if not planned:
         return
-    end = planned[-1].cleaned.end  # type: ignore[union-attr]  # the last step has it
+    end = planned[-1].cleaned.end  # the last step has it
     whole = before.copy()
     for step in planned:
         assert step.cleaned is None or step is planned[-1]

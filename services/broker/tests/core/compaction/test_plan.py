@@ -83,7 +83,7 @@ def test_bytes_and_age() -> None:
         world.log.cleaned_to = Offset(clean)
         dirty = dirty_range(world.log, world.disk.floor, 0, world.now_ms)
         assert (dirty.clean_bytes, dirty.dirty_bytes) == (sum(sizes[:batches]), sum(sizes[batches:]))
-        assert dirty.oldest_ms == world.disk.floor(Offset(clean)).segment_max_timestamp  # type: ignore[union-attr]
+        assert dirty.oldest_ms == world.disk.floor(Offset(clean)).segment_max_timestamp
     world.log.high_watermark = Offset(12)
     world.log.settle()
     dirty = dirty_range(world.log, world.disk.floor, 0, world.now_ms)
