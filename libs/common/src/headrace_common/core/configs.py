@@ -93,9 +93,27 @@ def _table(*settings: Setting) -> Mapping[str, Setting]:
 
 TOPIC_SETTINGS: Final = _table(
     Setting(
-        "cleanup.policy", Type.LIST, "delete", "What happens to old records: delete.", choices=("delete", "compact")
+        "cleanup.policy",
+        Type.LIST,
+        "delete",
+        "What happens to old records: delete them by time and size, compact to the last value of each key, or both.",
+        choices=("delete", "compact"),
     ),
     Setting("compression.type", Type.STRING, "producer", "Batches are stored as sent.", choices=("producer",)),
+    Setting(
+        "delete.retention.ms",
+        Type.LONG,
+        "86400000",
+        "How long a compacted topic shows that a key was deleted, in ms.",
+        low=0,
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        Type.LONG,
+        str(LONG_MAX),
+        "A record is compacted so long after it was written, whatever the dirty ratio, in ms.",
+        low=1,
+    ),
     Setting("max.message.bytes", Type.INT, "1048588", "Largest record batch in bytes.", low=0, high=64 << 20),
     Setting(
         "message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock, in ms.", low=0
@@ -110,12 +128,34 @@ TOPIC_SETTINGS: Final = _table(
         "Whose clock stamps records.",
         choices=("CreateTime", "LogAppendTime"),
     ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        Type.DOUBLE,
+        "0.5",
+        "A log is compacted when this share of its bytes was not compacted before.",
+        low=0,
+        high=1,
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        Type.LONG,
+        "0",
+        "A record is not compacted before it has this age, in ms.",
+        low=0,
+    ),
     Setting("min.insync.replicas", Type.INT, "1", "Replicas that must hold a record before it is acknowledged.", low=1),
     Setting("retention.bytes", Type.LONG, "-1", "Bytes a partition keeps; -1: no bound.", low=-1),
     Setting(
         "retention.ms", Type.LONG, str(WEEK_MS), "How long a partition keeps records, in ms; -1: for ever.", low=-1
     ),
     Setting("segment.bytes", Type.INT, str(1 << 30), "A segment is sealed at this size.", low=1024),
+    Setting(
+        "segment.jitter.ms",
+        Type.LONG,
+        "0",
+        "At most so much earlier than segment.ms a segment is sealed, by chance, in ms.",
+        low=0,
+    ),
     Setting("segment.ms", Type.LONG, str(WEEK_MS), "A segment is sealed at this age, in ms.", low=1),
     Setting(
         "unclean.leader.election.enable",
@@ -176,7 +216,42 @@ BROKER_SETTINGS: Final = _table(
         low=0,
         high=100,
     ),
+    Setting(
+        "log.cleaner.backoff.ms",
+        Type.LONG,
+        "15000",
+        "How long the cleaner waits when there is nothing to compact, in ms.",
+        low=0,
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size",
+        Type.LONG,
+        str(128 << 20),
+        "Bytes of memory for the keys of the log that is being compacted.",
+        low=1 << 20,
+        high=16 << 30,
+    ),
+    Setting("log.cleaner.delete.retention.ms", Type.LONG, "86400000", "Default of delete.retention.ms.", low=0),
+    Setting("log.cleaner.enable", Type.BOOLEAN, "true", "Whether logs are compacted at all."),
+    Setting(
+        "log.cleaner.io.max.bytes.per.second",
+        Type.DOUBLE,
+        str(LONG_MAX),
+        "Bytes a second that the cleaner reads and writes at most.",
+        low=1024,
+    ),
+    Setting("log.cleaner.max.compaction.lag.ms", Type.LONG, str(LONG_MAX), "Default of max.compaction.lag.ms.", low=1),
+    Setting(
+        "log.cleaner.min.cleanable.ratio", Type.DOUBLE, "0.5", "Default of min.cleanable.dirty.ratio.", low=0, high=1
+    ),
+    Setting("log.cleaner.min.compaction.lag.ms", Type.LONG, "0", "Default of min.compaction.lag.ms.", low=0),
+    Setting("log.cleanup.policy", Type.LIST, "delete", "Default of cleanup.policy.", choices=("delete", "compact")),
+    Setting("log.retention.bytes", Type.LONG, "-1", "Default of retention.bytes.", low=-1),
     Setting("log.retention.check.interval.ms", Type.LONG, "300000", "How often retention looks, in ms.", low=1),
+    Setting("log.retention.ms", Type.LONG, str(WEEK_MS), "Default of retention.ms.", low=-1),
+    Setting("log.roll.jitter.ms", Type.LONG, "0", "Default of segment.jitter.ms.", low=0),
+    Setting("log.roll.ms", Type.LONG, str(WEEK_MS), "Default of segment.ms.", low=1),
+    Setting("log.segment.bytes", Type.INT, str(1 << 30), "Default of segment.bytes.", low=1024),
     Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
     Setting("num.partitions", Type.INT, "1", "Partitions of a topic created without a number.", low=1, high=100_000),
     Setting(
@@ -244,7 +319,19 @@ BROKER_SETTINGS: Final = _table(
 )
 
 # A topic setting that is not set on the topic takes this broker setting when that is set.
-TOPIC_DEFAULT_FROM: Final[Mapping[str, str]] = {"max.message.bytes": "message.max.bytes"}
+TOPIC_DEFAULT_FROM: Final[Mapping[str, str]] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "segment.ms": "log.roll.ms",
+}
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
@@ -277,10 +364,10 @@ def _checked(table: Mapping[str, Setting], configs: Mapping[str, str], what: str
             good[name] = setting.check(value)
         except InvalidConfig as error:
             wrong.append(str(error))
-    if "compact" in good.get("cleanup.policy", ""):
-        wrong.append("cleanup.policy=compact is not available yet; use delete")
-    if good.get("cleanup.policy") == "":
-        wrong.append("cleanup.policy cannot be empty")
+    wrong += [f"{name} cannot be empty" for name in ("cleanup.policy", "log.cleanup.policy") if good.get(name) == ""]
+    low, high = good.get("min.compaction.lag.ms"), good.get("max.compaction.lag.ms")
+    if low is not None and high is not None and int(low) > int(high):
+        wrong.append(f"min.compaction.lag.ms={low} is above max.compaction.lag.ms={high}")
     if wrong:
         raise InvalidConfig("; ".join(wrong))
     return good
@@ -302,6 +389,14 @@ class TopicConfig:
     """-1: for ever; so it is without the policy delete."""
     segment_bytes: int
     segment_ms: int
+    segment_jitter_ms: int = 0
+    compacts: bool = False
+    """Whether the policy has compact."""
+    dirty_ratio_min: float = 0.5
+    """``min.cleanable.dirty.ratio``."""
+    compaction_lag_ms_min: int = 0
+    compaction_lag_ms_max: int = LONG_MAX
+    delete_retention_ms: int = 86_400_000
 
     @staticmethod
     def effective(own: Mapping[str, str], cluster: Mapping[str, str]) -> TopicConfig:
@@ -315,7 +410,8 @@ class TopicConfig:
                 return cluster[inherited]
             return TOPIC_SETTINGS[name].default
 
-        deletes = "delete" in value("cleanup.policy").split(",")
+        policies = value("cleanup.policy").split(",")
+        deletes = "delete" in policies
         return TopicConfig(
             max_message_bytes=int(value("max.message.bytes")),
             timestamp_after_max_ms=int(value("message.timestamp.after.max.ms")),
@@ -326,6 +422,12 @@ class TopicConfig:
             retention_ms=int(value("retention.ms")) if deletes else -1,
             segment_bytes=int(value("segment.bytes")),
             segment_ms=int(value("segment.ms")),
+            segment_jitter_ms=int(value("segment.jitter.ms")),
+            compacts="compact" in policies,
+            dirty_ratio_min=float(value("min.cleanable.dirty.ratio")),
+            compaction_lag_ms_min=int(value("min.compaction.lag.ms")),
+            compaction_lag_ms_max=int(value("max.compaction.lag.ms")),
+            delete_retention_ms=int(value("delete.retention.ms")),
         )
 
 

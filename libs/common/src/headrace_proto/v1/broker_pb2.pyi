@@ -1342,6 +1342,8 @@ class LogDescription(_message.Message):
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
     OLDEST_OPEN_FIELD_NUMBER: _builtins.int
+    OLDEST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     state: Global___LogState.ValueType
@@ -1357,11 +1359,17 @@ class LogDescription(_message.Message):
     """Absent: none was ever set."""
     last_stable_offset: _builtins.int
     """Transactions below this are decided."""
+    oldest_timestamp_ms: _builtins.int
+    """Smallest timestamp of its segments, in ms. Absent: it has no records, or they have no times."""
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentDescription]: ...
     @_builtins.property
     def oldest_open(self) -> Global___LogTransaction:
         """The open transaction that began first: what holds readers of committed transactions back. Absent: none is open."""
+
+    @_builtins.property
+    def compaction(self) -> Global___LogCompaction:
+        """Absent: the topic is not compacted."""
 
     def __init__(
         self,
@@ -1379,25 +1387,87 @@ class LogDescription(_message.Message):
         fencing_token: _builtins.int | None = ...,
         last_stable_offset: _builtins.int = ...,
         oldest_open: Global___LogTransaction | None = ...,
+        oldest_timestamp_ms: _builtins.int | None = ...,
+        compaction: Global___LogCompaction | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "fencing_token", b"fencing_token", "note", b"note", "oldest_open", b"oldest_open"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "_oldest_timestamp_ms", b"_oldest_timestamp_ms", "compaction", b"compaction", "fencing_token", b"fencing_token", "note", b"note", "oldest_open", b"oldest_open", "oldest_timestamp_ms", b"oldest_timestamp_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "oldest_open", b"oldest_open", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "_oldest_timestamp_ms", b"_oldest_timestamp_ms", "compaction", b"compaction", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "oldest_open", b"oldest_open", "oldest_timestamp_ms", b"oldest_timestamp_ms", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__compaction: _TypeAlias = _typing.Literal["compaction"]  # noqa: Y015
+    _WhichOneofArgType__compaction: _TypeAlias = _typing.Literal["_compaction", b"_compaction"]  # noqa: Y015
     _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
     _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
     _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
     _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
     _WhichOneofReturnType__oldest_open: _TypeAlias = _typing.Literal["oldest_open"]  # noqa: Y015
     _WhichOneofArgType__oldest_open: _TypeAlias = _typing.Literal["_oldest_open", b"_oldest_open"]  # noqa: Y015
+    _WhichOneofReturnType__oldest_timestamp_ms: _TypeAlias = _typing.Literal["oldest_timestamp_ms"]  # noqa: Y015
+    _WhichOneofArgType__oldest_timestamp_ms: _TypeAlias = _typing.Literal["_oldest_timestamp_ms", b"_oldest_timestamp_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__compaction) -> _WhichOneofReturnType__compaction | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_open) -> _WhichOneofReturnType__oldest_open | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_timestamp_ms) -> _WhichOneofReturnType__oldest_timestamp_ms | None: ...
 
 Global___LogDescription: _TypeAlias = LogDescription  # noqa: Y015
+
+@_typing.final
+class LogCompaction(_message.Message):
+    """How far the compaction of one log is on one broker; replicas are compacted each on its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLEANED_TO_FIELD_NUMBER: _builtins.int
+    CLEANABLE_TO_FIELD_NUMBER: _builtins.int
+    CLEAN_BYTES_FIELD_NUMBER: _builtins.int
+    DIRTY_BYTES_FIELD_NUMBER: _builtins.int
+    LAST_MS_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    STUCK_FIELD_NUMBER: _builtins.int
+    cleaned_to: _builtins.int
+    """Everything below was compacted."""
+    cleanable_to: _builtins.int
+    """Up to here it may be compacted now: below the active segment, undecided transactions, and what is too young."""
+    clean_bytes: _builtins.int
+    """Bytes below cleaned_to, and from there to cleanable_to."""
+    dirty_bytes: _builtins.int
+    last_ms: _builtins.int
+    """The broker's clock when it was compacted last, in ms. Absent: not since the broker started."""
+    waits_for: _builtins.str
+    """What a compaction waits for, or why the last one failed, as a sentence. Absent: it is under way, or nothing is dirty."""
+    stuck: _builtins.bool
+    """The log cannot be compacted: `waits_for` says why. The cleaner tries again later and goes on with others."""
+    def __init__(
+        self,
+        *,
+        cleaned_to: _builtins.int = ...,
+        cleanable_to: _builtins.int = ...,
+        clean_bytes: _builtins.int = ...,
+        dirty_bytes: _builtins.int = ...,
+        last_ms: _builtins.int | None = ...,
+        waits_for: _builtins.str | None = ...,
+        stuck: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_ms", b"_last_ms", "_waits_for", b"_waits_for", "last_ms", b"last_ms", "waits_for", b"waits_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_ms", b"_last_ms", "_waits_for", b"_waits_for", "clean_bytes", b"clean_bytes", "cleanable_to", b"cleanable_to", "cleaned_to", b"cleaned_to", "dirty_bytes", b"dirty_bytes", "last_ms", b"last_ms", "stuck", b"stuck", "waits_for", b"waits_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_ms: _TypeAlias = _typing.Literal["last_ms"]  # noqa: Y015
+    _WhichOneofArgType__last_ms: _TypeAlias = _typing.Literal["_last_ms", b"_last_ms"]  # noqa: Y015
+    _WhichOneofReturnType__waits_for: _TypeAlias = _typing.Literal["waits_for"]  # noqa: Y015
+    _WhichOneofArgType__waits_for: _TypeAlias = _typing.Literal["_waits_for", b"_waits_for"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_ms) -> _WhichOneofReturnType__last_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waits_for) -> _WhichOneofReturnType__waits_for | None: ...
+
+Global___LogCompaction: _TypeAlias = LogCompaction  # noqa: Y015
 
 @_typing.final
 class LogTransaction(_message.Message):

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from headrace_broker.core.rows import (
     AbortedRow,
+    DropAborted,
+    DropBatch,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -26,6 +28,7 @@ from headrace_broker.core.rows import (
     PutAborted,
     PutBatch,
     PutEpoch,
+    PutIndex,
     PutProducers,
     PutSegment,
     PutState,
@@ -54,6 +57,18 @@ class _Log:
         else:
             self.rows.insert(at, row)
         self.batches[row.base_offset] = batch
+
+    def put_index(self, row: IndexRow) -> None:
+        self.rows[self._at(row.base_offset)] = row
+
+    def drop_batch(self, base: Offset) -> None:
+        del self.rows[self._at(base)]
+        del self.batches[base]
+
+    def _at(self, base: Offset) -> int:
+        at = bisect_left(self.rows, base, key=_base)
+        assert self.rows[at].base_offset == base, "there is a batch at that offset"
+        return at
 
     def drop_prefix(self, start: Offset) -> None:
         at = bisect_left(self.rows, start, key=_base)
@@ -257,6 +272,12 @@ def _apply(logs: dict[LogId, _Log], writes: Sequence[LogWrite]) -> None:
         match write:
             case PutBatch(_, row, batch):
                 log.put_batch(row, batch)
+            case PutIndex(_, row):
+                log.put_index(row)
+            case DropBatch(_, base):
+                log.drop_batch(base)
+            case DropAborted(_, marker):
+                log.aborted.pop(marker, None)
             case PutSegment(_, segment):
                 log.segments[segment.base_offset] = segment
             case PutEpoch(_, epoch):

@@ -27,6 +27,8 @@ from headrace_broker.adapters.rocksdb_keys import (
 )
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, WriteBatch
 from headrace_broker.core.rows import (
+    DropAborted,
+    DropBatch,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -36,6 +38,7 @@ from headrace_broker.core.rows import (
     PutAborted,
     PutBatch,
     PutEpoch,
+    PutIndex,
     PutProducers,
     PutSegment,
     PutState,
@@ -54,6 +57,8 @@ def build(store: RocksDbStore, writes: Sequence[LogWrite]) -> WriteBatch:
             case PutBatch(log, row, data):
                 put(make_key(log, Kind.BATCH, row.base_offset), data)
                 put(make_key(log, Kind.INDEX, row.base_offset), encode_index(row))
+            case PutIndex(log, row):
+                put(make_key(log, Kind.INDEX, row.base_offset), encode_index(row))
             case PutState(log, state):
                 put(make_key(log, Kind.STATE, 0), encode_state(state))
             case PutSegment(log, segment):
@@ -64,6 +69,11 @@ def build(store: RocksDbStore, writes: Sequence[LogWrite]) -> WriteBatch:
                 put(make_key(log, Kind.PRODUCER, offset), encode_producers(rows))
             case PutAborted(log, aborted):
                 put(make_key(log, Kind.ABORTED, aborted.last), encode_aborted(aborted))
+            case DropBatch(log, base):
+                batch.delete(make_key(log, Kind.BATCH, base))
+                batch.delete(make_key(log, Kind.INDEX, base))
+            case DropAborted(log, marker):
+                batch.delete(make_key(log, Kind.ABORTED, marker))
             case DropPrefix(log, start):
                 _drop_prefix(batch, log, start, _Rows(store, log, writes[:at]))
             case DropSuffix(log, end):

@@ -22,6 +22,7 @@ from headrace_broker.core.rows import (
     NO_TOKEN,
     TRANSACTIONAL_BIT,
     AbortedRow,
+    CleanPoint,
     DropPrefix,
     DropSuffix,
     EpochRow,
@@ -72,6 +73,9 @@ class LocalLog:
     """Base of the first batch that exists; at or below the log start."""
     fences: Fences = field(default_factory=Fences)
     cleaned_to: Offset = Offset(0)
+    """Everything below was compacted."""
+    clean_points: tuple[CleanPoint, ...] = ()
+    """When that was, ascending."""
     truncations: int = 0
     """How often the end was cut: what was written before says nothing about the end after."""
     checkpoint: Offset = Offset(-1)
@@ -121,7 +125,7 @@ class LocalLog:
                 header.producer_id,
                 header.producer_epoch,
                 header.base_sequence,
-                header.record_count,
+                header.last_offset_delta + 1,  # of which compaction may have left fewer
                 base,
                 header.max_timestamp,
                 now_ms,
@@ -171,7 +175,9 @@ class LocalLog:
     def state(self) -> PutState:
         """The log's state row as it is now."""
         self.checkpoint = self.high_watermark
-        row = StateRow(self.id, self.log_start, self.high_watermark, self.fences.rows(), self.cleaned_to)
+        row = StateRow(
+            self.id, self.log_start, self.high_watermark, self.fences.rows(), self.cleaned_to, self.clean_points
+        )
         return PutState(self.log, row)
 
     def snapshot(self) -> list[PutProducers]:
@@ -249,6 +255,7 @@ class LocalLog:
         self.last_stable = start
         self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter_ms)
         self.snapshot_bytes = 0
+        self.cleaned_to, self.clean_points = Offset(0), ()
         return [DropSuffix(self.log, Offset(0)), PutSegment(self.log, self.segments.active), self.state()]
 
     def _roll_before(self, size: int, end: Offset, now_ms: int) -> list[LogWrite]:

@@ -121,6 +121,7 @@ class Partition(LedLog):
             first_batch=state.log_start,
             fences=Fences(state.cut(log_end).fences),
             cleaned_to=state.cleaned_to,
+            clean_points=state.clean_points,
             checkpoint=state.high_watermark,
         ).with_transactions((), ())
 

@@ -8,7 +8,7 @@ a change needs a new format number and an upgrade test.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final, NewType
+from typing import Final, NamedTuple, NewType
 
 from headrace_common.core.ids import Offset, PartitionId
 
@@ -127,6 +127,13 @@ class FenceRow:
     token: int
 
 
+class CleanPoint(NamedTuple):
+    """All offsets below ``end`` were compacted at ``at_ms``, by the clock that retention goes by, or before."""
+
+    end: Offset
+    at_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class StateRow:
     """What a log is, and where it starts."""
@@ -139,6 +146,8 @@ class StateRow:
     """The newest fence records, ascending in offset and token."""
     cleaned_to: Offset = Offset(0)
     """Everything below was compacted."""
+    clean_points: tuple[CleanPoint, ...] = ()
+    """When, ascending; at most 16."""
 
     @property
     def fencing_token(self) -> int:
@@ -157,7 +166,7 @@ class StateRow:
 
 @dataclass(frozen=True, slots=True)
 class PutBatch:
-    """Append one batch at the log end."""
+    """Append one batch at the log end, or, in a compaction, replace the one that has its base offset."""
 
     log: LogId
     row: IndexRow
@@ -230,4 +239,44 @@ class DropLog:
     log: LogId
 
 
-LogWrite = PutBatch | PutSegment | PutEpoch | PutProducers | PutAborted | PutState | DropPrefix | DropSuffix | DropLog
+# --- writes of a compaction ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PutIndex:
+    """Replace the row of a batch that stays as it is."""
+
+    log: LogId
+    row: IndexRow
+
+
+@dataclass(frozen=True, slots=True)
+class DropBatch:
+    """Delete one batch and its row; the batch before it covers its offsets now."""
+
+    log: LogId
+    base_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class DropAborted:
+    """Delete the row of an aborted transaction of which nothing is left."""
+
+    log: LogId
+    marker: Offset
+
+
+LogWrite = (
+    PutBatch
+    | PutIndex
+    | PutSegment
+    | PutEpoch
+    | PutProducers
+    | PutAborted
+    | PutState
+    | DropBatch
+    | DropAborted
+    | DropPrefix
+    | DropSuffix
+    | DropLog
+)

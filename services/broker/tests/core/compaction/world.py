@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headrace_broker.core.compaction.clean_points import CleanPoint
+from headrace_broker.core.rows import CleanPoint
 from headrace_broker.core.compaction.cleaning import Cleaning
 from headrace_broker.core.compaction.dirty_keys import DirtyKeys
 from headrace_broker.core.compaction.offset_map import OffsetMap

@@ -8,20 +8,14 @@ are the wall clock that retention goes by, in ms.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from headrace_broker.core.rows import CleanPoint
 from headrace_common.core.ids import Offset
 
 POINTS_MAX: Final = 16
 _PARTS: Final = 8
 """Points are at least this part of the retention apart: a deletion stays at most so much longer than it must."""
-
-
-class CleanPoint(NamedTuple):
-    """All offsets below ``end`` were compacted at ``at_ms``, or before."""
-
-    end: Offset
-    at_ms: int
 
 
 def passed_below(points: tuple[CleanPoint, ...], now_ms: int, retention_ms: int) -> Offset:

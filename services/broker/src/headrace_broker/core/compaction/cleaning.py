@@ -15,11 +15,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_broker.core.compaction.clean_points import CleanPoint, with_point
+from headrace_broker.core.compaction.clean_points import with_point
 from headrace_broker.core.compaction.offset_map import OffsetMap, offsets_of
 from headrace_broker.core.compaction.rules import HORIZON_BIT, Rules, is_control, is_marker, is_transactional
-from headrace_broker.core.compaction.steps import Cleaned, DropAborted, DropBatch, PutIndex, Step
-from headrace_broker.core.rows import COMMITS_BIT, IndexRow, LogId, PutBatch, SegmentRow
+from headrace_broker.core.compaction.steps import Cleaned, Step
+from headrace_broker.core.rows import (
+    COMMITS_BIT,
+    CleanPoint,
+    DropAborted,
+    DropBatch,
+    IndexRow,
+    LogId,
+    PutBatch,
+    PutIndex,
+    SegmentRow,
+)
 from headrace_common.core.batch import (
     HEADER_SIZE,
     BatchHeader,

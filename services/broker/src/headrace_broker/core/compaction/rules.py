@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.core.compaction.clean_points import CleanPoint, passed_below
+from headrace_broker.core.compaction.clean_points import passed_below
 from headrace_broker.core.local_log import LocalLog
-from headrace_broker.core.rows import MARKER_BITS, TRANSACTIONAL_BIT, AbortedRow, IndexRow
+from headrace_broker.core.rows import MARKER_BITS, TRANSACTIONAL_BIT, AbortedRow, CleanPoint, IndexRow
 from headrace_common.core.ids import Offset
 
 CONTROL_BIT: Final = 0x20

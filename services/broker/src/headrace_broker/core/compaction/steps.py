@@ -1,41 +1,15 @@
 """
 What compaction writes: groups that are each atomic, after each of which the log is sound and readers see each key.
 
-``cleaning`` makes them; the storage loop, the only writer, applies one at a time. What they need beyond ``rows`` is
-here: an index row without its batch, single batches that go, aborted rows that go.
+``cleaning`` makes them; the storage loop, the only writer, applies one at a time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace_broker.core.compaction.clean_points import CleanPoint
-from headrace_broker.core.rows import IndexRow, LogId, PutBatch, SegmentRow
+from headrace_broker.core.rows import CleanPoint, DropAborted, DropBatch, PutBatch, PutIndex, SegmentRow
 from headrace_common.core.ids import Offset
-
-
-@dataclass(frozen=True, slots=True)
-class PutIndex:
-    """Replace the row of a batch that stays as it is."""
-
-    log: LogId
-    row: IndexRow
-
-
-@dataclass(frozen=True, slots=True)
-class DropBatch:
-    """Delete one batch and its row; the batch before it covers its offsets now."""
-
-    log: LogId
-    base_offset: Offset
-
-
-@dataclass(frozen=True, slots=True)
-class DropAborted:
-    """Delete the row of an aborted transaction of which nothing is left."""
-
-    log: LogId
-    marker: Offset
 
 
 @dataclass(frozen=True, slots=True)
