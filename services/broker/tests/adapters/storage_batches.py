@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import crc32c
 
@@ -22,6 +22,7 @@ from headrace_broker.core.rows import (
     SegmentRow,
     StateRow,
 )
+from headrace_common.core.batch import build_gap_batch
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 LOGS = 8
@@ -55,6 +56,20 @@ def make_row(base: int, batch: bytes, records: int = 10, epoch: int = 1, segment
         segment_min_timestamp=base,
         segment_max_timestamp=base + records,
     )
+
+
+def rewrite(log: LogId, base: int, next_offset: int, size: int = 0, records: int = 0, epoch: int = 1) -> PutBatch:
+    """What compaction puts in the place of the batch at ``base``; without a size, a gap up to ``next_offset``."""
+    if size:
+        span = next_offset - base
+        batch = bytearray(make_batch(base, span, size, epoch, log))
+        struct.pack_into(">i", batch, 57, records)
+        struct.pack_into(">I", batch, 17, crc32c.crc32c(batch[21:]))
+        data = bytes(batch)
+    else:
+        data = build_gap_batch(base, next_offset, epoch, base_timestamp=base, max_timestamp=next_offset)
+    row = replace(make_row(base, data, next_offset - base, epoch), record_count=records)
+    return PutBatch(log, row, data)
 
 
 def size_of(log: int, base: int) -> int:

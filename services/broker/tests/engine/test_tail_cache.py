@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace_broker.core.rows import LogId
 from headrace_broker.engine.tail_cache import ENTRY_BYTES, TailCache
@@ -72,3 +73,75 @@ def test_a_dropped_log_is_forgotten_and_the_others_are_not() -> None:
     assert cache.size == 1 + ENTRY_BYTES
     cache.put(LogId(1), Offset(7), Offset(8), b"y")
     assert cache.take(LogId(1), Offset(7), Offset(8), 100, first=True) == [b"y"]
+
+
+class Machine(RuleBasedStateMachine):
+    """Beside a list of (log, base, end, batch) in the order of their coming."""
+
+    bytes_max = 2_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = TailCache(self.bytes_max)
+        self.kept: list[tuple[int, int, int, bytes]] = []
+        self.ends = {0: 0, 1: 0, 2: 0}
+
+    log = st.integers(0, 2)
+
+    @rule(log=log, sizes=st.lists(st.integers(1, 60), min_size=1, max_size=30), records=st.integers(1, 3))
+    def put(self, log: int, sizes: list[int], records: int) -> None:
+        for size in sizes:
+            base = self.ends[log]
+            self.ends[log] = base + records
+            batch = bytes([log]) * size
+            self.kept.append((log, base, base + records, batch))
+            while sum(len(kept[3]) + ENTRY_BYTES for kept in self.kept) > self.bytes_max:
+                del self.kept[0]
+            self.cache.put(LogId(log), Offset(base), Offset(base + records), batch)
+
+    @rule(log=log, bases=st.lists(st.integers(0, 120), max_size=3))
+    def forget(self, log: int, bases: list[int]) -> None:
+        self.cache.forget(LogId(log), [Offset(base) for base in bases])
+        self.kept = [kept for kept in self.kept if kept[0] != log or kept[1] > max(bases, default=-1)]
+
+    @rule(log=log)
+    def forget_all(self, log: int) -> None:
+        self.forget(log, [self.ends[log]])
+
+    @rule(log=log)
+    def drop(self, log: int) -> None:
+        self.cache.drop({LogId(log)})
+        self.kept = [kept for kept in self.kept if kept[0] != log]
+
+    @invariant()
+    def same(self) -> None:
+        assert self.cache.size == sum(len(kept[3]) + ENTRY_BYTES for kept in self.kept)
+        for log, end in self.ends.items():
+            mine = [kept for kept in self.kept if kept[0] == log]
+            for offset in range(max(0, end - 25), end + 1):
+                found = self.cache.take(LogId(log), Offset(offset), Offset(end), 10_000, first=True)
+                wanted = [kept[3] for kept in mine if kept[2] > offset] if mine and mine[0][1] <= offset < end else None
+                assert found == wanted
+
+
+class Roomy(Machine):
+    """Nothing is ever put out for want of room: what was forgotten must leave nothing behind all the same."""
+
+    bytes_max = 1_000_000
+
+
+TestForgetting = Machine.TestCase
+TestForgetting.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestForgettingWithRoom = Roomy.TestCase
+TestForgettingWithRoom.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+
+
+def test_what_was_forgotten_leaves_nothing_behind() -> None:
+    cache = TailCache(1 << 20)
+    cache.put(LogId(2), Offset(0), Offset(1), b"stays")
+    for base in range(20_000):
+        cache.put(LogId(1), Offset(base), Offset(base + 1), b"x")
+        cache.forget(LogId(1), [Offset(base)])
+    assert len(cache._order) < 3_000
+    assert cache.size == 5 + ENTRY_BYTES
+    assert cache.take(LogId(2), Offset(0), Offset(1), 100, first=True) == [b"stays"]

@@ -173,9 +173,16 @@ class MemoryLogs:
             self._failure = self.fail_write
             raise StorageFailed(self.fail_write)
         self._recovered = []
-        self._lowered.difference_update(w.log for w in writes if isinstance(w, (PutBatch, DropSuffix, DropLog)))
+        self._lowered.difference_update(write.log for write in writes if self._moves_end(write))
         _apply(self._live, writes)
         self._unsynced.append(tuple(writes))
+
+    def _moves_end(self, write: LogWrite) -> bool:
+        """What compaction rewrites does not."""
+        if isinstance(write, PutBatch):
+            rows = self._live[write.log].rows if write.log in self._live else []
+            return not rows or write.row.base_offset >= rows[-1].next_offset
+        return isinstance(write, DropSuffix | DropLog)
 
     async def sync(self) -> None:
         """See ``LogStore``."""

@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace_broker.adapters import evidence_file, rocksdb_groups, rocksdb_opening, rocksdb_rewrite
+from headrace_broker.adapters import rocksdb_groups, rocksdb_opening, rocksdb_rewrite
 from headrace_broker.adapters.data_directory import DataDirectory
-from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
 from headrace_broker.adapters.evidence_keeper import EvidenceKeeper
 from headrace_broker.adapters.rocksdb_errors import mapped
 from headrace_broker.adapters.rocksdb_keys import (
@@ -37,6 +36,7 @@ from headrace_broker.adapters.rocksdb_reclaim import Reclaimer
 from headrace_broker.adapters.rocksdb_recovery import Recovery, fault_of
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions, WriteBatch
 from headrace_broker.core.rows import (
+    DropBatch,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -58,8 +58,6 @@ from headrace_common.core.ids import Offset
 T = TypeVar("T")
 FLUSHED_FROM_BYTES = 4 << 20
 """Memtables below this are not flushed for their space."""
-_EXTENDS = (PutBatch, PutEpoch, PutSegment, PutProducers, PutAborted)
-"""Writes after which a damaged log's rows behind its end must be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +83,8 @@ class RocksDbLogs:
         self._recovered: list[RecoveredLog] = []
         self._uncut: dict[LogId, Offset] = {}
         """Damaged logs that have rows after their end; those go when it is extended."""
+        self._ends: dict[LogId, Offset] = {}
+        """A batch below is one that compaction rewrote: it says nothing of how far the log was written."""
         self._own = OwnRow(FORMAT, 1, -1, "")
         self._next_log_id = 1
         self._reclaimer = Reclaimer(store)
@@ -105,13 +105,13 @@ class RocksDbLogs:
         options = options or LogsOptions()
         began = time.perf_counter()
         notes: list[str] = []
-        evidence = _load_evidence(directory, notes)
+        evidence = rocksdb_opening.load_evidence(directory, notes)
         if evidence is None:
             directory.forget_token()  # it says that nothing was lost then; nobody can say that of now
         opened = rocksdb_opening.opened(directory, options.store, evidence, notes)
         store, found, guarded = opened.store, opened.found, opened.guarded
         try:
-            entries = _entries_after(found, evidence or {})
+            entries = rocksdb_opening.entries_after(found, evidence or {})
             logs = cls(directory, store, EvidenceKeeper(directory.evidence, store, entries), options)
             logs._take_recovery(found, guarded.newest)
         except BaseException:
@@ -131,6 +131,7 @@ class RocksDbLogs:
     def _take_recovery(self, found: Recovery, wal_before: int) -> None:
         self._recovered = found.logs
         self._uncut = found.kept
+        self._ends = {log.log: log.log_end for log in found.logs}
         self._read_own(found.highest)
         if found.to_cut:
             batch = self._store.batch()
@@ -203,8 +204,9 @@ class RocksDbLogs:
         whole: list[LogWrite] = []
         cut: set[LogId] = set()
         for write in writes:
-            if isinstance(write, _EXTENDS) and write.log in self._uncut and write.log not in cut:
-                whole.append(DropSuffix(write.log, self._uncut[write.log]))
+            end = self._uncut.get(write.log)
+            if end is not None and write.log not in cut and _extends(write, end):
+                whole.append(DropSuffix(write.log, end))
                 cut.add(write.log)
             whole.append(write)
         return whole
@@ -223,21 +225,26 @@ class RocksDbLogs:
         ends: dict[LogId, tuple[Offset, int]] = {}
         if self._uncut:
             for write in writes:
-                if isinstance(write, _EXTENDS):
-                    self._uncut.pop(write.log, None)
+                if write.log in self._uncut and _extends(write, self._uncut[write.log]):
+                    del self._uncut[write.log]
         for write in writes:
             match write:
-                case PutBatch(log, row):
+                case PutBatch(log, row) if row.base_offset >= self._ends.get(log, 0):
                     ends[log] = (row.next_offset, row.leader_epoch)
+                    self._ends[log] = row.next_offset
+                case PutBatch(log) | DropBatch(log):
+                    self._reclaimer.rewritten(log)
                 case PutState(log, state):
                     self._keeper.created(log, state.partition)
                 case DropSuffix(log, end):
                     ends.pop(log, None)
+                    self._ends[log] = min(end, self._ends.get(log, end))
                     self._uncut.pop(log, None)
                     self._keeper.dropped(log, end)
                     self._reclaimer.dropped(log)
                 case DropLog(log):
                     ends.pop(log, None)
+                    self._ends.pop(log, None)
                     self._uncut.pop(log, None)
                     self._keeper.dropped(log, None)
                     self._reclaimer.dropped(log)
@@ -361,32 +368,15 @@ class RocksDbLogs:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
 
+def _extends(write: LogWrite, end: Offset) -> bool:
+    """Whether the rows that a damaged log has behind its ``end`` must be gone before this one."""
+    if isinstance(write, PutBatch | PutSegment):
+        return write.row.base_offset >= end
+    return isinstance(write, PutEpoch | PutProducers | PutAborted)
+
+
 def _index_row(key: bytes, value: bytes) -> IndexRow:
     try:
         return decode_index(split_key(key)[2], value)
     except RowUnreadable as error:
         raise StorageFailed(f"an index row of log {split_key(key)[0]} is not readable: {error}") from error
-
-
-def _load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evidence] | None:
-    """None: it is damaged, or missing beside a store."""
-    had_logs = directory.database.exists()
-    try:
-        loaded = evidence_file.load(directory.evidence)
-    except OSError as error:
-        raise StorageFailed(f"the evidence file {directory.evidence} cannot be read: {error}") from error
-    except EvidenceUnreadable as error:
-        cuts.append(
-            f"the evidence file {directory.evidence} is damaged ({error}): loss before this start would not show"
-        )
-        return None
-    if loaded is None and had_logs:
-        cuts.append(f"the evidence file {directory.evidence} is missing: loss before this start would not show")
-        return None
-    return loaded[0] if loaded else {}
-
-
-def _entries_after(found: Recovery, before: dict[LogId, Evidence]) -> dict[LogId, Evidence]:
-    """One entry for each log that is there, and for each that should be."""
-    nothing = Offset(0)
-    return {log.log: before.get(log.log, Evidence(log.state.partition, nothing, -1, nothing)) for log in found.logs}

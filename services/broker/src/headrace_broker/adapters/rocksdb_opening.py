@@ -17,9 +17,9 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.adapters import rocksdb_recovery, rocksdb_rewrite, wal_guard
+from headrace_broker.adapters import evidence_file, rocksdb_recovery, rocksdb_rewrite, wal_guard
 from headrace_broker.adapters.data_directory import DataDirectory, sync_directory
-from headrace_broker.adapters.evidence_file import Evidence
+from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
 from headrace_broker.adapters.rocksdb_errors import broken
 from headrace_broker.adapters.rocksdb_keys import LOG_ID_MAX, OWN_LOG, make_key
 from headrace_broker.adapters.rocksdb_recovery import Recovery
@@ -27,6 +27,7 @@ from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
 from headrace_broker.adapters.wal_guard import Guarded
 from headrace_broker.core.rows import LogId
 from headrace_common.core.errors import StorageFailed
+from headrace_common.core.ids import Offset
 
 PAUSE_S: Final = 0.3
 """Before a store that could not be opened is tried again."""
@@ -137,3 +138,32 @@ def _holds_data(directory: DataDirectory) -> bool:
         file.suffix in (".sst", ".blob") or (file.suffix == ".log" and file.stat().st_size > 0)
         for file in directory.database.iterdir()
     )
+
+
+def load_evidence(directory: DataDirectory, cuts: list[str]) -> dict[LogId, Evidence] | None:
+    """
+    What the last process noted. None: it is damaged, or missing beside a store.
+
+    Raises:
+        StorageFailed: it cannot be read.
+    """
+    had_logs = directory.database.exists()
+    try:
+        loaded = evidence_file.load(directory.evidence)
+    except OSError as error:
+        raise StorageFailed(f"the evidence file {directory.evidence} cannot be read: {error}") from error
+    except EvidenceUnreadable as error:
+        cuts.append(
+            f"the evidence file {directory.evidence} is damaged ({error}): loss before this start would not show"
+        )
+        return None
+    if loaded is None and had_logs:
+        cuts.append(f"the evidence file {directory.evidence} is missing: loss before this start would not show")
+        return None
+    return loaded[0] if loaded else {}
+
+
+def entries_after(found: Recovery, before: dict[LogId, Evidence]) -> dict[LogId, Evidence]:
+    """One entry for each log that is there, and for each that should be."""
+    nothing = Offset(0)
+    return {log.log: before.get(log.log, Evidence(log.state.partition, nothing, -1, nothing)) for log in found.logs}

@@ -38,6 +38,7 @@ class Reclaimer:
     def __init__(self, store: RocksDbStore) -> None:
         self._store = store
         self._dropped: _Dropped = {}
+        self._rewritten: set[LogId] = set()
         self._work: Future[None] | None = None
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, "storage-reclaim")
@@ -50,6 +51,10 @@ class Reclaimer:
         """The log begins at ``start`` now."""
         if self._dropped.get(log, start) is not None:
             self._dropped[log] = start
+
+    def rewritten(self, log: LogId) -> None:
+        """Compaction replaced or dropped a batch of the log."""
+        self._rewritten.add(log)
 
     def start(self, *, flush: bool = False) -> None:
         """

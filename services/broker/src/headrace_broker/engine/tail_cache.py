@@ -3,14 +3,14 @@ The newest batches of all logs in memory, from which live readers are served wit
 
 The storage loop puts in what it has written, readers take; both on the event loop, so there are no locks. The batches
 are the same objects that were written. One bound for the whole broker: when it is passed, the oldest batch of any log
-goes first. What is cached of a log is always its contiguous end.
+goes first. What is cached of a log is always its contiguous end. Compaction makes it forget what it rewrote.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,9 @@ ENTRY_BYTES: Final = 100
 _COMPACT_AT: Final = 64
 """Dead entries at the front of a log's list before it is moved together."""
 
+_STALE_MIN: Final = 1024
+"""Entries of the order whose batches were forgotten before they are taken out."""
+
 
 @dataclass(slots=True)
 class _Tail:
@@ -31,6 +34,15 @@ class _Tail:
     head: int = 0
     end: int = 0
     """One past the last cached offset."""
+    stale: int = 0
+    """So many of the log's entries in the order, the oldest, are of batches that were forgotten."""
+
+    def cut_front(self) -> None:
+        """Move the lists together when much of them is dead."""
+        if self.head >= _COMPACT_AT and self.head * 2 >= len(self.bases):
+            del self.bases[: self.head]
+            del self.batches[: self.head]
+            self.head = 0
 
 
 class TailCache:
@@ -42,6 +54,7 @@ class TailCache:
         """Bytes held, with what holding them costs."""
         self._tails: dict[LogId, _Tail] = {}
         self._order: deque[LogId] = deque()
+        self._stale = 0
 
     def put(self, log: LogId, base: Offset, end: Offset, batch: bytes) -> None:
         """The batch was appended at ``base``; the next one begins at ``end``."""
@@ -102,17 +115,52 @@ class TailCache:
         if dropped:
             gone = frozenset(logs)
             self.size -= sum(len(batch) + ENTRY_BYTES for tail in dropped for batch in tail.batches[tail.head :])
+            self._stale -= sum(tail.stale for tail in dropped)
             self._order = deque(log for log in self._order if log not in gone)
+
+    def forget(self, log: LogId, bases: Iterable[Offset]) -> None:
+        """
+        Forget the batches at ``bases``, which compaction rewrote or dropped, and what is older of the log.
+
+        What stays is the end of the log again; readers of the rest ask the store.
+        """
+        tail = self._tails.get(log)
+        newest = max(bases, default=None)
+        if tail is None or newest is None:
+            return
+        up_to = bisect_right(tail.bases, newest, lo=tail.head)
+        for at in range(tail.head, up_to):
+            self.size -= len(tail.batches[at]) + ENTRY_BYTES
+            tail.batches[at] = b""
+        tail.stale += up_to - tail.head
+        self._stale += up_to - tail.head
+        tail.head = up_to
+        tail.cut_front()
+        if self._stale >= _STALE_MIN and self._stale * 2 >= len(self._order):
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        kept: deque[LogId] = deque()
+        for log in self._order:
+            tail = self._tails[log]
+            if tail.stale:
+                tail.stale -= 1
+            else:
+                kept.append(log)
+        self._order, self._stale = kept, 0
+        self._tails = {log: tail for log, tail in self._tails.items() if tail.head < len(tail.bases)}
 
     def _evict(self) -> None:
         log = self._order.popleft()
         tail = self._tails[log]
-        self.size -= len(tail.batches[tail.head]) + ENTRY_BYTES
-        tail.batches[tail.head] = b""
-        tail.head += 1
-        if tail.head == len(tail.bases):
+        if tail.stale:
+            tail.stale -= 1
+            self._stale -= 1
+        else:
+            self.size -= len(tail.batches[tail.head]) + ENTRY_BYTES
+            tail.batches[tail.head] = b""
+            tail.head += 1
+        if tail.head == len(tail.bases) and not tail.stale:
             del self._tails[log]
-        elif tail.head >= _COMPACT_AT and tail.head * 2 >= len(tail.bases):
-            del tail.bases[: tail.head]
-            del tail.batches[: tail.head]
-            tail.head = 0
+        else:
+            tail.cut_front()
