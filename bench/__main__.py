@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench import (
     codec,
+    compaction,
     consumer_micro,
     groups,
     peer,
@@ -53,6 +54,10 @@ OWN: dict[str, Suite] = {
     "transactions": transactions.throughput,
     "transactions-reading": transactions.reading,
     "transactions-units": transactions.units,
+    "compaction-space": compaction.space,
+    "compaction-producing": compaction.producing,
+    "compaction-reading": compaction.reading,
+    "retention-space": compaction.steady,
 }
 FULL: dict[str, Suite] = {
     "partitions-5000": lambda runs: scale.partitions(runs, 5000),

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,21 @@ class HeadraceSide:
             cluster.stop()
             shutil.rmtree(folder, ignore_errors=True)
 
-    def topic(self, partitions: int, replicas: int = 1) -> str:
+    def topic(self, partitions: int, replicas: int = 1, configs: Mapping[str, str] | None = None) -> str:
         """A new topic that can be written at once."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
         with headrace.AdminClient(self.bootstrap) as admin:
-            admin.create_topic(name, partitions, replicas)
+            admin.create_topic(name, partitions, replicas, configs=dict(configs or {}))
         return name
+
+    def logs(self, topic: str, broker: int = 1) -> list[pb.LogDescription]:
+        """What the broker says of its logs of that topic."""
+        topic_id = self.seen_by(broker, topic).topics[0].topic_id
+        return list(self._stubs[broker].DescribeLogs(pb.DescribeLogsRequest(topic_ids=[topic_id]), timeout=10).logs)
+
+    def data(self, broker: int = 1) -> Path:
+        """Where the broker keeps its logs."""
+        return self.cluster.directory.path / f"broker-{broker}"
 
     def client(self, test: str, **options: Any) -> dict[str, float]:
         """Run one client process; its JSON line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import random
 import time
 
 import headrace
@@ -14,14 +15,16 @@ from headrace import aio
 
 
 def produce(a: argparse.Namespace) -> None:
-    """``send`` per record, ``send`` with a callback per batch, or ``send_many`` of 1,000."""
+    """``send`` per record, ``send_many`` of 1,000, or ``send_many`` of keyed records."""
     values = random_values(a.size)
     with headrace.Producer(a.bootstrap, acks=a.acks, **settings(a)) as producer:
         producer.send(a.topic, values[0]).result(30)
         send = producer.send
         last = None
         with Clock() as clock:
-            if a.mode == "many":
+            if a.mode == "keyed":
+                last = keyed(producer, a)
+            elif a.mode == "many":
                 chunk = [values[i % len(values)] for i in range(1000)]
                 for _ in range(a.records // 1000):
                     last = producer.send_many(a.topic, chunk)
@@ -32,6 +35,17 @@ def produce(a: argparse.Namespace) -> None:
             producer.flush(120)
         assert last is not None
     clock.report(a.records, a.size)
+
+
+def keyed(producer: headrace.Producer, a: argparse.Namespace) -> headrace.Delivery | None:
+    """Updates of ``--keys`` keys in a random order, by ``send_many`` of 1,000."""
+    values = random_values(a.size)
+    chunk = [values[i % len(values)] for i in range(1000)]
+    names = [b"%010d" % n for n in range(a.keys)]
+    last = None
+    for _ in range(a.records // 1000):
+        last = producer.send_many(a.topic, chunk, keys=random.choices(names, k=1000))
+    return last
 
 
 def settings(a: argparse.Namespace) -> dict[str, object]:
@@ -129,6 +143,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--mode", default="")
+    parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--acks", default="all")
     parser.add_argument("--set", action="append", default=[])
     a = parser.parse_args()
