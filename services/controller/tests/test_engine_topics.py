@@ -298,12 +298,14 @@ class TestSettings:
         t = TopicResource("t")
         await engine.alter_configs(t, [Alteration("cleanup.policy", Op.APPEND, "delete")], validate_only=False)
         assert value(engine.describe_configs(t), "cleanup.policy") == ("delete", Source.TOPIC)
-        with pytest.raises(InvalidConfig, match="not available yet"):
-            await engine.alter_configs(t, [Alteration("cleanup.policy", Op.APPEND, "compact")], validate_only=False)
+        await engine.alter_configs(t, [Alteration("cleanup.policy", Op.APPEND, "compact")], validate_only=False)
+        assert value(engine.describe_configs(t), "cleanup.policy") == ("delete,compact", Source.TOPIC)
+        await engine.alter_configs(t, [Alteration("cleanup.policy", Op.SUBTRACT, "delete")], validate_only=False)
+        assert value(engine.describe_configs(t), "cleanup.policy") == ("compact", Source.TOPIC)
         with pytest.raises(InvalidConfig, match="no list"):
             await engine.alter_configs(t, [Alteration("retention.ms", Op.APPEND, "1")], validate_only=False)
         with pytest.raises(InvalidConfig, match="empty"):
-            await engine.alter_configs(t, [Alteration("cleanup.policy", Op.SUBTRACT, "delete")], validate_only=False)
+            await engine.alter_configs(t, [Alteration("cleanup.policy", Op.SUBTRACT, "compact")], validate_only=False)
         twice = [Alteration("retention.ms", Op.SET, "1"), Alteration("retention.ms", Op.DELETE)]
         with pytest.raises(InvalidConfig, match="more than once"):
             await engine.alter_configs(t, twice, validate_only=False)

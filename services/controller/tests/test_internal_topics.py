@@ -71,6 +71,14 @@ class TestMaking:
         assert [len(a) for a in made.assignments] == [2] * 7
         assert made.configs["min.insync.replicas"] == "1"
 
+    @pytest.mark.parametrize(
+        ("kind", "prefix"), [(ShardKind.GROUPS, "offsets.topic"), (ShardKind.TRANSACTIONS, "transaction.state.log")]
+    )
+    def test_both_are_compacted_in_segments_of_the_size_that_is_set(self, kind: ShardKind, prefix: str) -> None:
+        set_so = image([broker(1)], None, **{f"{prefix}.segment.bytes": "65536"})
+        configs = plan_internal(kind, set_so, Chance(0, 0)).configs
+        assert (configs["cleanup.policy"], configs["segment.bytes"]) == ("compact", "65536")
+
     def test_it_waits_for_the_brokers_that_are_expected(self) -> None:
         few = image([broker(1), broker(2), broker(3, fenced=True)], None, **{"cluster.expected.brokers": "3"})
         with pytest.raises(CoordinatorNotAvailable, match=r"2 of 3 have joined.*cluster\.expected\.brokers") as refused:

@@ -1,376 +1,129 @@
 """
-Topic and broker settings under Kafka's names: type, default, bounds, and what a change does.
+Which settings may be changed to what, and what holds for a topic in the end.
 
-The controller checks every change against this table; brokers read effective values from it. Adding a setting
-here is all it takes for REST, CLI and ``DescribeConfigs`` to know it.
+The controller checks every change here; brokers read effective values. ``setting_tables`` has all there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from difflib import get_close_matches
 
 from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.setting import INT_MAX, LONG_MAX, Setting, Type
+from headrace_common.core.setting_tables import BROKER_SETTINGS, TOPIC_DEFAULT_FROM, TOPIC_SETTINGS, WEEK_MS
 
-LONG_MAX: Final = 2**63 - 1
-INT_MAX: Final = 2**31 - 1
-WEEK_MS: Final = 7 * 24 * 3600 * 1000
-
-
-class Type(Enum):
-    """How a value is written."""
-
-    INT = "int"
-    LONG = "long"
-    DOUBLE = "double"
-    BOOLEAN = "boolean"
-    STRING = "string"
-    LIST = "list"
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One setting; bounds are inclusive."""
-
-    name: str
-    type: Type
-    default: str
-    doc: str
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    dynamic: bool = True
-    """False: fixed when the process starts."""
-
-    def check(self, value: str) -> str:
-        """
-        Return ``value`` as it is stored.
-
-        Raises:
-            InvalidConfig: with what would be allowed.
-        """
-        text = value.strip()
-        match self.type:
-            case Type.INT | Type.LONG | Type.DOUBLE:
-                self._check_number(text)
-            case Type.BOOLEAN:
-                text = text.lower()
-                if text not in {"true", "false"}:
-                    raise InvalidConfig(f"{self.name} takes true or false, not {value!r}")
-            case Type.LIST:
-                items = [item.strip() for item in text.split(",") if item.strip()]
-                for item in items:
-                    self._check_choice(item)
-                text = ",".join(dict.fromkeys(items))
-            case Type.STRING:
-                self._check_choice(text)
-        return text
-
-    def _check_number(self, text: str) -> None:
-        try:
-            number = float(text) if self.type is Type.DOUBLE else int(text)
-        except ValueError:
-            raise InvalidConfig(f"{self.name} takes a number ({self.type.value}), not {text[:60]!r}") from None
-        low = self.low if self.low is not None else -LONG_MAX
-        high = self.high if self.high is not None else (INT_MAX if self.type is Type.INT else LONG_MAX)
-        if not low <= number <= high:
-            raise InvalidConfig(f"{self.name} takes {_shown(low)} to {_shown(high)}, not {text[:60]}")
-
-    def _check_choice(self, text: str) -> None:
-        if self.choices and text not in self.choices:
-            raise InvalidConfig(f"{self.name} takes {', '.join(self.choices)}, not {text[:60]!r}")
-
-
-def _shown(bound: float) -> str:
-    return str(int(bound)) if bound == int(bound) else f"{bound:g}"
-
-
-def _table(*settings: Setting) -> Mapping[str, Setting]:
-    return {s.name: s for s in settings}
-
-
-TOPIC_SETTINGS: Final = _table(
-    Setting(
-        "cleanup.policy",
-        Type.LIST,
-        "delete",
-        "What happens to old records: delete them by time and size, compact to the last value of each key, or both.",
-        choices=("delete", "compact"),
-    ),
-    Setting("compression.type", Type.STRING, "producer", "Batches are stored as sent.", choices=("producer",)),
-    Setting(
-        "delete.retention.ms",
-        Type.LONG,
-        "86400000",
-        "How long a compacted topic shows that a key was deleted, in ms.",
-        low=0,
-    ),
-    Setting(
-        "max.compaction.lag.ms",
-        Type.LONG,
-        str(LONG_MAX),
-        "A record is compacted so long after it was written, whatever the dirty ratio, in ms.",
-        low=1,
-    ),
-    Setting("max.message.bytes", Type.INT, "1048588", "Largest record batch in bytes.", low=0, high=64 << 20),
-    Setting(
-        "message.timestamp.after.max.ms", Type.LONG, "3600000", "How far ahead of the broker's clock, in ms.", low=0
-    ),
-    Setting(
-        "message.timestamp.before.max.ms", Type.LONG, str(LONG_MAX), "How far behind the broker's clock, in ms.", low=0
-    ),
-    Setting(
-        "message.timestamp.type",
-        Type.STRING,
-        "CreateTime",
-        "Whose clock stamps records.",
-        choices=("CreateTime", "LogAppendTime"),
-    ),
-    Setting(
-        "min.cleanable.dirty.ratio",
-        Type.DOUBLE,
-        "0.5",
-        "A log is compacted when this share of its bytes was not compacted before.",
-        low=0,
-        high=1,
-    ),
-    Setting(
-        "min.compaction.lag.ms",
-        Type.LONG,
-        "0",
-        "A record is not compacted before it has this age, in ms.",
-        low=0,
-    ),
-    Setting("min.insync.replicas", Type.INT, "1", "Replicas that must hold a record before it is acknowledged.", low=1),
-    Setting("retention.bytes", Type.LONG, "-1", "Bytes a partition keeps; -1: no bound.", low=-1),
-    Setting(
-        "retention.ms", Type.LONG, str(WEEK_MS), "How long a partition keeps records, in ms; -1: for ever.", low=-1
-    ),
-    Setting("segment.bytes", Type.INT, str(1 << 30), "A segment is sealed at this size.", low=1024),
-    Setting(
-        "segment.jitter.ms",
-        Type.LONG,
-        "0",
-        "At most so much earlier than segment.ms a segment is sealed, by chance, in ms.",
-        low=0,
-    ),
-    Setting("segment.ms", Type.LONG, str(WEEK_MS), "A segment is sealed at this age, in ms.", low=1),
-    Setting(
-        "unclean.leader.election.enable",
-        Type.BOOLEAN,
-        "false",
-        "Whether a replica that may have lost committed records may lead.",
-    ),
-)
-
-BROKER_SETTINGS: Final = _table(
-    Setting("auto.leader.rebalance.enable", Type.BOOLEAN, "true", "Give leadership back to preferred leaders."),
-    Setting(
-        "broker.heartbeat.interval.ms",
-        Type.INT,
-        "2000",
-        "How often a node says it lives, in ms.",
-        low=50,
-        dynamic=False,
-    ),
-    Setting(
-        "broker.session.timeout.ms",
-        Type.INT,
-        "9000",
-        "Silence after which a node is fenced, in ms.",
-        low=200,
-        dynamic=False,
-    ),
-    Setting(
-        "cluster.expected.brokers",
-        Type.INT,
-        "0",
-        "Internal topics are not made before so many brokers have joined; 0: they do not wait.",
-        low=0,
-        high=10_000,
-    ),
-    Setting(
-        "default.replication.factor", Type.INT, "3", "Replicas of a topic created without a number.", low=1, high=32
-    ),
-    Setting(
-        "follower.replication.throttled.rate",
-        Type.LONG,
-        "-1",
-        "Bytes a second that a broker copies for replicas which a reassignment adds; -1: no bound.",
-        low=-1,
-    ),
-    Setting(
-        "leader.imbalance.check.interval.seconds",
-        Type.LONG,
-        "300",
-        "How often leaders go back to their preferred brokers, in seconds.",
-        low=1,
-    ),
-    Setting(
-        "leader.imbalance.per.broker.percentage",
-        Type.INT,
-        "10",
-        "Leaders go back when a broker misses more of its leaderships than this, in percent.",
-        low=0,
-        high=100,
-    ),
-    Setting(
-        "log.cleaner.backoff.ms",
-        Type.LONG,
-        "15000",
-        "How long the cleaner waits when there is nothing to compact, in ms.",
-        low=0,
-    ),
-    Setting(
-        "log.cleaner.dedupe.buffer.size",
-        Type.LONG,
-        str(128 << 20),
-        "Bytes of memory for the keys of the log that is being compacted.",
-        low=1 << 20,
-        high=16 << 30,
-    ),
-    Setting("log.cleaner.delete.retention.ms", Type.LONG, "86400000", "Default of delete.retention.ms.", low=0),
-    Setting("log.cleaner.enable", Type.BOOLEAN, "true", "Whether logs are compacted at all."),
-    Setting(
-        "log.cleaner.io.max.bytes.per.second",
-        Type.DOUBLE,
-        str(LONG_MAX),
-        "Bytes a second that the cleaner reads and writes at most.",
-        low=1024,
-    ),
-    Setting("log.cleaner.max.compaction.lag.ms", Type.LONG, str(LONG_MAX), "Default of max.compaction.lag.ms.", low=1),
-    Setting(
-        "log.cleaner.min.cleanable.ratio", Type.DOUBLE, "0.5", "Default of min.cleanable.dirty.ratio.", low=0, high=1
-    ),
-    Setting("log.cleaner.min.compaction.lag.ms", Type.LONG, "0", "Default of min.compaction.lag.ms.", low=0),
-    Setting("log.cleanup.policy", Type.LIST, "delete", "Default of cleanup.policy.", choices=("delete", "compact")),
-    Setting("log.retention.bytes", Type.LONG, "-1", "Default of retention.bytes.", low=-1),
-    Setting("log.retention.check.interval.ms", Type.LONG, "300000", "How often retention looks, in ms.", low=1),
-    Setting("log.retention.ms", Type.LONG, str(WEEK_MS), "Default of retention.ms.", low=-1),
-    Setting("log.roll.jitter.ms", Type.LONG, "0", "Default of segment.jitter.ms.", low=0),
-    Setting("log.roll.ms", Type.LONG, str(WEEK_MS), "Default of segment.ms.", low=1),
-    Setting("log.segment.bytes", Type.INT, str(1 << 30), "Default of segment.bytes.", low=1024),
-    Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
-    Setting("num.partitions", Type.INT, "1", "Partitions of a topic created without a number.", low=1, high=100_000),
-    Setting(
-        "offsets.topic.min.isr",
-        Type.INT,
-        "2",
-        "min.insync.replicas of __consumer_offsets when it is made; in force at most its replicas.",
-        low=1,
-        high=32,
-    ),
-    Setting(
-        "offsets.topic.num.partitions",
-        Type.INT,
-        "50",
-        "Partitions of __consumer_offsets when it is made; they never change afterwards.",
-        low=1,
-        high=1_000,
-    ),
-    Setting(
-        "offsets.topic.replication.factor",
-        Type.INT,
-        "3",
-        "Replicas of __consumer_offsets, at most the brokers there are; it gets more when brokers join.",
-        low=1,
-        high=32,
-    ),
-    Setting(
-        "producer.id.expiration.ms",
-        Type.INT,
-        "86400000",
-        "Idle time after which a producer is forgotten, in ms.",
-        low=1,
-    ),
-    Setting(
-        "replica.lag.time.max.ms",
-        Type.LONG,
-        "30000",
-        "How long a follower may be behind before it leaves the ISR, in ms.",
-        low=100,
-    ),
-    Setting(
-        "transaction.state.log.min.isr",
-        Type.INT,
-        "2",
-        "min.insync.replicas of __transaction_state when it is made; in force at most its replicas.",
-        low=1,
-        high=32,
-    ),
-    Setting(
-        "transaction.state.log.num.partitions",
-        Type.INT,
-        "50",
-        "Partitions of __transaction_state when it is made; they never change afterwards.",
-        low=1,
-        high=1_000,
-    ),
-    Setting(
-        "transaction.state.log.replication.factor",
-        Type.INT,
-        "3",
-        "Replicas of __transaction_state, at most the brokers there are; it gets more when brokers join.",
-        low=1,
-        high=32,
-    ),
-)
-
-# A topic setting that is not set on the topic takes this broker setting when that is set.
-TOPIC_DEFAULT_FROM: Final[Mapping[str, str]] = {
-    "cleanup.policy": "log.cleanup.policy",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "retention.bytes": "log.retention.bytes",
-    "retention.ms": "log.retention.ms",
-    "segment.bytes": "log.segment.bytes",
-    "segment.jitter.ms": "log.roll.jitter.ms",
-    "segment.ms": "log.roll.ms",
-}
+__all__ = [
+    "BROKER_SETTINGS",
+    "INT_MAX",
+    "LONG_MAX",
+    "TOPIC_DEFAULT_FROM",
+    "TOPIC_SETTINGS",
+    "WEEK_MS",
+    "Setting",
+    "TopicConfig",
+    "Type",
+    "check_broker_configs",
+    "check_lags",
+    "check_topic_configs",
+    "min_isr_in_force",
+]
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> dict[str, str]:
     """
-    All of a topic's own settings, as they are stored.
+    All of a topic's own settings, as they are stored. ``check_lags`` compares them with what it inherits.
 
     Raises:
         InvalidConfig: all that is wrong, in one text.
     """
-    return _checked(TOPIC_SETTINGS, configs, "topic")
+    return _checked(TOPIC_SETTINGS, configs, _not_of_topics)
 
 
-def check_broker_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """The same for dynamic broker settings; those fixed at start are refused."""
-    fixed = [n for n in configs if n in BROKER_SETTINGS and not BROKER_SETTINGS[n].dynamic]
-    if fixed:
-        raise InvalidConfig(f"{', '.join(sorted(fixed))}: fixed at start; set it in the broker's configuration")
-    return _checked(BROKER_SETTINGS, configs, "broker")
+def check_broker_configs(configs: Mapping[str, str], *, one_broker: bool = False) -> dict[str, str]:
+    """
+    The same for dynamic broker settings; those fixed at start are refused.
+
+    Args:
+        one_broker: they are to hold for one broker only, so those of the cluster are refused too.
+    """
+    known = [BROKER_SETTINGS[n] for n in configs if n in BROKER_SETTINGS]
+    if fixed := sorted(s.name for s in known if not s.dynamic):
+        raise InvalidConfig(f"{', '.join(fixed)}: fixed at start; set it in the broker's configuration")
+    if one_broker and (shared := sorted(s.name for s in known if not s.per_broker)):
+        raise InvalidConfig(
+            f"{', '.join(shared)}: the same for all brokers; set it for the cluster, not for one broker"
+        )
+    return _checked(BROKER_SETTINGS, configs, _not_of_brokers)
 
 
-def _checked(table: Mapping[str, Setting], configs: Mapping[str, str], what: str) -> dict[str, str]:
+def check_lags(own: Mapping[str, str], cluster: Mapping[str, str]) -> None:
+    """
+    Whether a topic with these settings, own and inherited ones, could be compacted at all.
+
+    Raises:
+        InvalidConfig: records must be compacted before they may be.
+    """
+    (low, whose_low), (high, whose_high) = (
+        _origin(name, own, cluster) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if int(low) > int(high):
+        raise InvalidConfig(f"{whose_low}={low} is above {whose_high}={high}; lower the first or raise the second")
+
+
+def _checked(table: Mapping[str, Setting], configs: Mapping[str, str], unknown: Callable[[str], str]) -> dict[str, str]:
     good: dict[str, str] = {}
     wrong: list[str] = []
     for name, value in configs.items():
         setting = table.get(name)
         if setting is None:
-            wrong.append(f"{name[:80]} is not a {what} setting")
+            wrong.append(unknown(name))
             continue
         try:
             good[name] = setting.check(value)
         except InvalidConfig as error:
             wrong.append(str(error))
-    wrong += [f"{name} cannot be empty" for name in ("cleanup.policy", "log.cleanup.policy") if good.get(name) == ""]
-    low, high = good.get("min.compaction.lag.ms"), good.get("max.compaction.lag.ms")
-    if low is not None and high is not None and int(low) > int(high):
-        wrong.append(f"min.compaction.lag.ms={low} is above max.compaction.lag.ms={high}")
+    wrong += [
+        f"{name} cannot be empty; it takes delete, compact, or both"
+        for name in ("cleanup.policy", "log.cleanup.policy")
+        if good.get(name) == ""
+    ]
     if wrong:
         raise InvalidConfig("; ".join(wrong))
     return good
+
+
+def _not_of_topics(name: str) -> str:
+    own = next((topic for topic, broker in TOPIC_DEFAULT_FROM.items() if broker == name), None)
+    if own is not None:
+        return f"{name} is the default of all topics; for one topic it is {own}"
+    if name in BROKER_SETTINGS:
+        return f"{name} is a broker setting, not a topic's"
+    return _unknown(name, TOPIC_SETTINGS, "topic")
+
+
+def _not_of_brokers(name: str) -> str:
+    if name in TOPIC_DEFAULT_FROM:
+        return f"{name} is a topic setting; the default of all topics is {TOPIC_DEFAULT_FROM[name]}"
+    if name in TOPIC_SETTINGS:
+        return f"{name} is a topic setting, not a broker's"
+    return _unknown(name, BROKER_SETTINGS, "broker")
+
+
+def _unknown(name: str, table: Mapping[str, Setting], what: str) -> str:
+    near = get_close_matches(name[:80], table, n=1, cutoff=0.75)
+    return f"{name[:80]} is not a {what} setting" + (f"; is {near[0]} meant?" if near else "")
+
+
+def _origin(name: str, own: Mapping[str, str], cluster: Mapping[str, str]) -> tuple[str, str]:
+    """The value in force, and the name of the setting that it is from."""
+    inherited = TOPIC_DEFAULT_FROM.get(name)
+    if name in own:
+        return own[name], name
+    if inherited is not None and inherited in cluster:
+        return cluster[inherited], inherited
+    return TOPIC_SETTINGS[name].default, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,12 +156,7 @@ class TopicConfig:
         """From the topic's own settings and the cluster's dynamic defaults; both were checked before."""
 
         def value(name: str) -> str:
-            if name in own:
-                return own[name]
-            inherited = TOPIC_DEFAULT_FROM.get(name)
-            if inherited is not None and inherited in cluster:
-                return cluster[inherited]
-            return TOPIC_SETTINGS[name].default
+            return _origin(name, own, cluster)[0]
 
         policies = value("cleanup.policy").split(",")
         deletes = "delete" in policies

@@ -8,23 +8,32 @@ brokers, up to what is set, and get more when brokers join. Called by the active
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headrace_common.core.configs import BROKER_SETTINGS
-from headrace_common.core.errors import CoordinatorNotAvailable
+from headrace_common.core.errors import CoordinatorNotAvailable, InvalidTopic
 from headrace_common.core.ids import NodeId, PartitionId
-from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, Partition, ShardKind
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, Partition, ShardKind, Topic
 from headrace_controller.core.reassign import is_under_way
+from headrace_controller.core.settings import Alteration, Op
 from headrace_controller.core.topics import Chance, Plan, placed
 
 _PREFIXES: Mapping[ShardKind, str] = {
     ShardKind.GROUPS: "offsets.topic",
     ShardKind.TRANSACTIONS: "transaction.state.log",
 }
-_SEGMENT_BYTES = 100 << 20
-"""Small segments: what is read when a shard moves is what compaction has not reached yet."""
-
-
+ALTERABLE = frozenset(
+    {
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.insync.replicas",
+        "segment.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+    }
+)
+"""What users may set on internal topics: when they are compacted, and how many replicas a write waits for. All else,
+``cleanup.policy`` first, decides whether coordinators find what they wrote."""
 _MESSAGE_BYTES_MAX = 16 << 20
 """A group is one record, whatever its size: ten thousand members with long subscriptions have a few MiB. So is the
 decision of a unit of transactions."""
@@ -47,15 +56,44 @@ def plan_internal(kind: ShardKind, image: ClusterImage, chance: Chance) -> Plan:
             "(cluster.expected.brokers); start the others, or lower that setting"
         )
     replicas = min(_number(image, f"{prefix}.replication.factor"), len(registered))
-    configs = {
+    assignments = placed(image, range(_number(image, f"{prefix}.num.partitions")), replicas, chance)
+    return Plan(name, internal_configs(kind, image), tuple(assignments), (), internal=True)
+
+
+def internal_configs(kind: ShardKind, image: ClusterImage) -> dict[str, str]:
+    """
+    What an internal topic is made with. Its segments are small: what is read when a shard moves is what compaction has
+    not reached yet.
+    """
+    prefix = _PREFIXES[kind]
+    return {
         "cleanup.policy": "compact",
         "max.message.bytes": str(_MESSAGE_BYTES_MAX),
         "min.insync.replicas": str(_number(image, f"{prefix}.min.isr")),
-        "segment.bytes": str(_SEGMENT_BYTES),
+        "segment.bytes": str(_number(image, f"{prefix}.segment.bytes")),
         "unclean.leader.election.enable": "false",
     }
-    assignments = placed(image, range(_number(image, f"{prefix}.num.partitions")), replicas, chance)
-    return Plan(name, configs, tuple(assignments), (), internal=True)
+
+
+def internal_changes(topic: Topic, changes: Sequence[Alteration], image: ClusterImage) -> list[Alteration]:
+    """
+    Changes that users ask for, as they are made: what is to go back to its default goes to what the topic is made with.
+
+    Raises:
+        InvalidTopic: a setting that is the system's.
+    """
+    refused = sorted(c.name[:80] for c in changes if c.name not in ALTERABLE)
+    if refused:
+        raise InvalidTopic(
+            f"{topic.name} is internal: {', '.join(refused)} {'is' if len(refused) == 1 else 'are'} the system's; "
+            f"it takes {', '.join(sorted(ALTERABLE))}"
+        )
+    kind = next(kind for kind, name in INTERNAL_TOPICS.items() if name == topic.name)
+    made_with = internal_configs(kind, image)
+    return [
+        Alteration(c.name, Op.SET, made_with[c.name]) if c.op is Op.DELETE and c.name in made_with else c
+        for c in changes
+    ]
 
 
 def raised(image: ClusterImage) -> dict[PartitionId, tuple[NodeId, ...]]:

@@ -18,6 +18,7 @@ from headrace_common.core.configs import (
     Setting,
     Type,
     check_broker_configs,
+    check_lags,
     check_topic_configs,
 )
 from headrace_common.core.errors import InvalidConfig, NotFound, Rejected, UnknownTopicOrPartition
@@ -93,12 +94,18 @@ def broker_resource(name: str) -> BrokerResource:
     return BrokerResource(NodeId(int(name)))
 
 
-def altered(resource: Resource, own: Mapping[str, str], changes: Sequence[Alteration]) -> dict[str, str]:
+def altered(
+    resource: Resource, own: Mapping[str, str], changes: Sequence[Alteration], cluster: Mapping[str, str]
+) -> dict[str, str]:
     """
     The resource's own settings after all ``changes``, checked.
 
+    Args:
+        cluster: what is set for all brokers, which the resource inherits.
+
     Raises:
-        InvalidConfig: unknown settings, bad values, list operations on what is no list; all in one text.
+        InvalidConfig: unknown settings, bad values, list operations on what is no list; all in one text. Or values that
+            contradict what was set before, or what is inherited.
     """
     table = TOPIC_SETTINGS if isinstance(resource, TopicResource) else BROKER_SETTINGS
     names = [c.name for c in changes]
@@ -118,15 +125,47 @@ def altered(resource: Resource, own: Mapping[str, str], changes: Sequence[Altera
         elif setting.type is not Type.LIST:
             wrong.append(f"{change.name} is no list; set it instead of {change.op.value}")
         else:
-            touched[change.name] = _listed(result.get(change.name, setting.default), change)
-    check = check_topic_configs if isinstance(resource, TopicResource) else check_broker_configs
+            touched[change.name] = _listed(_in_force(setting, own, cluster), change)
     try:
-        result.update(check(touched))
+        result.update(_checked(resource, touched))
     except InvalidConfig as error:
         wrong.append(str(error))
     if wrong:
         raise InvalidConfig("; ".join(wrong))
+    if isinstance(resource, TopicResource):
+        check_lags(result, cluster)
+    else:
+        check_lags({}, result if resource.id is None else {**cluster, **result})
     return result
+
+
+def check_topics_of(image: ClusterImage, cluster: Mapping[str, str]) -> None:
+    """
+    Whether all topics could live with what is to be set for all brokers.
+
+    Raises:
+        InvalidConfig: the first by name that could not, and why.
+    """
+    for name in sorted(image.topic_ids):
+        topic = image.topic(name)
+        assert topic is not None, "it is among the names"
+        try:
+            check_lags(topic.configs, cluster)
+        except InvalidConfig as error:
+            raise InvalidConfig(f"topic {name} would contradict it: {error}") from None
+
+
+def _checked(resource: Resource, touched: Mapping[str, str]) -> dict[str, str]:
+    if isinstance(resource, TopicResource):
+        return check_topic_configs(touched)
+    return check_broker_configs(touched, one_broker=resource.id is not None)
+
+
+def _in_force(setting: Setting, own: Mapping[str, str], cluster: Mapping[str, str]) -> str:
+    """What a list is appended to: its own value, else what is inherited."""
+    if setting.name in own:
+        return own[setting.name]
+    return cluster.get(TOPIC_DEFAULT_FROM.get(setting.name, setting.name), setting.default)
 
 
 def described(image: ClusterImage, resource: Resource) -> list[Entry]:

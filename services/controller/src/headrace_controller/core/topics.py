@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_common.core.configs import BROKER_SETTINGS, check_topic_configs, min_isr_in_force
+from headrace_common.core.configs import BROKER_SETTINGS, check_lags, check_topic_configs, min_isr_in_force
 from headrace_common.core.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -85,6 +85,7 @@ def plan_topic(wanted: Wanted, image: ClusterImage, chance: Chance, taken: Itera
     """
     check_new_name(wanted.name, (*image.topic_ids, *taken))
     configs = check_topic_configs(wanted.configs or {})
+    check_lags(configs, image.cluster_configs)
     if wanted.assignments:
         if wanted.partition_count != UNSET or wanted.replication_factor != UNSET:
             raise Rejected("give either the placement or the numbers: with assignments both numbers are -1")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace_common.core.errors import InvalidTopic, UnknownTopicOrPartition
+from headrace_common.core.errors import UnknownTopicOrPartition
 from headrace_common.core.image import Topic
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, records
+from headrace_controller.core.internal_topics import internal_changes
 from headrace_controller.core.records import Configs
 from headrace_controller.core.settings import (
     Alteration,
@@ -17,6 +18,7 @@ from headrace_controller.core.settings import (
     Resource,
     TopicResource,
     altered,
+    check_topics_of,
     described,
 )
 from headrace_controller.core.store import Put, Unchanged
@@ -80,8 +82,11 @@ class Settings:
 
         def values() -> dict[str, str]:
             image = self._follower.mirror.image
-            own = image.cluster_configs if resource.id is None else image.broker_configs.get(resource.id, {})
-            return altered(resource, own, changes)
+            if resource.id is not None:
+                return altered(resource, image.broker_configs.get(resource.id, {}), changes, image.cluster_configs)
+            cluster = altered(resource, image.cluster_configs, changes, {})
+            check_topics_of(image, cluster)
+            return cluster
 
         def decision() -> Decision:
             write = Put(key, records.encode(Configs(resource.id, values())))
@@ -99,12 +104,13 @@ class Settings:
         return described(self._follower.mirror.image, resource)
 
     def _topic(self, name: str, changes: Sequence[Alteration]) -> Topic:
-        topic = self._follower.mirror.image.topic(name)
+        image = self._follower.mirror.image
+        topic = image.topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")
         if topic.internal:
-            raise InvalidTopic(f"{name} is internal; its settings are the system's")
-        return replace(topic, configs=altered(TopicResource(name), topic.configs, changes))
+            changes = internal_changes(topic, changes, image)
+        return replace(topic, configs=altered(TopicResource(name), topic.configs, changes, image.cluster_configs))
 
 
 def _min_isr(topic: Topic) -> str | None:

@@ -33,6 +33,7 @@ from headrace_common.core.batch.header import (
     stamp_log_append_time,
     stamp_producer,
 )
+from headrace_common.core.batch.key_check import check_keys, is_quick
 from headrace_common.core.batch.rows import build_row_batch
 from headrace_common.core.batch.sparse import build_gap_batch, emptied, without
 
@@ -57,8 +58,10 @@ __all__ = [
     "build_marker_batch",
     "build_row_batch",
     "check_crc",
+    "check_keys",
     "decode_batch",
     "emptied",
+    "is_quick",
     "read_control",
     "read_fence",
     "read_header",

@@ -172,6 +172,13 @@ class BytesColumn:
     def _validity_bits(self) -> int:
         return int.from_bytes(self.body[self.validity_at : self.validity_at + (self.count + 7) // 8], "little")
 
+    def first_null(self) -> int | None:
+        """Which is the first that is null; None: none is."""
+        if self.validity_at < 0:
+            return None
+        absent = ~self._validity_bits() & ((1 << self.count) - 1)
+        return (absent & -absent).bit_length() - 1 if absent else None
+
     def to_arrow(self, kind: pa.DataType | None = None) -> pa.Array[Any]:
         """An Arrow array over the body, without a copy of its bytes."""
         import numpy as np

@@ -84,6 +84,10 @@ class DecodedBatch(ABC):
         """The keys as binary in Arrow; of magic 3 they are not copied."""
 
     @abstractmethod
+    def first_without_key(self) -> int | None:
+        """Which record is the first that has no key, from 0; None: all have one."""
+
+    @abstractmethod
     def values(self) -> list[bytes | None]:
         """The value of each record."""
 
@@ -177,6 +181,9 @@ class ColumnBatch(DecodedBatch):
 
         return pa.nulls(self.header.record_count, pa.binary()) if self._keys is None else self._keys.to_arrow()
 
+    def first_without_key(self) -> int | None:
+        return 0 if self._keys is None else self._keys.first_null()
+
     def values(self) -> list[bytes | None]:
         return self._values.to_list()
 
@@ -250,6 +257,9 @@ class EmptyBatch(DecodedBatch):
         import pyarrow as pa
 
         return pa.nulls(0, pa.binary())
+
+    def first_without_key(self) -> int | None:
+        return None
 
     def values(self) -> list[bytes | None]:
         return []

@@ -173,6 +173,9 @@ class RowBatch(DecodedBatch):
 
         return pa.array(self._keys, pa.binary())
 
+    def first_without_key(self) -> int | None:
+        return self._keys.index(None) if None in self._keys else None
+
     def values(self) -> list[bytes | None]:
         return self._values.copy()
 
