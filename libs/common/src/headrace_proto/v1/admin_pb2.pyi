@@ -221,6 +221,8 @@ class DescribeStatusResponse(_message.Message):
     HOLDING_BACK_MORE_FIELD_NUMBER: _builtins.int
     PREPARED_OVERDUE_FIELD_NUMBER: _builtins.int
     PREPARED_OVERDUE_MORE_FIELD_NUMBER: _builtins.int
+    STUCK_COMPACTIONS_FIELD_NUMBER: _builtins.int
+    STUCK_COMPACTIONS_MORE_FIELD_NUMBER: _builtins.int
     state: Global___ClusterState.ValueType
     verdict: _builtins.str
     """One line: how it is, why, whether something is lost, and what to do."""
@@ -254,6 +256,8 @@ class DescribeStatusResponse(_message.Message):
     """How many more there are."""
     prepared_overdue_more: _builtins.int
     """How many more there are."""
+    stuck_compactions_more: _builtins.int
+    """How many more there are."""
     @_builtins.property
     def brokers(self) -> _containers.RepeatedCompositeFieldContainer[Global___BrokerStatus]: ...
     @_builtins.property
@@ -267,6 +271,10 @@ class DescribeStatusResponse(_message.Message):
     @_builtins.property
     def prepared_overdue(self) -> _containers.RepeatedCompositeFieldContainer[_transaction_pb2.TransactionListing]:
         """Prepared for longer than transaction.prepared.max.ms and decided by nobody; up to 100, oldest first."""
+
+    @_builtins.property
+    def stuck_compactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StuckCompaction]:
+        """Logs that cannot be compacted; up to 100, by topic, partition and broker."""
 
     def __init__(
         self,
@@ -295,16 +303,49 @@ class DescribeStatusResponse(_message.Message):
         holding_back_more: _builtins.int = ...,
         prepared_overdue: _abc.Iterable[_transaction_pb2.TransactionListing] | None = ...,
         prepared_overdue_more: _builtins.int = ...,
+        stuck_compactions: _abc.Iterable[Global___StuckCompaction] | None = ...,
+        stuck_compactions_more: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "controller_id", b"controller_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "coordinators", b"coordinators", "holding_back", b"holding_back", "holding_back_more", b"holding_back_more", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "prepared_overdue", b"prepared_overdue", "prepared_overdue_more", b"prepared_overdue_more", "reassigning", b"reassigning", "recovering", b"recovering", "shards", b"shards", "state", b"state", "topics", b"topics", "transaction_shards", b"transaction_shards", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "unowned_shards", b"unowned_shards", "unowned_transaction_shards", b"unowned_transaction_shards", "verdict", b"verdict"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id", "brokers", b"brokers", "cluster_id", b"cluster_id", "controller_id", b"controller_id", "coordinators", b"coordinators", "holding_back", b"holding_back", "holding_back_more", b"holding_back_more", "metadata_store_reachable", b"metadata_store_reachable", "not_preferred", b"not_preferred", "offline", b"offline", "partitions", b"partitions", "prepared_overdue", b"prepared_overdue", "prepared_overdue_more", b"prepared_overdue_more", "reassigning", b"reassigning", "recovering", b"recovering", "shards", b"shards", "state", b"state", "stuck_compactions", b"stuck_compactions", "stuck_compactions_more", b"stuck_compactions_more", "topics", b"topics", "transaction_shards", b"transaction_shards", "troubled", b"troubled", "under_min_isr", b"under_min_isr", "under_replicated", b"under_replicated", "unowned_shards", b"unowned_shards", "unowned_transaction_shards", b"unowned_transaction_shards", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__controller_id: _TypeAlias = _typing.Literal["controller_id"]  # noqa: Y015
     _WhichOneofArgType__controller_id: _TypeAlias = _typing.Literal["_controller_id", b"_controller_id"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__controller_id) -> _WhichOneofReturnType__controller_id | None: ...
 
 Global___DescribeStatusResponse: _TypeAlias = DescribeStatusResponse  # noqa: Y015
+
+@_typing.final
+class StuckCompaction(_message.Message):
+    """Replicas are compacted each on its own, so one may be stuck and another not."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    topic: _builtins.str
+    partition: _builtins.int
+    broker_id: _builtins.int
+    reason: _builtins.str
+    """What the compaction failed at, as a sentence."""
+    def __init__(
+        self,
+        *,
+        topic: _builtins.str = ...,
+        partition: _builtins.int = ...,
+        broker_id: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "partition", b"partition", "reason", b"reason", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StuckCompaction: _TypeAlias = StuckCompaction  # noqa: Y015
 
 @_typing.final
 class BrokerStatus(_message.Message):
@@ -319,6 +360,9 @@ class BrokerStatus(_message.Message):
     REPLICAS_FIELD_NUMBER: _builtins.int
     IN_SYNC_FIELD_NUMBER: _builtins.int
     AWAY_SINCE_MS_FIELD_NUMBER: _builtins.int
+    DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    DISK_RESERVE_BYTES_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     rack: _builtins.str
     fenced: _builtins.bool
@@ -331,6 +375,10 @@ class BrokerStatus(_message.Message):
     """Wall clock, ms since the epoch, since when it is away, as this admin process saw it. Absent: it is not away, or
     was away before anybody looked.
     """
+    disk_free_bytes: _builtins.int
+    """Of its data disk; below the reserve it refuses new records. Absent: it did not tell in time."""
+    disk_total_bytes: _builtins.int
+    disk_reserve_bytes: _builtins.int
     def __init__(
         self,
         *,
@@ -343,17 +391,32 @@ class BrokerStatus(_message.Message):
         replicas: _builtins.int = ...,
         in_sync: _builtins.int = ...,
         away_since_ms: _builtins.int | None = ...,
+        disk_free_bytes: _builtins.int | None = ...,
+        disk_total_bytes: _builtins.int | None = ...,
+        disk_reserve_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "rack", b"rack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__away_since_ms: _TypeAlias = _typing.Literal["away_since_ms"]  # noqa: Y015
     _WhichOneofArgType__away_since_ms: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms"]  # noqa: Y015
+    _WhichOneofReturnType__disk_free_bytes: _TypeAlias = _typing.Literal["disk_free_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_free_bytes: _TypeAlias = _typing.Literal["_disk_free_bytes", b"_disk_free_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__disk_reserve_bytes: _TypeAlias = _typing.Literal["disk_reserve_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_reserve_bytes: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__disk_total_bytes: _TypeAlias = _typing.Literal["disk_total_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_total_bytes: _TypeAlias = _typing.Literal["_disk_total_bytes", b"_disk_total_bytes"]  # noqa: Y015
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__away_since_ms) -> _WhichOneofReturnType__away_since_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_free_bytes) -> _WhichOneofReturnType__disk_free_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_reserve_bytes) -> _WhichOneofReturnType__disk_reserve_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_total_bytes) -> _WhichOneofReturnType__disk_total_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
 

@@ -1274,8 +1274,11 @@ class DescribeLogsRequest(_message.Message):
 
     TOPIC_IDS_FIELD_NUMBER: _builtins.int
     SEGMENTS_FIELD_NUMBER: _builtins.int
+    ONLY_STUCK_FIELD_NUMBER: _builtins.int
     segments: _builtins.bool
     """True: also each segment."""
+    only_stuck: _builtins.bool
+    """True: only logs whose compaction is stuck."""
     @_builtins.property
     def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Empty: all logs of this broker."""
@@ -1285,10 +1288,11 @@ class DescribeLogsRequest(_message.Message):
         *,
         topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
         segments: _builtins.bool = ...,
+        only_stuck: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["segments", b"segments", "topic_ids", b"topic_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["only_stuck", b"only_stuck", "segments", b"segments", "topic_ids", b"topic_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1302,11 +1306,14 @@ class DescribeLogsResponse(_message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     RECOVERY_REPORT_FIELD_NUMBER: _builtins.int
+    DISK_RESERVE_BYTES_FIELD_NUMBER: _builtins.int
     disk_free_bytes: _builtins.int
     """Bytes free and in all on the data disk."""
     disk_total_bytes: _builtins.int
     recovery_report: _builtins.str
     """What opening the data directory found: clean or not, seconds, bytes checked, what was cut."""
+    disk_reserve_bytes: _builtins.int
+    """Below this free the broker refuses new records. Absent: not told."""
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDescription]: ...
     def __init__(
@@ -1316,12 +1323,15 @@ class DescribeLogsResponse(_message.Message):
         disk_free_bytes: _builtins.int = ...,
         disk_total_bytes: _builtins.int = ...,
         recovery_report: _builtins.str = ...,
+        disk_reserve_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_reserve_bytes", b"disk_reserve_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_free_bytes", b"disk_free_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "recovery_report", b"recovery_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "recovery_report", b"recovery_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__disk_reserve_bytes: _TypeAlias = _typing.Literal["disk_reserve_bytes"]  # noqa: Y015
+    _WhichOneofArgType__disk_reserve_bytes: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_reserve_bytes) -> _WhichOneofReturnType__disk_reserve_bytes | None: ...
 
 Global___DescribeLogsResponse: _TypeAlias = DescribeLogsResponse  # noqa: Y015
 
