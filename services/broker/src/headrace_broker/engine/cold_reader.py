@@ -3,6 +3,9 @@ Reads what the tail cache no longer has: rows from the index, batches in the sto
 
 Fetches call it. A reader that goes on where the last read ended gets its next chunk read ahead, within one bound for
 the whole broker.
+
+Rows are read on the event loop and their batches after that, in a thread: compaction may rewrite or drop a batch in
+between. Only a batch that does not fit a row which is still the same is lost.
 """
 
 from __future__ import annotations
@@ -25,6 +28,12 @@ READ_AHEAD_BYTES_MAX: Final = 32 << 20
 EXPECTED_MAX: Final = 4096
 ROWS_PER_READ_MAX: Final = 1024
 """Rows of one answer; walking them holds the event loop for a few microseconds each."""
+READS_MAX: Final = 24
+"""Of one answer, while what is read is rewritten under it."""
+WHOLE_READS: Final = 4
+"""So many of them of all rows; each one after that of half as many, so that it ends."""
+UNFIT_READS: Final = 2
+"""So many reads in a row of which the rows stayed as they were and the bytes did not fit: they are lost."""
 
 
 @dataclass(slots=True)
@@ -60,42 +69,78 @@ class ColdReader:
             UnknownTopicId: it was deleted meanwhile.
             StorageFailed: a batch cannot be read; the text names it.
         """
-        log = replica.core.log
-        ahead = self._ahead.pop((log, offset, replica.core.truncations), None) if committed else None
-        if ahead is not None:
-            self._ahead_bytes -= ahead.size
-            if ahead.rows[-1].next_offset > end:  # another reader's: this one reads only what is decided
-                ahead = None
+        ahead = self._taken(replica, offset, end) if committed else None
+        rows: list[IndexRow] = []
+        found: list[bytes] | StorageFailed | None = None
         if ahead is not None:
             rows = _fitting(ahead.rows, bytes_max, first=first)
             self._measures.read_ahead_hits += 1
             found = await self._shared(ahead, len(rows))
-        else:
+        if found is None or isinstance(found, BytesLost):
             rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
-        if isinstance(found, BytesLost):  # or the log was cut while it was read: look again
+        if isinstance(found, BytesLost) and not rows:  # it is the index that cannot be read: once more
             rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
         if isinstance(found, StorageFailed):
             raise self._explained(replica, offset, found)
+        if rows and rows[0].base_offset > offset and offset < replica.core.log_start:
+            raise _trimmed(replica, offset)
         if committed:
             self._go_on(replica, offset, rows, bytes_max, end, sequential=ahead is not None)
         self._measures.cold_reads += 1
         self._measures.cold_bytes += sum(map(len, found))
         return found
 
+    def forget(self, log: LogId) -> None:
+        """What was read ahead of the log is as it was before compaction rewrote it: let it go."""
+        for key in [key for key in self._ahead if key[0] == log]:
+            self._ahead_bytes -= self._ahead.pop(key).size
+
+    def _taken(self, replica: Replica, offset: Offset, end: Offset) -> _Ahead | None:
+        """What was read ahead from ``offset`` on; not another reader's, if this one may read only less."""
+        ahead = self._ahead.pop((replica.core.log, offset, replica.core.truncations), None)
+        if ahead is not None:
+            self._ahead_bytes -= ahead.size
+            if ahead.rows[-1].next_offset > end:
+                return None
+        return ahead
+
     async def _walk(
         self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool
     ) -> tuple[list[IndexRow], list[bytes] | StorageFailed]:
+        """Read until rows and batches fit; an error when they do not though the rows stay the same."""
+        log, unfit, count = replica.core.log, 0, ROWS_PER_READ_MAX
         try:
             rows = self._rows(replica, offset, bytes_max, end, first=first)
+            for read in range(1, READS_MAX + 1):
+                found = await self._try(log, rows)
+                if not isinstance(found, BytesLost):
+                    return rows, found
+                now = self._rows(replica, offset, bytes_max, end, first=first, count=count)
+                unfit = unfit + 1 if now == rows else 0
+                if unfit == UNFIT_READS:
+                    return rows, found
+                if unfit == 0 and read >= WHOLE_READS:
+                    count = max(1, min(count, len(now)) // 2)
+                rows = now[:count]
         except StorageFailed as error:
             return [], error
-        return rows, await self._try(replica.core.log, rows)
+        where = f"{replica.topic}-{replica.id.partition} at offset {offset}"
+        return [], StorageFailed(f"{where} was compacted each time it was read; ask again")
 
     async def _shared(self, ahead: _Ahead, count: int) -> list[bytes] | StorageFailed:
         found = await ahead.task
         return found if isinstance(found, StorageFailed) else found[:count]
 
-    def _rows(self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool) -> list[IndexRow]:
+    def _rows(
+        self,
+        replica: Replica,
+        offset: Offset,
+        bytes_max: int,
+        end: Offset,
+        *,
+        first: bool,
+        count: int = ROWS_PER_READ_MAX,
+    ) -> list[IndexRow]:
         core = replica.core
         holder = self._store.floor(core.log, offset)
         start = offset if holder is None else holder.base_offset
@@ -108,7 +153,7 @@ class ColdReader:
             if row.next_offset > end:
                 break
             rows.append(row)
-            if len(rows) == ROWS_PER_READ_MAX:
+            if len(rows) == count:
                 break
         return rows
 
@@ -124,7 +169,7 @@ class ColdReader:
         if replica.standing is not Standing.ONLINE:
             return UnknownTopicId(f"{replica.topic}-{replica.id.partition} went while it was read; refresh metadata")
         if offset < replica.core.log_start:
-            return OffsetOutOfRange(f"offset {offset} is below the log start {replica.core.log_start}")
+            return _trimmed(replica, offset)
         self._measures.read_failures += 1
         if isinstance(error, BytesLost):
             self.on_lost(replica, error)
@@ -159,6 +204,10 @@ class ColdReader:
         while self._ahead_bytes > READ_AHEAD_BYTES_MAX:
             _, dropped = self._ahead.popitem(last=False)
             self._ahead_bytes -= dropped.size
+
+
+def _trimmed(replica: Replica, offset: Offset) -> OffsetOutOfRange:
+    return OffsetOutOfRange(f"offset {offset} is below the log start {replica.core.log_start}")
 
 
 def _fitting(rows: list[IndexRow], bytes_max: int, *, first: bool) -> list[IndexRow]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -52,6 +52,8 @@ class TailCache:
         self.bytes_max = bytes_max
         self.size = 0
         """Bytes held, with what holding them costs."""
+        self.on_forget: Callable[[LogId], None] = lambda _log: None
+        """Called with each log of which compaction made this forget: others may hold more of it."""
         self._tails: dict[LogId, _Tail] = {}
         self._order: deque[LogId] = deque()
         self._stale = 0
@@ -124,6 +126,7 @@ class TailCache:
 
         What stays is the end of the log again; readers of the rest ask the store.
         """
+        self.on_forget(log)
         tail = self._tails.get(log)
         newest = max(bases, default=None)
         if tail is None or newest is None:
