@@ -105,6 +105,7 @@ class Broker:
         self.tail = TailCache(settings.tail_cache_bytes)
         self.loop = StorageLoop(store, clock, self.tail, self.measures, settings.flush, settings.limits)
         cold = ColdReader(store, tasks, self.measures)
+        self.tail.on_forget = cold.forget
         stored = Stored(store, self.tail, cold)
         self.replication = Replication(self.replicas, self.loop, stored, cluster, leaders, clock, tasks)
         self.follower = ImageFollower(
