@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from headrace_broker.core.compaction import offset_map
 from headrace_broker.core.compaction.key_hash import LONG, hash_column, hash_list, hash_one
-from headrace_broker.core.compaction.offset_map import KEY_BYTES, OffsetMap
+from headrace_broker.core.compaction.offset_map import KEY_BYTES, OffsetMap, in_order
 from headrace_common.core.batch import (
     Codec,
     DecodedBatch,
@@ -122,3 +122,10 @@ def test_keys_that_are_known_take_no_room() -> None:
         map.add(batch_at(at, [b"%d" % each for each in range(50)]))
     map.complete()
     assert len(map) == 50
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.integers(2**63, 2**63 + 40), max_size=60))
+def test_the_order_is_that_of_a_stable_sort(values: list[int]) -> None:
+    """Of values that differ in their last bits only too, whose place the sort takes for its own."""
+    words = np.array(values, np.uint64)
+    assert in_order(words).tolist() == sorted(range(len(values)), key=values.__getitem__)

@@ -30,7 +30,7 @@ _HASHED_TOGETHER: Final = 16_384
 """Keys: many enough for numpy, few enough for the processor's cache."""
 _HASHED_BYTES_MAX: Final = 4 << 20
 _COLUMN_BYTES_MAX: Final = 1 << 30
-_SORTED_IN_MIN: Final = 262_144
+_SORTED_IN_MIN: Final = 524_288
 
 
 class OffsetMap:
@@ -123,17 +123,16 @@ class OffsetMap:
         self._hashed, self._unsorted = [], 0
         if not len(first):
             return
-        order = np.argsort(first)
-        first, second, offsets = first[order], second[order], offsets[order]
-        begins = np.flatnonzero(np.concatenate(([True], first[1:] != first[:-1])))
-        newest = np.maximum.reduceat(offsets, begins)
-        if (np.minimum.reduceat(second, begins) == np.maximum.reduceat(second, begins)).all():
-            self._first, self._second, self._offsets = first[begins], second[begins], newest
-            return
-        order = np.lexsort((offsets, second, first))  # two keys share the first half
-        first, second, offsets = first[order], second[order], offsets[order]
-        last = np.concatenate(((first[1:] != first[:-1]) | (second[1:] != second[:-1]), [True]))
-        self._first, self._second, self._offsets = first[last], second[last], offsets[last]
+        order = in_order(first)
+        first, second = first[order], second[order]
+        same = first[1:] == first[:-1]
+        if (same & (second[1:] != second[:-1])).any():  # two keys share the first half
+            again = np.lexsort((order, second, first))
+            first, second, order = first[again], second[again], order[again]
+            same = (first[1:] == first[:-1]) & (second[1:] == second[:-1])
+        begins = np.flatnonzero(np.append(True, ~same))
+        self._first, self._second = first[begins], second[begins]
+        self._offsets = np.maximum.reduceat(offsets[order], begins)
 
     def complete(self) -> None:
         """All keys are in; before anything is asked."""
@@ -180,6 +179,23 @@ class OffsetMap:
             keep = np.ones(len(first), np.bool_)
         known: np.ndarray[Any, np.dtype[np.bool_]] = keep if present is None else keep & present
         return known
+
+
+def in_order(values: Words) -> Offsets:
+    """
+    What sorts ``values``, equal ones in the order in which they are.
+
+    Numpy sorts numbers faster than it says in which order they are, so where each came from takes the place of its last
+    bits. Two that differ in those only may then stand the wrong way round, which is mended where it happens.
+    """
+    import numpy as np
+
+    low = np.uint64((1 << len(values).bit_length()) - 1)
+    packed = values & ~low | np.arange(len(values), dtype=np.uint64)
+    packed.sort()
+    order: Offsets = (packed & low).view(np.int64)
+    found = values[order]
+    return order if (found[1:] >= found[:-1]).all() else order[np.argsort(found, kind="stable")]
 
 
 def _together(parts: list[tuple[pa.Array[Any], Offsets]]) -> Iterator[tuple[pa.Array[Any], Offsets]]:
