@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.rows import EpochRow, IndexRow
 from headrace_broker.core.segments import Segments
-from headrace_broker.core.time_search import first_batch_reaching, newest_batch
+from headrace_broker.core.time_search import first_batch_reaching, ranges_by_age, ranges_reaching
 from headrace_common.core.ids import Offset
 
 
@@ -78,8 +78,13 @@ def test_the_batch_found_is_the_first_that_can_hold_the_record(
         assert found.base_offset <= holders[0].base_offset, "never behind the record"
         between = [row for row, _ in visible if found.base_offset <= row.base_offset < holders[0].base_offset]
         assert not between or found.base_offset <= start, "only a trimmed segment makes it look too early"
-    newest = newest_batch(all_segments, floor, start, end)
-    assert (newest is None) == (not visible)
-    if newest is not None and start == 0:
-        first_newest = max(visible, key=lambda pair: (pair[1], -pair[0].base_offset))[0]
-        assert newest.base_offset == first_newest.base_offset
+    reaching = list(ranges_reaching(all_segments, floor, start, end, wanted))
+    assert reaching == sorted(reaching)
+    covered = {offset for low, high in reaching for offset in range(low, high)}
+    assert covered >= {o for row in holders for o in range(max(row.base_offset, start), row.next_offset)}
+    aged = list(ranges_by_age(all_segments, floor, start, end))
+    assert [bound for bound, _ in aged] == sorted((bound for bound, _ in aged), reverse=True)
+    assert sorted(o for _, (low, high) in aged for o in range(low, high)) == list(range(start, end))
+    for bound, (low, high) in aged:
+        inside = [stamp for row, stamp in visible if low < row.next_offset and row.base_offset < high]
+        assert max(inside) <= bound, "nothing in it is younger than it says"

@@ -24,6 +24,7 @@ from headrace_broker.engine.describing import KnownProducers, describe_producers
 from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.key_checks import KeyChecks
 from headrace_broker.engine.markers import Markers
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
@@ -112,7 +113,8 @@ class Broker:
             self.replicas, self.loop, store, self.tail, clock, who.incarnation, self.replication
         )
         self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
-        self.offsets = Offsets(self.replicas, store)
+        self.offsets = Offsets(self.replicas, store, cold)
+        self.key_checks = KeyChecks(self.replicas)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
         self.producer_ids = ProducerIds(cluster, tasks)
         self.markers = Markers(self.replicas, self.loop, clock, self.measures)

@@ -20,6 +20,7 @@ from headrace_broker.core.rows import AbortedRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
+from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import NodeKey, Role
@@ -159,9 +160,9 @@ class Fetches:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ask.wait_ms / 1000
         while True:
-            results, size, failed = await self._collect(ask)
+            results, size, decided = await self._collect(ask)
             left = deadline - loop.time()
-            if size >= ask.bytes_min or size >= self._most(ask) or failed or left <= 0 or self._draining:
+            if size >= ask.bytes_min or size >= self._most(ask) or decided or left <= 0 or self._draining:
                 self._measures.bytes_out += size
                 return results
             await self._until_moved(ask, results, ask.bytes_min - size, deadline)
@@ -171,8 +172,9 @@ class Fetches:
         return max(1, min(ask.bytes_max, RESPONSE_BYTES_MAX, spare))  # with 0, having nothing would be enough
 
     async def _collect(self, ask: FetchAsk) -> tuple[list[Fetched], int, bool]:
+        """The answer as it is now, its bytes, and whether it is one whatever its size."""
         room = self._most(ask)
-        total, failed = 0, False
+        total, decided = 0, False
         results: list[Fetched] = []
         for entry in ask.entries:
             result = Fetched(entry.partition)
@@ -180,7 +182,7 @@ class Fetches:
             try:
                 replica = self._find(entry, ask, result)
                 if result.decided:
-                    failed = True
+                    decided = True
                     continue
                 end = replica.readable_end(stable=ask.committed)
                 if entry.offset >= end or (room <= 0 and total):
@@ -191,12 +193,13 @@ class Fetches:
             except HeadraceError as error:
                 result.error = error
                 result.leader = self._replicas.leader_of(entry.partition)
-                failed = True
+                decided = True
                 continue
             size = sum(map(len, result.batches))
             room -= size
             total += size
-        return results, total, failed
+            decided = decided or _moves_on(result.batches, end)
+        return results, total, decided
 
     def _find(self, entry: FetchEntry, ask: FetchAsk, result: Fetched) -> Replica:
         """The replica to read from, what is known of it, and whether the client is to go elsewhere."""
@@ -271,6 +274,19 @@ class Fetches:
             self._waits.discard(wait)
             for replica in watched:
                 replica.waiting(stable=ask.committed).discard(wait)
+
+
+def _moves_on(batches: list[bytes], end: Offset) -> bool:
+    """
+    Whether to wait for more would only keep the reader back.
+
+    There is more below ``end`` already, for which it has to ask from further on; or compaction has left nothing of
+    these batches, so that they would never be as many bytes as a reader may wait for.
+    """
+    if not batches:
+        return False
+    base, delta = _BASE_AND_DELTA.unpack_from(batches[-1])
+    return base + delta + 1 < end or all(len(batch) <= HEADER_SIZE for batch in batches)
 
 
 def _aborted_in(replica: Replica, batches: list[bytes]) -> list[AbortedRow]:

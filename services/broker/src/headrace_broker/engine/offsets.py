@@ -1,7 +1,9 @@
 """
 ListOffsets: positions by name or by time, and the long poll for new records.
 
-Times are found through segments and index rows; then one batch is read and decoded in a thread to name the record.
+Times are found through segments and index rows; then a batch is read and decoded in a thread to name the record. What
+the index says is how young records were when they were written: where compaction has removed them, the next batches are
+looked into.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from typing import Final
 
 from headrace_broker.core.partition import segment_rows
 from headrace_broker.core.rows import IndexRow
-from headrace_broker.core.time_search import first_batch_reaching, newest_batch
+from headrace_broker.core.time_search import Range, ranges_by_age, ranges_reaching
+from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.ports import LogStore
-from headrace_common.core.batch import decode_batch
-from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected, StorageFailed
+from headrace_common.core.batch import decode_batch, read_header
+from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 LATEST: Final = -1
@@ -25,8 +28,11 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 300_000
-BATCHES_DECODED_MAX: Final = 1_000
-"""Batches looked into for one time; more are needed only where the log start cut a segment with later stamps."""
+SEARCH_BYTES_MAX: Final = 64 << 20
+"""Read for one time. So many are needed only where stamps go back and what was younger is trimmed or compacted."""
+CHUNK_BYTES_MAX: Final = 1 << 20
+TRIES_MAX: Final = 3
+"""Of one search, while the log is trimmed under it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +78,10 @@ class _Poll:
 class Offsets:
     """One for the broker."""
 
-    def __init__(self, replicas: Replicas, store: LogStore) -> None:
+    def __init__(self, replicas: Replicas, store: LogStore, cold: ColdReader) -> None:
         self._replicas = replicas
         self._store = store
+        self._cold = cold
         self._polls: set[_Poll] = set()
         self._draining = False
 
@@ -150,61 +157,111 @@ class Offsets:
             return OffsetFound(error=error, leader=self._replicas.leader_of(ask.partition))
 
     async def _by_time(self, replica: Replica, timestamp_ms: int, end: Offset) -> OffsetFound:
-        core, log = replica.core, replica.core.log
-        start = core.log_start
+        for left in reversed(range(TRIES_MAX)):
+            search = _Search(replica, self._store, self._cold, end)
+            try:
+                return await (search.newest() if timestamp_ms == MAX_TIMESTAMP else search.first_at(timestamp_ms))
+            except OffsetOutOfRange:
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
-        def floor(offset: Offset) -> IndexRow | None:
-            return self._store.floor(log, offset)
 
-        segments = segment_rows(core)
-        if timestamp_ms == MAX_TIMESTAMP:
-            row = newest_batch(segments, floor, start, end)
-        else:
-            row = first_batch_reaching(segments, floor, start, end, timestamp_ms)
-        if row is None:
-            return OffsetFound()
-        for candidate in self._candidates(replica, row, end):
-            found = await self._in_batch(replica, candidate, timestamp_ms)
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A record."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class _Search:
+    """One search of one log by time, below ``end``."""
+
+    def __init__(self, replica: Replica, store: LogStore, cold: ColdReader, end: Offset) -> None:
+        self._replica = replica
+        self._store = store
+        self._cold = cold
+        self._end = end
+        self._start = replica.core.log_start
+        self._read = 0
+
+    def _floor(self, offset: Offset) -> IndexRow | None:
+        return self._store.floor(self._replica.core.log, offset)
+
+    async def first_at(self, timestamp_ms: int) -> OffsetFound:
+        """The first record of that time or later. Where that takes too long: from where on it is, without a time."""
+        segments = segment_rows(self._replica.core)
+        for low, high in ranges_reaching(segments, self._floor, self._start, self._end, timestamp_ms):
+            at, found = await self._look(low, high, _Wanted(timestamp_ms, youngest=False))
             if found is not None:
-                return found
+                return OffsetFound(found.offset, found.timestamp_ms, found.leader_epoch)
+            if at < high:
+                return OffsetFound(at, -1, self._replica.core.epochs.epoch_at(at))
         return OffsetFound()
 
-    def _candidates(self, replica: Replica, row: IndexRow, end: Offset) -> list[IndexRow]:
-        """The batch, and those behind it in case only records before the log start are as young as was asked."""
-        rows = [row]
-        if row.base_offset <= replica.core.log_start:
-            for later in self._store.index(replica.core.log, row.next_offset, end):
-                rows.append(later)
-                if len(rows) == BATCHES_DECODED_MAX:
-                    break
-        return rows
+    async def newest(self) -> OffsetFound:
+        """The first of the records with the largest timestamp, or of those that were looked at."""
+        segments = segment_rows(self._replica.core)
+        best: _Seen | None = None
+        for bound, (low, high) in ranges_by_age(segments, self._floor, self._start, self._end):
+            if best is not None and best.timestamp_ms >= bound:
+                break
+            more = -1 if best is None else best.timestamp_ms + 1
+            at, found = await self._look(low, high, _Wanted(more, youngest=True))
+            best = found or best
+            if at < high:
+                break
+        return OffsetFound() if best is None else OffsetFound(best.offset, best.timestamp_ms, best.leader_epoch)
 
-    async def _in_batch(self, replica: Replica, row: IndexRow, timestamp_ms: int) -> OffsetFound | None:
-        core = replica.core
-        try:
-            [batch] = await self._store.read(core.log, [row])
-        except StorageFailed:
-            if row.base_offset < core.log_start:
-                raise OffsetOutOfRange("the log was trimmed meanwhile; ask again") from None
-            raise
-        where = f"{replica.topic}-{replica.id.partition}@{row.base_offset}"
-        found = await asyncio.to_thread(_find_record, batch, timestamp_ms, core.log_start, where)
-        if found is None:
-            return None
-        offset, stamp_ms = found
-        return OffsetFound(offset, stamp_ms, row.leader_epoch)
+    async def _look(self, low: Offset, high: Offset, wanted: _Wanted) -> tuple[Offset, _Seen | None]:
+        """What is ``wanted`` between the two, and how far was looked."""
+        replica, at, chunk = self._replica, low, 1
+        where = f"{replica.topic}-{replica.id.partition}"
+        found: _Seen | None = None
+        while at < high and self._read < SEARCH_BYTES_MAX:
+            batches = await self._cold.read(replica, at, chunk, self._end, first=True, committed=False)
+            if not batches:
+                return high, found  # the rest is a gap that goes on behind the end
+            self._read += sum(map(len, batches))
+            seen = await asyncio.to_thread(_find_record, batches, wanted, (low, high), where)
+            if seen is not None and not wanted.youngest:
+                return at, seen
+            if seen is not None:
+                found, wanted = seen, _Wanted(seen.timestamp_ms + 1, youngest=True)
+            at = Offset(read_header(batches[-1]).next_offset)
+            chunk = min(64 * chunk, CHUNK_BYTES_MAX)
+        return at, found
 
 
-def _find_record(batch: bytes, timestamp_ms: int, start: Offset, where: str) -> tuple[int, int] | None:
-    """The first record at or after the time (or, with -3, with the largest stamp), not before ``start``."""
-    decoded = decode_batch(batch, where=where)
-    pairs = [
-        (offset, stamp)
-        for offset, stamp in zip(decoded.offsets(), decoded.timestamps(), strict=True)
-        if offset >= start
-    ]
-    if not pairs:
-        return None
-    if timestamp_ms == MAX_TIMESTAMP:
-        return max(pairs, key=lambda pair: (pair[1], -pair[0]))
-    return next((pair for pair in pairs if pair[1] >= timestamp_ms), None)
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A record of ``timestamp_ms`` or later: the first, or the youngest (the first of those)."""
+
+    timestamp_ms: int
+    youngest: bool
+
+
+def _find_record(batches: Sequence[bytes], wanted: _Wanted, within: Range, where: str) -> _Seen | None:
+    """What is wanted of these batches. Ends of transactions are no records, and their times are compaction's."""
+    low, high = within
+    best: _Seen | None = None
+    for batch in batches:
+        header = read_header(batch)
+        least = wanted.timestamp_ms if best is None else best.timestamp_ms + 1
+        if header.control or not header.record_count or header.max_timestamp < least:
+            continue
+        decoded = decode_batch(batch, where=f"{where}@{header.base_offset}")
+        pairs = [
+            (-stamp, offset)
+            for offset, stamp in zip(decoded.offsets(), decoded.timestamps(), strict=True)
+            if low <= offset < high and stamp >= least
+        ]
+        if not pairs:
+            continue
+        negative, offset = min(pairs) if wanted.youngest else pairs[0]
+        best = _Seen(-negative, offset, header.leader_epoch)
+        if not wanted.youngest:
+            break
+    return best

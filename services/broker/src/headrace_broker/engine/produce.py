@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from headrace_broker.core.append_rules import check_from_producer, check_request
 from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
+from headrace_broker.engine.key_checks import NOTHING_CHECKED, KeyChecks
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Arrival
@@ -143,8 +144,13 @@ class ProduceSession:
         timeout_ms: int,
         entries: Sequence[ProduceEntry],
         transactional_id: str | None = None,
+        keys: Mapping[int, HeadraceError | None] = NOTHING_CHECKED,
     ) -> None:
-        """Take one request; its answer appears in ``answers``, unless ``acks`` is 0."""
+        """
+        Take one request; its answer appears in ``answers``, unless ``acks`` is 0.
+
+        ``keys``: what ``KeyChecks`` has found of some of the entries.
+        """
         began = self._clock.monotonic_ms()
         partitions = [entry.partition for entry in entries]
         count = len(entries)
@@ -159,7 +165,7 @@ class ProduceSession:
             for index in range(len(entries)):
                 call.refused(index, error)
             return
-        arrivals = self._arrivals(call, entries, transactional_id)
+        arrivals = self._arrivals(call, entries, transactional_id, keys)
         if arrivals:
             self._loop.append(arrivals)
         if len(self._waiting) + len(self.answers) >= UNANSWERED_MAX:
@@ -185,7 +191,11 @@ class ProduceSession:
             call.expire()
 
     def _arrivals(
-        self, call: ProduceCall, entries: Sequence[ProduceEntry], transactional_id: str | None
+        self,
+        call: ProduceCall,
+        entries: Sequence[ProduceEntry],
+        transactional_id: str | None,
+        keys: Mapping[int, HeadraceError | None],
     ) -> list[Arrival]:
         now_ms = self._clock.now_ms()
         arrivals: list[Arrival] = []
@@ -195,10 +205,15 @@ class ProduceSession:
                 if entry.partition in seen:
                     raise Rejected(f"partition {entry.partition} is in the request twice; send one batch each")
                 seen.add(entry.partition)
-                arrivals.append(self._checked(call, index, entry, now_ms, transactional_id))
-            except HeadraceError as error:
+                arrival = self._checked(call, index, entry, now_ms, transactional_id)
+                if index not in keys:
+                    KeyChecks.check(arrival.replica, arrival.header, entry.batch)
+                elif (error := keys[index]) is not None:
+                    raise error
+                arrivals.append(arrival)
+            except HeadraceError as failed:
                 self._measures.refused_batches += 1
-                call.refused(index, error)
+                call.refused(index, failed)
         if call.acks == 0:
             self._waiting.pop(call, None)
         return arrivals

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from headrace_broker.engine.broker import Broker
 from headrace_broker.engine.copy_session import POSITIONS_MAX, CopySession
 from headrace_broker.engine.fetch import FetchSession
+from headrace_broker.engine.key_checks import NOTHING_CHECKED
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.rpc import decode, encode
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
@@ -67,7 +68,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             self._broker.end_session(session)
 
     async def _read_produce(self, session: ProduceSession, context: Context) -> HeadraceError | None:
-        read = context.read
+        read, checks = context.read, self._broker.key_checks
         try:
             while True:
                 await session.room()
@@ -75,12 +76,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 if request is _EOF:
                     return None
                 entries = [decode.produce_entry(entry) for entry in request.partitions]
+                costly = checks.costly(entries)
                 session.accept(
                     request.correlation_id,
                     request.acks,
                     request.timeout_ms,
                     entries,
                     request.transactional_id if request.HasField("transactional_id") else None,
+                    await checks.beside(entries, costly) if costly else NOTHING_CHECKED,
                 )
                 del request, entries  # an idle stream keeps no batches
         except grpc.aio.BaseError:
