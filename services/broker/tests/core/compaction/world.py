@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from headrace_broker.core.rows import CleanPoint
 from headrace_broker.core.compaction.cleaning import Cleaning
 from headrace_broker.core.compaction.dirty_keys import DirtyKeys
 from headrace_broker.core.compaction.offset_map import OffsetMap
@@ -21,6 +20,7 @@ from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import (
     AbortedRow,
+    CleanPoint,
     IndexRow,
     LogId,
     LogWrite,
@@ -162,8 +162,11 @@ class World:
         self.decided: dict[int, bool] = {}
         """By offset of a record of a transaction that ended: whether it was committed."""
         self._undecided: dict[int, list[int]] = {}
-        self.points: tuple[CleanPoint, ...] = ()
         self.log.begin_epoch(1)
+
+    @property
+    def points(self) -> tuple[CleanPoint, ...]:
+        return self.log.clean_points
 
     def append(
         self,
@@ -259,11 +262,10 @@ class World:
     def apply(self, step: Step) -> None:
         assert step.applies(self.log.first_batch)
         self.disk.apply(step)
-        sealed = self.log.segments.sealed
-        self.log.segments.sealed = [step.segments.get(row.base_offset, row) for row in sealed]
-        self.log.aborted = type(self.log.aborted)(self.disk.aborted[at] for at in sorted(self.disk.aborted))
-        if step.cleaned is not None:
-            self.log.cleaned_to, self.points = step.cleaned.end, step.cleaned.points
+        written = self.log.compacted(step)
+        assert written[: len(step.writes)] == step.writes
+        assert {row.base_offset: row for row in self.log.segments.sealed} | self.disk.segments == self.disk.segments
+        assert self.log.aborted.rows() == [self.disk.aborted[at] for at in sorted(self.disk.aborted)]
 
     def copied(self) -> World:
         """A follower that began anew and copied the log as it is on this disk."""
