@@ -13,6 +13,7 @@ from headrace.admin_types import (
     BrokerInfo,
     BrokerLogs,
     ClusterDescription,
+    CompactionInfo,
     ConfigEntry,
     LogInfo,
     PartitionInfo,
@@ -37,6 +38,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
+        self.compaction: CompactionInfo | None = None
 
     def __enter__(self) -> FakeAdmin:
         return self
@@ -64,8 +66,21 @@ class FakeAdmin:
     def describe_logs(
         self, *, broker: int | None = None, topics: Iterable[str] = (), segments: bool = False
     ) -> list[BrokerLogs]:
-        parts = (SegmentInfo(10, 30, 2048, 0, None),) if segments else ()
-        log = LogInfo(ID, 0, "online", 10, 30, 30, 2048, 3, parts, None)
+        parts = (SegmentInfo(10, 30, 2048, 0, None, 86_400_000, 90_000_000),) if segments else ()
+        log = LogInfo(
+            ID,
+            0,
+            "online",
+            10,
+            30,
+            30,
+            2048,
+            3,
+            parts,
+            None,
+            oldest_timestamp_ms=86_400_000,
+            compaction=self.compaction,
+        )
         return [
             BrokerLogs(1, (), 0, 0, "", "it does not answer"),
             BrokerLogs(2, (log,), 1 << 30, 2 << 30, "clean", None),
@@ -131,6 +146,82 @@ def test_a_topic_is_described_by_its_leaders_and_a_partition_without_one_shows(a
     text = out("topic", "describe", "flights")
     assert "retention.ms=5" in text
     assert text.splitlines()[-1].split()[:2] == ["1", "-"]
+
+
+def test_segments_have_times_and_whose_they_are(admin: FakeAdmin, stub: Any) -> None:
+    [row] = data("topic", "describe", "flights", "--segments")["segments"]
+    assert (row["partition"], row["broker"], row["sealed_at_ms"]) == (0, 2, None)
+    assert (row["min_timestamp_ms"], row["max_timestamp_ms"]) == (86_400_000, 90_000_000)
+    lines = out("topic", "describe", "flights", "--segments").splitlines()
+    title, values = lines[lines.index("segments:") + 1 :]
+    assert title.split() == [
+        "PARTITION",
+        "BROKER",
+        "BASE",
+        "OFFSET",
+        "END",
+        "OFFSET",
+        "SIZE",
+        "CREATED",
+        "SEALED",
+        "FROM",
+        "TO",
+    ]
+    assert values.split() == [
+        "0",
+        "2",
+        "10",
+        "30",
+        "2.0",
+        "KiB",
+        "1970-01-01T00:00:00Z",
+        "-",
+        "1970-01-02T00:00:00Z",
+        "1970-01-02T01:00:00Z",
+    ]
+
+
+def test_a_topic_that_is_not_compacted_says_nothing_of_compaction(admin: FakeAdmin, stub: Any) -> None:
+    described = data("topic", "describe", "flights")
+    assert (described["compaction"], described["records"], described["size_bytes"]) == ([], 20, 2048)
+    assert described["unanswered"] == ["broker 1: it does not answer"]
+    result = runner.invoke(app, ["topic", "describe", "flights", "--segments"])
+    assert "note: logs are not known of broker 1: it does not answer" in result.stderr
+    assert "compaction" not in result.stdout
+
+
+def test_how_far_replicas_are_compacted(admin: FakeAdmin, stub: Any) -> None:
+    admin.compaction = CompactionInfo(20, 28, 3000, 1000, None, "a record is too young", False)
+    described = data("topic", "describe", "flights")
+    assert described["records"] is None  # offsets have gaps
+    assert described["compaction"] == [
+        {
+            "partition": 0,
+            "broker": 2,
+            "cleaned_to": 20,
+            "cleanable_to": 28,
+            "clean_bytes": 3000,
+            "dirty_bytes": 1000,
+            "dirty_ratio": 0.25,
+            "last_compacted_ms": None,
+            "stuck": False,
+            "waits_for": "a record is too young",
+        }
+    ]
+    assert "too young" not in out("topic", "describe", "flights")
+    assert "1000 B (25%)" in out("topic", "describe", "flights", "--segments")
+    admin.compaction = CompactionInfo(20, 28, 0, 0, 5, "batch 22 cannot be read", True)
+    assert "batch 22 cannot be read" in out("topic", "describe", "flights")
+    assert data("topic", "list", "--sizes")[0]["stuck_compactions"] == 1
+
+
+def test_topics_with_what_they_hold(admin: FakeAdmin) -> None:
+    assert "size_bytes" not in data("topic", "list")[0]
+    [row] = data("topic", "list", "--sizes")
+    assert (row["size_bytes"], row["replica_bytes"], row["oldest_timestamp_ms"]) == (2048, 2048, 86_400_000)
+    title, values = out("topic", "list", "--sizes").splitlines()
+    assert title.split() == ["NAME", "PARTITIONS", "SIZE", "ON", "DISK", "OLDEST", "CONFIGS"]
+    assert values.split()[:6] == ["flights", "2", "2.0", "KiB", "2.0", "KiB"]
 
 
 def test_set_changes_and_gives_defaults_back_and_shows_all_without_arguments(admin: FakeAdmin) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_cli.output import Output, bytes_for_people, cell, show, table, to_yaml
+from headrace_cli.output import Output, age_for_people, bytes_for_people, cell, show, table, to_yaml
 
 
 def test_columns_are_as_wide_as_what_is_in_them_and_numbers_stand_right() -> None:
@@ -108,3 +108,16 @@ def test_cells_read_as_people_write() -> None:
         "-", "yes", "1.50", "1,2", "-", "a=1", "two lines",
     ]  # fmt: skip
     assert [bytes_for_people(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+
+
+def test_an_age_in_its_two_largest_units() -> None:
+    ages = {
+        0: "0s",
+        999: "0s",
+        -5_000: "0s",
+        62_000: "1m 2s",
+        3_600_000: "1h 0m",
+        90_061_000: "1d 1h",
+        7 * 86_400_000: "7d 0h",
+    }
+    assert {ms: age_for_people(ms) for ms in ages} == ages

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace_cli import log_view
 from headrace_cli.exits import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
@@ -34,21 +35,45 @@ def create_topic(
     return _topic(made) | {"notes": list(made.notes)}
 
 
-def list_topics(admin: AdminClient, internal: bool) -> list[Row]:
-    """All topics."""
-    return [
+def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> list[Row]:
+    """All topics; with ``sizes`` brokers are asked for all their logs."""
+    topics = admin.list_topics(include_internal=internal)
+    rows = [
         {"name": t.name, "partitions": t.partitions, "configs": dict(t.configs), "topic_id": t.topic_id.hex()}
-        for t in admin.list_topics(include_internal=internal)
+        for t in topics
     ]
+    if not sizes:
+        return rows
+    of: dict[bytes, list[LogInfo]] = {t.topic_id: [] for t in topics}
+    for broker in admin.describe_logs():
+        for log in broker.logs:
+            of.get(log.topic_id, []).append(log)
+    return [row | _holds(of[topic.topic_id]) for row, topic in zip(rows, topics, strict=True)]
+
+
+def _holds(logs: list[LogInfo]) -> Row:
+    """Who leads is not asked: the longest log of a partition stands for it."""
+    longest: dict[int, LogInfo] = {}
+    for log in logs:
+        if log.partition not in longest or log.log_end_offset > longest[log.partition].log_end_offset:
+            longest[log.partition] = log
+    oldest = [log.oldest_timestamp_ms for log in longest.values() if log.oldest_timestamp_ms is not None]
+    return {
+        "size_bytes": sum(log.size_bytes for log in longest.values()),
+        "replica_bytes": sum(log.size_bytes for log in logs),
+        "oldest_timestamp_ms": min(oldest, default=None),
+        "stuck_compactions": sum(log.compaction is not None and log.compaction.stuck for log in logs),
+    }
 
 
 def describe_topic(admin: AdminClient, name: str, segments: bool, states: Mapping[int, Row] | None = None) -> Row:
     """
-    A topic with its partitions, what their leaders hold, and its settings; ``states`` has more to tell of partitions.
+    A topic with its partitions, what their leaders hold, how far replicas are compacted, and its settings; ``states``
+    has more to tell of partitions. ``records`` is None where compaction leaves gaps between offsets.
     """
     topic = admin.describe_topic(name)
     brokers = admin.describe_logs(topics=[name], segments=segments)
-    logs = {(b.broker_id, log.partition): log for b in brokers for log in b.logs}
+    logs = log_view.held(brokers)
     partitions = [
         {
             "partition": p.partition,
@@ -57,19 +82,20 @@ def describe_topic(admin: AdminClient, name: str, segments: bool, states: Mappin
             "replicas": list(p.replicas),
             "isr": list(p.isr),
             **(states or {}).get(p.partition, {}),
-            **_extent(None if p.leader is None else logs.get((p.leader, p.partition))),
+            **log_view.extent(None if p.leader is None else logs.get((p.leader, p.partition))),
         }
         for p in topic.partitions
     ]
     described = _topic(topic) | {"configs": dict(topic.configs)}
-    described["records"] = sum(p["end_offset"] - p["start_offset"] for p in partitions if p["end_offset"] is not None)
+    compaction = log_view.compactions(logs)
+    counts = [p["end_offset"] - p["start_offset"] for p in partitions if p["end_offset"] is not None]
+    described["records"] = None if compaction else sum(counts)
+    described |= log_view.total(logs, {p.partition: p.leader for p in topic.partitions})
+    described["unanswered"] = log_view.silent(brokers)
     described["partitions"] = partitions
+    described["compaction"] = compaction
     if segments:
-        described["segments"] = [
-            {"partition": log.partition, "broker": broker, **_segment(segment)}
-            for (broker, _), log in sorted(logs.items(), key=lambda item: (item[1].partition, item[0][0]))
-            for segment in log.segments
-        ]
+        described["segments"] = log_view.segments(logs)
     return described
 
 
@@ -155,9 +181,9 @@ def describe_logs(
                 continue
             place = {"broker": answer.broker_id, "topic": names.get(log.topic_id), "partition": log.partition}
             if segments:
-                rows += [place | _segment(segment) for segment in log.segments]
+                rows += [place | log_view.segment(segment) for segment in log.segments]
             else:
-                rows.append(place | _log(log))
+                rows.append(place | log_view.log(log))
     return rows
 
 
@@ -210,36 +236,6 @@ def _topic(topic: TopicDescription) -> Row:
         "topic_id": topic.topic_id.hex(),
         "partitions": len(topic.partitions),
         "replication_factor": replicas,
-    }
-
-
-def _extent(log: LogInfo | None) -> Row:
-    if log is None:
-        return {"start_offset": None, "end_offset": None, "size_bytes": None}
-    return {"start_offset": log.log_start_offset, "end_offset": log.log_end_offset, "size_bytes": log.size_bytes}
-
-
-def _log(log: LogInfo) -> Row:
-    return {
-        "state": log.state,
-        "start_offset": log.log_start_offset,
-        "end_offset": log.log_end_offset,
-        "high_watermark": log.high_watermark,
-        "last_stable_offset": log.last_stable_offset,
-        "leader_epoch": log.leader_epoch,
-        "size_bytes": log.size_bytes,
-        "topic_id": log.topic_id.hex(),
-        "note": log.note,
-    }
-
-
-def _segment(segment: Any) -> Row:
-    return {
-        "base_offset": segment.base_offset,
-        "end_offset": segment.end_offset,
-        "size_bytes": segment.size_bytes,
-        "created_at_ms": segment.created_at_ms,
-        "sealed_at_ms": segment.sealed_at_ms,
     }
 
 

@@ -156,6 +156,14 @@ def moment_for_people(ms: int | None) -> str | None:
     return datetime.fromtimestamp(ms // 1_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def age_for_people(ms: int) -> str:
+    """A time that has passed, in its two largest units: ``3d 4h``, ``5m 2s``; clocks differ, so never below 0."""
+    seconds = max(0, ms) // 1_000
+    amounts = ((seconds // 86_400, "d"), (seconds // 3_600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
+    first = next((i for i, (amount, _) in enumerate(amounts) if amount), len(amounts) - 1)
+    return " ".join(f"{amount}{unit}" for amount, unit in amounts[first : first + 2])
+
+
 def counted(number: int, what: str) -> str:
     """``1 broker``, ``3 brokers``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -261,6 +261,62 @@ class SegmentInfo:
     created_at_ms: int
     sealed_at_ms: int | None
     """None: still being written."""
+    min_timestamp_ms: int = -1
+    """Of what was written into it, which compaction may have taken away. -1: no records, or they have no times."""
+    max_timestamp_ms: int = -1
+    """Likewise."""
+
+    @staticmethod
+    def of(segment: broker.SegmentDescription) -> SegmentInfo:
+        """From the wire."""
+        return SegmentInfo(
+            segment.base_offset,
+            segment.end_offset,
+            segment.size_bytes,
+            segment.created_at_ms,
+            segment.sealed_at_ms if segment.HasField("sealed_at_ms") else None,
+            segment.min_timestamp_ms,
+            segment.max_timestamp_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionInfo:
+    """How far the compaction of one replica's log is; replicas are compacted each on its own."""
+
+    cleaned_to: int
+    """Everything below was compacted."""
+    cleanable_to: int
+    """Up to here it may be compacted now: below the active segment, undecided transactions, and what is too young."""
+    clean_bytes: int
+    """Bytes below ``cleaned_to``."""
+    dirty_bytes: int
+    """Bytes from there to ``cleanable_to``."""
+    last_ms: int | None
+    """The broker's clock when it was compacted last; None: not since the broker started."""
+    waits_for: str | None
+    """What a compaction waits for, or why the last one failed; None: it is under way, or nothing is dirty."""
+    stuck: bool
+    """It cannot be compacted, ``waits_for`` says why. The broker tries again later and goes on with others."""
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The share of what could be compacted that was not; compared with ``min.cleanable.dirty.ratio``."""
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    @staticmethod
+    def of(compaction: broker.LogCompaction) -> CompactionInfo:
+        """From the wire."""
+        return CompactionInfo(
+            cleaned_to=compaction.cleaned_to,
+            cleanable_to=compaction.cleanable_to,
+            clean_bytes=compaction.clean_bytes,
+            dirty_bytes=compaction.dirty_bytes,
+            last_ms=compaction.last_ms if compaction.HasField("last_ms") else None,
+            waits_for=compaction.waits_for if compaction.HasField("waits_for") else None,
+            stuck=compaction.stuck,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,22 +350,16 @@ class LogInfo:
     """Transactions below this are decided; the high watermark where none is open."""
     oldest_open: OldestTransaction | None = None
     """None: no transaction is open in this log."""
+    oldest_timestamp_ms: int | None = None
+    """Smallest timestamp of its segments; None: it has no records, or they have no times."""
+    compaction: CompactionInfo | None = None
+    """None: the topic is not compacted."""
 
     @staticmethod
     def of(log: broker.LogDescription) -> LogInfo:
         """From the wire."""
         from headrace_proto.v1 import broker_pb2
 
-        segments = tuple(
-            SegmentInfo(
-                s.base_offset,
-                s.end_offset,
-                s.size_bytes,
-                s.created_at_ms,
-                s.sealed_at_ms if s.HasField("sealed_at_ms") else None,
-            )
-            for s in log.segments
-        )
         return LogInfo(
             topic_id=log.topic_id,
             partition=log.partition,
@@ -319,7 +369,7 @@ class LogInfo:
             high_watermark=log.high_watermark,
             size_bytes=log.size_bytes,
             leader_epoch=log.leader_epoch,
-            segments=segments,
+            segments=tuple(map(SegmentInfo.of, log.segments)),
             note=log.note if log.HasField("note") else None,
             last_stable_offset=log.last_stable_offset,
             oldest_open=OldestTransaction(
@@ -330,6 +380,8 @@ class LogInfo:
             )
             if log.HasField("oldest_open")
             else None,
+            oldest_timestamp_ms=log.oldest_timestamp_ms if log.HasField("oldest_timestamp_ms") else None,
+            compaction=CompactionInfo.of(log.compaction) if log.HasField("compaction") else None,
         )
 
 

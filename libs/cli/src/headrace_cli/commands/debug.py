@@ -9,7 +9,7 @@ import typer
 
 from headrace_cli.commanding import command
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people, show
+from headrace_cli.output import Output, show
 from headrace_cli.session import Session
 
 OFFLINE_SECONDS = 300
@@ -39,7 +39,8 @@ def dump_log(
     batches: Annotated[int, typer.Option("--batches", min=0, help="With --data-dir: so many batch headers a log")] = 0,
 ) -> None:
     """The logs on the brokers: offsets, sizes, state; from running brokers, or from a stopped broker's directory."""
-    from headrace_cli import admin_view
+    from headrace_cli import admin_view, log_view
+    from headrace_common.runtime.clock import SystemClock
 
     if data_dir is not None:
         rows = _offline(data_dir, topic, partition, batches)
@@ -51,9 +52,8 @@ def dump_log(
     with session.admin() as admin:
         rows = admin_view.describe_logs(admin, broker, topic, partition, segments)
     if session.output is Output.TABLE:
-        for row in rows:
-            if "size_bytes" in row:
-                row["size"] = bytes_for_people(row.pop("size_bytes"))
+        now_ms = SystemClock().now_ms()
+        rows = [log_view.segment_for_people(r) if segments else log_view.sizes_for_people(r, now_ms) for r in rows]
     session.show(rows, empty="no such logs")
 
 

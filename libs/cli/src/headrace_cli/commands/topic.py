@@ -8,7 +8,7 @@ import typer
 
 from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.partition import DryRun, confirm
-from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.output import Output
 from headrace_cli.session import Session
 
 HELP = "Create, look at, change and delete topics"
@@ -70,24 +70,32 @@ def create(
 def list_(
     session: Session,
     internal: Annotated[bool, typer.Option("--internal", help="Also those of the system")] = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Also bytes and the oldest record's age: asks brokers")
+    ] = False,
 ) -> None:
     """List topics."""
-    from headrace_cli import admin_view
+    from headrace_cli import admin_view, log_view
+    from headrace_common.runtime.clock import SystemClock
 
     with session.admin() as admin:
-        rows = admin_view.list_topics(admin, internal)
-    session.show(
-        rows, "name", "partitions", "configs", empty="there are no topics; `headrace topic create NAME` makes one"
-    )
+        rows = admin_view.list_topics(admin, internal, sizes=sizes)
+    columns = ["name", "partitions", *(("size", "on_disk", "oldest") if sizes else ()), "configs"]
+    if sizes and session.output is Output.TABLE:
+        rows = [log_view.sizes_for_people(row, SystemClock().now_ms()) for row in rows]
+    session.show(rows, *columns, empty="there are no topics; `headrace topic create NAME` makes one")
 
 
 def describe(
     session: Session,
     name: Name,
-    segments: Annotated[bool, typer.Option("--segments", help="Also the segments of each partition")] = False,
+    segments: Annotated[
+        bool, typer.Option("--segments", help="Also the segments of each replica, and how far each is compacted")
+    ] = False,
 ) -> None:
-    """Show a topic: partitions with leaders, replicas, offsets and sizes, and its settings."""
-    from headrace_cli import admin_view, replication_view
+    """Show a topic: partitions with leaders, replicas, offsets, sizes, the oldest record's age, and its settings."""
+    from headrace_cli import admin_view, log_view, replication_view
+    from headrace_common.runtime.clock import SystemClock
 
     with session.calls() as calls:
         states = replication_view.partition_states(replication_view.Topics(calls), name)
@@ -96,17 +104,9 @@ def describe(
     if session.output is not Output.TABLE:
         session.show(topic)
         return
-    inner = topic.pop("segments", [])
-    for rare in ("adding", "removing", "recovering"):
-        if not any(row.get(rare) for row in topic["partitions"]):
-            for row in topic["partitions"]:
-                row.pop(rare, None)
-    for row in [*topic["partitions"], *inner]:
-        size = row.pop("size_bytes", None)
-        row["size"] = None if size is None else bytes_for_people(size)
-    if segments:
-        topic["segments"] = inner
-    session.show(topic)
+    for broker in topic.pop("unanswered"):
+        session.say(f"note: logs are not known of {broker}")
+    session.show(log_view.described_for_people(topic, segments=segments, now_ms=SystemClock().now_ms()))
 
 
 def set_(
