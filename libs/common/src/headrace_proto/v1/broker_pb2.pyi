@@ -625,6 +625,7 @@ class FollowerPosition(_message.Message):
     LOG_END_FIELD_NUMBER: _builtins.int
     WRITTEN_END_FIELD_NUMBER: _builtins.int
     WANTS_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_TO_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     leader_epoch: _builtins.int
@@ -637,6 +638,8 @@ class FollowerPosition(_message.Message):
     """Down by its flush policy; what counts as held. At most log_end."""
     wants: _builtins.bool
     """True: batches from log_end on are wanted. False: the position only moved, what was asked stands."""
+    forgotten_to: _builtins.int
+    """Deletions and markers below may be missing in its log: they had gone when it was copied."""
     def __init__(
         self,
         *,
@@ -647,10 +650,11 @@ class FollowerPosition(_message.Message):
         log_end: _builtins.int = ...,
         written_end: _builtins.int = ...,
         wants: _builtins.bool = ...,
+        forgotten_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last_epoch", b"last_epoch", "leader_epoch", b"leader_epoch", "log_end", b"log_end", "partition", b"partition", "topic_id", b"topic_id", "wants", b"wants", "written_end", b"written_end"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forgotten_to", b"forgotten_to", "last_epoch", b"last_epoch", "leader_epoch", b"leader_epoch", "log_end", b"log_end", "partition", b"partition", "topic_id", b"topic_id", "wants", b"wants", "written_end", b"written_end"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -705,13 +709,14 @@ class ReplicatedPartition(_message.Message):
     BATCHES_FIELD_NUMBER: _builtins.int
     DIVERGING_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    FORGOTTEN_TO_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     leader_epoch: _builtins.int
     """The leader epoch this is said in."""
     error: _errors_pb2.ErrorCode.ValueType
     """Not NONE: the entry is dropped; the follower asks again when it knows better. OFFSET_OUT_OF_RANGE: the follower's
-    log ends below log_start, it begins anew from there.
+    log ends below log_start, or lacks deletions that have gone: it begins anew from there.
     """
     message: _builtins.str
     high_watermark: _builtins.int
@@ -720,9 +725,13 @@ class ReplicatedPartition(_message.Message):
     """With diverging or OFFSET_OUT_OF_RANGE: the fencing token that records below log_start have set, for a follower
     that begins anew there. Absent: none.
     """
+    forgotten_to: _builtins.int
+    """Deletions and markers below may be missing in the leader's log, as compaction removes them some time after."""
     @_builtins.property
     def batches(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
-        """Whole batches as stored, ascending, beginning at the follower's log_end."""
+        """Whole batches as stored, ascending, beginning at the follower's log_end; of a batch without records and producer
+        that begins below, the rest.
+        """
 
     @_builtins.property
     def diverging(self) -> Global___EpochEnd:
@@ -741,10 +750,11 @@ class ReplicatedPartition(_message.Message):
         batches: _abc.Iterable[_builtins.bytes] | None = ...,
         diverging: Global___EpochEnd | None = ...,
         fencing_token: _builtins.int | None = ...,
+        forgotten_to: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_fencing_token", b"_fencing_token", "_message", b"_message", "diverging", b"diverging", "fencing_token", b"fencing_token", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_fencing_token", b"_fencing_token", "_message", b"_message", "batches", b"batches", "diverging", b"diverging", "error", b"error", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_diverging", b"_diverging", "_fencing_token", b"_fencing_token", "_message", b"_message", "batches", b"batches", "diverging", b"diverging", "error", b"error", "fencing_token", b"fencing_token", "forgotten_to", b"forgotten_to", "high_watermark", b"high_watermark", "leader_epoch", b"leader_epoch", "log_start", b"log_start", "message", b"message", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__diverging: _TypeAlias = _typing.Literal["diverging"]  # noqa: Y015
     _WhichOneofArgType__diverging: _TypeAlias = _typing.Literal["_diverging", b"_diverging"]  # noqa: Y015

@@ -45,6 +45,7 @@ class GrpcStream:
                 log_end=one.log_end,
                 written_end=one.written_end,
                 wants=one.wants,
+                forgotten_to=one.forgotten_to,
             )
         try:
             await self._call.write(request)
@@ -103,4 +104,5 @@ def _copied(one: pb.ReplicatedPartition) -> Copied:
         parted,
         error,
         one.fencing_token if one.HasField("fencing_token") else NO_TOKEN,
+        Offset(one.forgotten_to),
     )

@@ -74,7 +74,7 @@ _STATE_WITH_FENCES: Final = 2
 """The version of a state row that lists fences; the others stay readable for versions that know none."""
 _STATE_WITH_POINTS: Final = 3
 """The version of a state row that says how many fences and clean points follow."""
-_LISTED = struct.Struct(">HH")
+_LISTED = struct.Struct(">HHq")
 _POINT = struct.Struct(">qq")
 _PRODUCERS = struct.Struct(">BI")
 _PRODUCER = struct.Struct(">qhqqB")
@@ -165,12 +165,13 @@ def encode_state(row: StateRow) -> bytes:
     """The whole state; its number is 0."""
     topic_id, partition = row.partition
     assert len(topic_id) == 16, "a topic id has 16 bytes"
-    version = _STATE_WITH_POINTS if row.clean_points else _STATE_WITH_FENCES if row.fences else ROW_VERSION
+    compacted = bool(row.clean_points or row.forgotten_to)
+    version = _STATE_WITH_POINTS if compacted else _STATE_WITH_FENCES if row.fences else ROW_VERSION
     parts = [
         _STATE.pack(version, topic_id, partition, row.log_start, row.high_watermark, row.fencing_token, row.cleaned_to)
     ]
-    if row.clean_points:
-        parts.append(_LISTED.pack(len(row.fences), len(row.clean_points)))
+    if compacted:
+        parts.append(_LISTED.pack(len(row.fences), len(row.clean_points), row.forgotten_to))
     parts += [_FENCE.pack(fence.offset, fence.token) for fence in row.fences]
     parts += [_POINT.pack(*point) for point in row.clean_points]
     return b"".join(parts)
@@ -181,8 +182,9 @@ def decode_state(value: bytes) -> StateRow:
     fixed, listed = value[: _STATE.size], value[_STATE.size :]
     version, topic_id, partition, start, watermark, token, cleaned = _unpack(_STATE, fixed, "a state row")
     points: tuple[CleanPoint, ...] = ()
+    forgotten = 0
     if version == _STATE_WITH_POINTS:
-        fences, points = _decode_listed(listed)
+        fences, points, forgotten = _decode_listed(listed)
     elif version == _STATE_WITH_FENCES and len(listed) % _FENCE.size == 0:
         fences = _decode_fences(listed)
     else:
@@ -191,20 +193,20 @@ def decode_state(value: bytes) -> StateRow:
             raise RowUnreadable(f"a state row has {len(listed)} bytes too many")
         fences = () if token < 0 else (FenceRow(Offset(-1), token),)
     id = PartitionId(TopicId(topic_id), partition)
-    return StateRow(id, Offset(start), Offset(watermark), fences, Offset(cleaned), points)
+    return StateRow(id, Offset(start), Offset(watermark), fences, Offset(cleaned), points, Offset(forgotten))
 
 
 def _decode_fences(listed: bytes) -> tuple[FenceRow, ...]:
     return tuple(FenceRow(Offset(offset), held) for offset, held in _FENCE.iter_unpack(listed))
 
 
-def _decode_listed(listed: bytes) -> tuple[tuple[FenceRow, ...], tuple[CleanPoint, ...]]:
-    fences, points = _unpack(_LISTED, listed[: _LISTED.size], "the lists of a state row")
+def _decode_listed(listed: bytes) -> tuple[tuple[FenceRow, ...], tuple[CleanPoint, ...], int]:
+    fences, points, forgotten = _unpack(_LISTED, listed[: _LISTED.size], "the lists of a state row")
     between = _LISTED.size + fences * _FENCE.size
     if len(listed) != between + points * _POINT.size:
         raise RowUnreadable(f"a state row lists {fences} fences and {points} clean points in {len(listed)} bytes")
     when = tuple(CleanPoint(Offset(end), at_ms) for end, at_ms in _POINT.iter_unpack(listed[between:]))
-    return _decode_fences(listed[_LISTED.size : between]), when
+    return _decode_fences(listed[_LISTED.size : between]), when, forgotten
 
 
 def encode_producers(rows: tuple[ProducerRow, ...]) -> bytes:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from headrace_broker.core.partition import Parted
 from headrace_broker.core.rows import NO_TOKEN
+from headrace_common.core.batch import build_gap_batch, read_header
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
@@ -27,6 +28,8 @@ class Position:
     """-1: it wants to begin anew."""
     written_end: Offset
     wants: bool
+    forgotten_to: Offset = Offset(0)
+    """Deletions and markers below may be missing in its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Copied:
     """The entry is dropped; ``OffsetOutOfRange``: begin anew at ``log_start``."""
     fencing_token: int = NO_TOKEN
     """For a follower that begins anew: what fences before ``log_start`` have set; -1: nothing."""
+    forgotten_to: Offset = Offset(0)
+    """Deletions and markers below may be missing in the leader's log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +69,25 @@ class CopyAnswer:
 
     number: int
     partitions: Sequence[Copied]
+
+
+def continued(batches: list[bytes], log_end: Offset) -> list[bytes]:
+    """
+    ``batches``, of which the first holds ``log_end``, as they continue a log that ends there.
+
+    Replicas compact on their own, so that may be inside a gap: then its rest comes first. Any other batch comes whole:
+    it can begin below only where the log is empty, and was to begin inside of it.
+    """
+    if not batches:
+        return batches
+    first = read_header(batches[0])
+    if first.base_offset >= log_end or first.record_count > 0 or first.producer_id >= 0:
+        return batches
+    rest = build_gap_batch(
+        log_end,
+        first.next_offset,
+        first.leader_epoch,
+        base_timestamp=first.base_timestamp,
+        max_timestamp=first.max_timestamp,
+    )
+    return [rest, *batches[1:]]

@@ -18,6 +18,7 @@ NEAR_MS: Final = 500
 REFUSED_PAUSE_MS: Final = 1_000
 """After a refusal the same follower is not proposed again for so long."""
 NOWHERE: Final = Offset(-1)
+EVERYWHERE: Final = Offset(2**63 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Follower:
     behind_since_ms: float | None = None
     """When it last held all that the leader held; None: it does now."""
     heard_ms: float = 0.0
-    """When it said something last."""
+    """When it said something last; at first when it was to begin."""
     mark_end: Offset = NOWHERE
     mark_ms: float = 0.0
     """The leader's end at some fetch: who reaches it was caught up then."""
@@ -89,7 +90,7 @@ class Leadership:
     def begin(assignment: Assignment, epoch_start: Offset, now_ms: float) -> Leadership:
         """Nothing is known of the followers yet; each has the full time to show that it lives."""
         others = (replica for replica in assignment.replicas if replica != assignment.me)
-        followers = {other: Follower(behind_since_ms=now_ms) for other in others}
+        followers = {other: Follower(behind_since_ms=now_ms, heard_ms=now_ms) for other in others}
         return Leadership(assignment, epoch_start, followers, None, frozenset(assignment.isr))
 
     @property
@@ -114,6 +115,11 @@ class Leadership:
             if counts and follower.written_end < end:
                 end = follower.written_end
         return end
+
+    def copied_below(self, now_ms: float, away_ms: float) -> Offset:
+        """What every follower holds of the log, but for those that have said nothing for ``away_ms``."""
+        ends = (one.log_end for one in self.followers.values() if now_ms - one.heard_ms < away_ms)
+        return min(ends, default=EVERYWHERE)
 
     def grown(self, now_ms: float) -> None:
         """The leader holds more than before: who held everything is behind from now on."""
@@ -192,7 +198,9 @@ class Leadership:
         assert assignment.leader_epoch == self.assignment.leader_epoch, "another epoch is another leadership"
         assert assignment.partition_epoch >= self.assignment.partition_epoch, "metadata never goes back"
         others = [replica for replica in assignment.replicas if replica != assignment.me]
-        self.followers = {one: self.followers.get(one) or Follower(behind_since_ms=now_ms) for one in others}
+        self.followers = {
+            one: self.followers.get(one) or Follower(behind_since_ms=now_ms, heard_ms=now_ms) for one in others
+        }
         joined = set(assignment.isr) - set(self.assignment.isr)
         for broker in joined & self.followers.keys():
             self.followers[broker].refused_ms = None

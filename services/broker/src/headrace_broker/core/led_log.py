@@ -60,6 +60,8 @@ class LedLog(LocalLog):
     following: Following | None = None
     leader_high_watermark: Offset = Offset(0)
     """What the leader said last, while following."""
+    leader_forgotten_to: Offset = Offset(0)
+    """The same; 0: nothing yet."""
     parking: Parking = field(default_factory=Parking)
     _waiting_written: list[Waiting] = field(default_factory=list)
     _waiting_committed: list[Waiting] = field(default_factory=list)

@@ -76,6 +76,8 @@ class LocalLog:
     """Everything below was compacted."""
     clean_points: tuple[CleanPoint, ...] = ()
     """When that was, ascending."""
+    forgotten_to: Offset = Offset(0)
+    """Deletions and markers below may be missing; a log that has what they ended, and not them, must not go on."""
     truncations: int = 0
     """How often the end was cut: what was written before says nothing about the end after."""
     checkpoint: Offset = Offset(-1)
@@ -176,7 +178,13 @@ class LocalLog:
         """The log's state row as it is now."""
         self.checkpoint = self.high_watermark
         row = StateRow(
-            self.id, self.log_start, self.high_watermark, self.fences.rows(), self.cleaned_to, self.clean_points
+            self.id,
+            self.log_start,
+            self.high_watermark,
+            self.fences.rows(),
+            self.cleaned_to,
+            self.clean_points,
+            self.forgotten_to,
         )
         return PutState(self.log, row)
 
@@ -219,11 +227,13 @@ class LocalLog:
         """
         Where this log parts from one that holds ``epoch`` up to ``end`` and nothing newer of it (KIP-279).
 
-        None: they have nothing in common, so all of it goes.
+        None: they have nothing in common, or what they have lacks records for the sake of later ones that are cut
+        (after an unclean election: compaction never passes what is committed). All of it goes.
         """
         own_epoch, own_end = self.epochs.end_offset_for(epoch, self.log_end)
         point = min(own_end, self.log_end) if own_epoch != epoch else min(end, own_end, self.log_end)
-        return None if own_epoch < 0 or point < self.log_start else point
+        compacted = max(self.cleaned_to, self.high_watermark if self.config.compacts else Offset(0))
+        return None if own_epoch < 0 or point < max(self.log_start, compacted) else point
 
     def cut(self, end: Offset, rebuilt: Rebuilt) -> list[LogWrite]:
         """Forget everything from ``end`` on, a batch boundary; what depends on it is as ``rebuilt`` says."""
@@ -255,7 +265,7 @@ class LocalLog:
         self.last_stable = start
         self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter_ms)
         self.snapshot_bytes = 0
-        self.cleaned_to, self.clean_points = Offset(0), ()
+        self.cleaned_to, self.clean_points, self.forgotten_to = Offset(0), (), Offset(0)
         return [DropSuffix(self.log, Offset(0)), PutSegment(self.log, self.segments.active), self.state()]
 
     def _roll_before(self, size: int, end: Offset, now_ms: int) -> list[LogWrite]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from headrace_broker.core.aborted import AbortedIndex
 from headrace_broker.core.controls import said_by
@@ -69,6 +69,8 @@ from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 __all__ = ["SNAPSHOT_EVERY_BYTES", "Following", "Parted", "Partition", "segment_rows"]
 
+NOTHING_FORGOTTEN: Final = Offset(0)
+
 
 class Parted(NamedTuple):
     """A follower's log is not a prefix of this one: the newest common epoch that it may have, and where it ends."""
@@ -122,6 +124,7 @@ class Partition(LedLog):
             fences=Fences(state.cut(log_end).fences),
             cleaned_to=state.cleaned_to,
             clean_points=state.clean_points,
+            forgotten_to=state.forgotten_to,
             checkpoint=state.high_watermark,
         ).with_transactions((), ())
 
@@ -177,19 +180,37 @@ class Partition(LedLog):
                 snapshot = self.snapshot() if whole else []
                 return [self.state(), *snapshot] if snapshot or self.high_watermark > self.checkpoint else []
 
-    def compare(self, last_epoch: int, log_end: Offset) -> Parted | None:
+    def compare(self, last_epoch: int, log_end: Offset, forgotten_to: Offset = NOTHING_FORGOTTEN) -> Parted | None:
         """
         Whether a log that ends at ``log_end`` with ``last_epoch`` is a prefix of this leader's (KIP-101, KIP-595).
 
+        ``forgotten_to`` is that log's own.
+
         Raises:
-            OffsetOutOfRange: it ends below this log's start.
+            OffsetOutOfRange: it cannot go on from its end: that is below this log's start, or it may hold what was
+                deleted, or is undecided, by records that are no longer here.
         """
         if log_end < self.log_start:
             raise OffsetOutOfRange(f"the log begins at {self.log_start}, the follower's ends at {log_end}")
+        if last_epoch >= 0 and max(log_end, forgotten_to) < self.forgotten_to:
+            raise OffsetOutOfRange(
+                f"deletions below {self.forgotten_to} have gone, and the follower has not copied beyond {log_end}"
+            )
         if last_epoch < 0:
             return None if log_end == self.log_start else Parted(-1, Offset(-1))
         epoch, end = self.epochs.end_offset_for(last_epoch, self.log_end)
         return Parted(epoch, end) if epoch < last_epoch or end < log_end else None
+
+    def forgets_below(self, now_ms: float, away_ms: float) -> Offset:
+        """
+        Below, a compaction that begins now may remove deletions and markers that were to be read long enough.
+
+        Only a leader decides that, and it spares followers that need them and were heard within ``away_ms``; a follower
+        removes what its leader has removed. ``now_ms`` is monotonic.
+        """
+        if self.leading is not None:
+            return self.leading.copied_below(now_ms, away_ms)
+        return self.forgotten_to if self.following is None else max(self.forgotten_to, self.leader_forgotten_to)
 
     # --- leading ------------------------------------------------------------------------------------------
 
@@ -282,7 +303,7 @@ class Partition(LedLog):
             return []
         effects = self._stop_leading(reason)
         if self.following != following:
-            self.leader_high_watermark = self.high_watermark
+            self.leader_high_watermark, self.leader_forgotten_to = self.high_watermark, Offset(0)
         self.following = following
         return effects
 
@@ -307,7 +328,11 @@ class Partition(LedLog):
             effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms, said.commit)
             if said.token is not None:
                 effects += self.fenced(Offset(header.base_offset), said.token)
+        if event.batches and start < event.forgotten_to and self.forgotten_to < event.forgotten_to:
+            self.forgotten_to = event.forgotten_to
+            effects.append(self.state())
         self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
+        self.leader_forgotten_to = event.forgotten_to
         return effects + self._show(min(self.leader_high_watermark, self.written_end))
 
     def _begins_inside(self, first: BatchHeader) -> bool:

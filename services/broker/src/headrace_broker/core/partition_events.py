@@ -148,6 +148,8 @@ class BatchesCopied:
     batches: tuple[tuple[BatchHeader, bytes], ...]
     high_watermark: Offset
     now_ms: int
+    forgotten_to: Offset = Offset(0)
+    """The leader's."""
 
 
 @dataclass(frozen=True, slots=True)

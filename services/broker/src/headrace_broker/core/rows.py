@@ -148,6 +148,8 @@ class StateRow:
     """Everything below was compacted."""
     clean_points: tuple[CleanPoint, ...] = ()
     """When, ascending; at most 16."""
+    forgotten_to: Offset = Offset(0)
+    """Deletions and markers below may be missing: compaction removed them here, or where the log was copied from."""
 
     @property
     def fencing_token(self) -> int:

@@ -185,7 +185,8 @@ class Copier:
         followed.wants = followed.wants and not wants
         if followed.replica.damage is not None:
             return Position(core.id, followed.leader_epoch, -1, Offset(-1), Offset(-1), wants)
-        return Position(core.id, followed.leader_epoch, core.epochs.latest, core.log_end, core.written_end, wants)
+        ends = core.log_end, core.written_end
+        return Position(core.id, followed.leader_epoch, core.epochs.latest, *ends, wants, core.forgotten_to)
 
     # --- what the leader says -----------------------------------------------------------------------------
 
@@ -235,7 +236,9 @@ class Copier:
             self._refused(followed, error)
             return []
         size = sum(len(batch) for _, batch in batches)
-        event = BatchesCopied(copied.leader_epoch, batches, copied.high_watermark, self._clock.now_ms())
+        event = BatchesCopied(
+            copied.leader_epoch, batches, copied.high_watermark, self._clock.now_ms(), copied.forgotten_to
+        )
         if not batches:
             self._loop.handle_now(replica, event)
             return []

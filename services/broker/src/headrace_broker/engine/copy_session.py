@@ -14,7 +14,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position
+from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position, continued
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import FollowerFetched
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas
@@ -41,8 +42,10 @@ class _Entry:
     leader_epoch: int
     log_end: Offset
     wants: bool
-    told: tuple[int, int] = (-1, -1)
-    """High watermark and log start as they were told last."""
+    last_epoch: int = -1
+    forgotten_to: Offset = Offset(0)
+    told: tuple[int, int, int] = (-1, -1, -1)
+    """High watermark, log start, and up to where deletions have gone, as they were told last."""
     reading: bool = False
     """Its batches are being read from disk, or wait for that."""
 
@@ -140,7 +143,7 @@ class CopySession:
             if position.written_end > position.log_end:
                 raise Rejected(f"written_end is {position.written_end}, above log_end {position.log_end}")
             replica = self._replicas.leading(position.partition, position.leader_epoch)
-            parted = replica.core.compare(position.last_epoch, position.log_end)
+            parted = replica.core.compare(position.last_epoch, position.log_end, position.forgotten_to)
         except HeadraceError as error:
             self._refuse(position, replica, error)
             return
@@ -157,6 +160,7 @@ class CopySession:
             self.shown(replica)
         entry.leader_epoch = position.leader_epoch
         entry.log_end = position.log_end
+        entry.last_epoch, entry.forgotten_to = position.last_epoch, position.forgotten_to
         entry.wants = entry.wants or position.wants
         broker, broker_epoch = self._broker or (NodeId(-1), -1)
         event = FollowerFetched(broker, broker_epoch, position.log_end, position.written_end, self._eligible(), now_ms)
@@ -276,21 +280,38 @@ class CopySession:
             self._cold_ready.append(entry)
             self._cold_wake.set()
             return None
+        return self._feed(entry, batches)
+
+    def _feed(self, entry: _Entry, batches: list[bytes]) -> Copied | None:
+        """Batches that were asked for, unless deletions have gone meanwhile that the follower had to copy first."""
+        try:
+            entry.replica.core.compare(entry.last_epoch, entry.log_end, entry.forgotten_to)
+        except OffsetOutOfRange as error:
+            self._refuse_at(entry, error)
+            return None
         entry.wants = False
-        return self._copied(entry, batches)
+        return self._copied(entry, continued(batches, entry.log_end))
 
     def _copied(self, entry: _Entry, batches: list[bytes]) -> Copied:
         core = entry.replica.core
-        entry.told = (core.high_watermark, core.log_start)
+        entry.told = _news_of(core)
         self._news.pop(entry.replica.id, None)
-        return Copied(entry.replica.id, entry.leader_epoch, core.high_watermark, core.log_start, batches)
+        watermark, start, forgotten_to = entry.told
+        return Copied(
+            entry.replica.id,
+            entry.leader_epoch,
+            Offset(watermark),
+            Offset(start),
+            batches,
+            forgotten_to=Offset(forgotten_to),
+        )
 
     def _is_news(self, entry: _Entry) -> bool:
         core = entry.replica.core
         if not entry.stands:
             self.lost(entry.replica)
             return False
-        return entry.told != (core.high_watermark, core.log_start)
+        return entry.told != _news_of(core)
 
     async def read_cold(self) -> None:
         """Read what is not in the tail cache, one partition after the other; a task of the stream."""
@@ -305,27 +326,38 @@ class CopySession:
                 entry.reading = False
                 continue
             core = entry.replica.core
+            forgotten_to = core.forgotten_to
             try:
                 batches = await self._cold.read(
                     entry.replica, asked, PARTITION_BYTES_MAX, core.written_end, first=True, committed=False
                 )
             except OffsetOutOfRange as error:
-                position = Position(entry.replica.id, entry.leader_epoch, -1, asked, Offset(0), wants=True)
-                self._refuse(position, entry.replica, error)
+                self._refuse_at(entry, error)
             except HeadraceError as error:
                 self._refuse_unreadable(entry, error)
             else:
-                if entry.wants and entry.stands and entry.log_end == asked and batches:
-                    entry.wants = False
-                    self._outbox.append(self._copied(entry, batches))
+                as_it_was = core.forgotten_to == forgotten_to  # or what was read is partly from before, partly not
+                if entry.wants and entry.stands and entry.log_end == asked and batches and as_it_was:
+                    copied = self._feed(entry, batches)
+                    if copied is not None:
+                        self._outbox.append(copied)
             entry.reading = False
-            if entry.log_end != asked:  # it was asked for something else meanwhile
+            if entry.log_end != asked or core.forgotten_to != forgotten_to:  # what is wanted now has to be read anew
                 self.grown(entry.replica)
             self._wake.set()
+
+    def _refuse_at(self, entry: _Entry, error: OffsetOutOfRange) -> None:
+        position = Position(entry.replica.id, entry.leader_epoch, -1, entry.log_end, Offset(0), wants=True)
+        self._refuse(position, entry.replica, error)
 
     def _refuse_unreadable(self, entry: _Entry, error: HeadraceError) -> None:
         self._drop(entry.replica.id)
         self._outbox.append(Copied(entry.replica.id, entry.leader_epoch, error=error))
+
+
+def _news_of(core: Partition) -> tuple[int, int, int]:
+    """What followers are told of without being sent batches."""
+    return core.high_watermark, core.log_start, core.forgotten_to
 
 
 def _with_start(answer: Copied, replica: Replica) -> Copied:

@@ -46,6 +46,7 @@ def copy_ask(request: pb.ReplicateRequest) -> CopyAsk:
                 Offset(one.log_end),
                 Offset(one.written_end),
                 one.wants,
+                Offset(one.forgotten_to),
             )
             for one in request.positions
         ],

@@ -122,6 +122,7 @@ def copy_answer(answer: CopyAnswer) -> pb.ReplicateResponse:
             high_watermark=copied.high_watermark,
             log_start=copied.log_start,
             batches=copied.batches,
+            forgotten_to=copied.forgotten_to,
         )
         if copied.parted is not None:
             message.diverging.epoch, message.diverging.end_offset = copied.parted

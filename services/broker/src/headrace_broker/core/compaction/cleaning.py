@@ -109,6 +109,7 @@ class Cleaning:
         "_bytes_after",
         "_bytes_before",
         "_end",
+        "_forgotten",
         "_gap",
         "_log",
         "_map",
@@ -141,6 +142,8 @@ class Cleaning:
         self._end = Offset(0)
         self._resized: dict[Offset, SegmentRow] = {}
         """Since the last step."""
+        self._forgotten = Offset(0)
+        """One past the last deletion or marker that went."""
 
     def wants(self, row: IndexRow) -> bool:
         """Whether the batch itself is needed."""
@@ -215,7 +218,8 @@ class Cleaning:
         header = read_header(_present(batch))
         told = bool(header.attributes & HORIZON_BIT)
         horizon_ms = header.base_timestamp if told else rules.now_ms + rules.delete_retention_ms
-        if horizon_ms <= rules.now_ms:
+        if horizon_ms <= rules.now_ms and row.next_offset <= rules.forgets_below:
+            self._forgotten = row.next_offset
             if not row.attributes & COMMITS_BIT:
                 self._open_step(row.base_offset).writes.append(DropAborted(self._log, row.base_offset))
             return _GONE
@@ -232,7 +236,10 @@ class Cleaning:
         decoded = decode_batch(batch, where=f"{self._name}@{row.base_offset}")
         keep = self._newest(row, decoded)
         if row.base_offset < self._rules.tombstones_below:
-            keep &= ~self._tombstones(decoded)
+            deleted = keep & self._tombstones(decoded)
+            if deleted.any():
+                self._forgotten = min(row.next_offset, self._rules.tombstones_below)
+                keep &= ~deleted
         kept = int(keep.sum())
         if kept == row.record_count:
             return None
@@ -326,7 +333,7 @@ class Cleaning:
         self._resize(0 if gap is None else HEADER_SIZE)
         step, self._step, self._size = self._step, None, 0
         if step is not None:
-            step.end = self._end
+            step.end, step.forgotten_to = self._end, self._forgotten
             step.segments, self._resized = self._resized, {}
         assert not self._resized, "a segment has another size when something was written"
         return step

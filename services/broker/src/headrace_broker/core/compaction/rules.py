@@ -18,6 +18,7 @@ from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.rows import MARKER_BITS, TRANSACTIONAL_BIT, AbortedRow, CleanPoint, IndexRow
 from headrace_common.core.ids import Offset
 
+EVERYWHERE: Final = Offset(2**63 - 1)
 CONTROL_BIT: Final = 0x20
 HORIZON_BIT: Final = 0x40
 """In the attributes of a marker: nothing of its transaction is left, and its base timestamp is when it may go."""
@@ -59,6 +60,8 @@ class Rules:
     """Base offsets of what producers are known by: these stay, if only as headers."""
     last_markers: frozenset[tuple[int, int]]
     """Producers, and their epochs, of which a marker is the last word."""
+    forgets_below: Offset = EVERYWHERE
+    """Deletions and markers from there on stay: a replica is about to copy them, or the leader has them still."""
 
     def is_last_marker(self, row: IndexRow) -> bool:
         """Whether the marker is the last word of its producer."""
@@ -70,20 +73,30 @@ class Rules:
 
 
 def rules_of(
-    log: LocalLog, end: Offset, points: tuple[CleanPoint, ...], delete_retention_ms: int, now_ms: int
+    log: LocalLog,
+    end: Offset,
+    points: tuple[CleanPoint, ...],
+    delete_retention_ms: int,
+    now_ms: int,
+    forgets_below: Offset = EVERYWHERE,
 ) -> Rules:
-    """What holds for a compaction of ``log`` up to ``end`` that begins now."""
+    """
+    What holds for a compaction of ``log`` up to ``end`` that begins now.
+
+    ``forgets_below``: what ``Partition.forgets_below`` says, for a log with other replicas.
+    """
     producers = log.producers.snapshot()
     fences = [row.offset for row in log.fences.rows() if row.offset < end]
     passed = passed_below((*points, CleanPoint(end, now_ms)), now_ms, delete_retention_ms)
     return Rules(
         now_ms=now_ms,
         delete_retention_ms=delete_retention_ms,
-        tombstones_below=passed,
+        tombstones_below=min(passed, forgets_below),
         fence=max(fences, default=Offset(-1)),
         aborted=AbortedRecords(log.aborted.overlapping(log.first_batch, end)),
         last_batches=frozenset(batch.base_offset for row in producers for batch in row.batches),
         last_markers=frozenset((row.producer_id, row.epoch) for row in producers if row.committed is not None),
+        forgets_below=forgets_below,
     )
 
 

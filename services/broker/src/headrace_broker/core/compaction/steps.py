@@ -40,6 +40,8 @@ class Step:
     """Sealed segments that have another size now, by base; in memory too."""
     cleaned: Cleaned | None = None
     """Only in the last step."""
+    forgotten_to: Offset = Offset(0)
+    """All deletions and markers that went, in this step or before, are below."""
 
     def applies(self, first_batch: Offset) -> bool:
         """Whether it may be written to a log whose first batch is that."""
