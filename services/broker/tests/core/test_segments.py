@@ -24,13 +24,13 @@ def test_rolls_when_the_next_batch_would_not_fit() -> None:
 
 
 def test_rolls_by_age_earlier_by_the_jitter_and_not_when_the_clock_went_back() -> None:
-    segments = Segments.fresh(Offset(0), 10_000, roll_jitter_ms=100)
+    segments = Segments.fresh(Offset(0), 10_000, roll_jitter=0.5)
     segments.appended(Offset(0), 1, 1, 1)
-    assert not segments.aged(10_899, 1_000)
-    assert segments.aged(10_900, 1_000)
-    assert not segments.aged(0, 1_000)
-    assert not segments.aged(10_049, 100), "the jitter is at most half of the age"
-    assert segments.aged(10_050, 100)
+    assert not segments.aged(10_899, 1_000, 200)
+    assert segments.aged(10_900, 1_000, 200)
+    assert not segments.aged(0, 1_000, 200)
+    assert not segments.aged(10_049, 100, 200), "the jitter is at most half of the age"
+    assert segments.aged(10_050, 100, 200)
 
 
 def test_rolls_before_an_offset_would_not_fit_the_index() -> None:

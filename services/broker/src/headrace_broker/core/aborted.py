@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace_broker.core.rows import AbortedRow
 from headrace_common.core.ids import Offset
@@ -58,6 +58,15 @@ class AbortedIndex:
     def drop_below(self, start: Offset) -> None:
         """The first batch that exists begins at ``start``."""
         self._keep(bisect_left(self._last, start), len(self._last))
+
+    def remove(self, markers: Collection[int]) -> None:
+        """Nothing is left of these, nor of their markers. What the others know of each other stays true."""
+        kept = [at for at, marker in enumerate(self._last) if marker not in markers]
+        if len(kept) < len(self._last):
+            self._producer, self._first, self._last, self._stable = (
+                array("q", [column[at] for at in kept])
+                for column in (self._producer, self._first, self._last, self._stable)
+            )
 
     def _keep(self, low: int, high: int) -> None:
         if low == 0 and high == len(self._last):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_broker.core.aborted import AbortedIndex
+from headrace_broker.core.compaction.clean_points import cut_at
+from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import Fences, fences_of
 from headrace_broker.core.partition_events import ForgetBelow, Rebuilt
@@ -23,6 +25,7 @@ from headrace_broker.core.rows import (
     TRANSACTIONAL_BIT,
     AbortedRow,
     CleanPoint,
+    DropAborted,
     DropPrefix,
     DropSuffix,
     EpochRow,
@@ -44,6 +47,8 @@ from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import Offset, PartitionId
 
+ROLL_JITTER: Final = 0.1
+"""Share of ``segment.ms`` by which segments roll earlier at most, where ``segment.jitter.ms`` is 0."""
 SNAPSHOT_EVERY_BYTES: Final = 64 << 20
 """Bytes between two producer snapshots, so that a restart replays no more than that."""
 
@@ -78,6 +83,8 @@ class LocalLog:
     """When that was, ascending."""
     forgotten_to: Offset = Offset(0)
     """Deletions and markers below may be missing; a log that has what they ended, and not them, must not go on."""
+    rewrites: int = 0
+    """How often compaction has rewritten batches: what was found among them before may be elsewhere after."""
     truncations: int = 0
     """How often the end was cut: what was written before says nothing about the end after."""
     checkpoint: Offset = Offset(-1)
@@ -201,6 +208,38 @@ class LocalLog:
         sealed, opened = self.segments.roll(self.log_end, now_ms)
         return [PutSegment(self.log, sealed), PutSegment(self.log, opened), *self.snapshot(), self.state()]
 
+    def aged(self, now_ms: int) -> bool:
+        """
+        Whether the active segment is to be sealed for its age.
+
+        What is compacted is sealed; so where that must happen within ``max.compaction.lag.ms``, so must this (KIP-354).
+        """
+        return self.segments.aged(now_ms, *self._roll_ms())
+
+    def _roll_ms(self) -> tuple[int, int]:
+        """The age at which a segment is sealed, and how much earlier it may be, in ms."""
+        config = self.config
+        age_ms = min(config.segment_ms, config.compaction_lag_ms_max) if config.compacts else config.segment_ms
+        return age_ms, config.segment_jitter_ms or int(age_ms * ROLL_JITTER)
+
+    def compacted(self, step: Step) -> list[LogWrite]:
+        """Take in one step of a compaction, which applies; the writes that do it."""
+        assert step.applies(self.first_batch), "checked before"
+        resized = self.segments.resized(step.segments)
+        markers = {write.marker for write in step.writes if type(write) is DropAborted}
+        if markers:
+            self.aborted.remove(markers)
+        if step.writes:
+            self.rewrites += 1
+        writes: list[LogWrite] = [*step.writes, *(PutSegment(self.log, row) for row in resized)]
+        if step.cleaned is not None:
+            assert step.cleaned.end <= self.high_watermark, "what is not committed is not compacted"
+            self.cleaned_to = max(self.cleaned_to, step.cleaned.end)
+            self.clean_points = step.cleaned.points
+        self.forgotten_to = max(self.forgotten_to, step.forgotten_to)
+        writes.append(self.state())  # with each step: the high watermark too, below which the log was rewritten
+        return writes
+
     def start_at(
         self, offset: Offset, boundary: Offset, producers: tuple[ProducerRow, ...] | None = None
     ) -> list[LogWrite | ForgetBelow]:
@@ -248,6 +287,8 @@ class LocalLog:
         self.ending = deque(ended for ended in self.ending if ended.marker < end)
         self.producers, self.segments = rebuilt.producers, rebuilt.segments
         self.snapshot_bytes = rebuilt.snapshot_bytes
+        self.cleaned_to = min(self.cleaned_to, end)
+        self.clean_points = cut_at(self.clean_points, end)
         self.settle()
         active = self.segments.active
         fresh = [PutSegment(self.log, active)] if active.base_offset >= end else []
@@ -263,14 +304,16 @@ class LocalLog:
         self.aborted = AbortedIndex()
         self.ending.clear()
         self.last_stable = start
-        self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter_ms)
+        self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter)
         self.snapshot_bytes = 0
         self.cleaned_to, self.clean_points, self.forgotten_to = Offset(0), (), Offset(0)
         return [DropSuffix(self.log, Offset(0)), PutSegment(self.log, self.segments.active), self.state()]
 
     def _roll_before(self, size: int, end: Offset, now_ms: int) -> list[LogWrite]:
-        config = self.config
-        if self.segments.must_roll(size, end, now_ms, segment_bytes=config.segment_bytes, segment_ms=config.segment_ms):
+        age_ms, jitter_ms = self._roll_ms()
+        if self.segments.must_roll(
+            size, end, now_ms, segment_bytes=self.config.segment_bytes, segment_ms=age_ms, jitter_ms=jitter_ms
+        ):
             return self.roll(now_ms)
         return list(self.snapshot()) if self.snapshot_bytes >= SNAPSHOT_EVERY_BYTES else []
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from headrace_broker.core.aborted import AbortedIndex
+from headrace_broker.core.compaction.clean_points import cut_at
+from headrace_broker.core.compaction.steps import StepOutdated
 from headrace_broker.core.controls import said_by
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import Fences
@@ -25,6 +27,7 @@ from headrace_broker.core.partition_events import (
     BatchArrived,
     BatchesCopied,
     CheckpointAsked,
+    Compacted,
     Deposed,
     Effect,
     Elected,
@@ -85,11 +88,11 @@ class Partition(LedLog):
 
     @staticmethod
     def create(
-        partition: PartitionId, log: LogId, config: TopicConfig, now_ms: int, roll_jitter_ms: int = 0
+        partition: PartitionId, log: LogId, config: TopicConfig, now_ms: int, roll_jitter: float = 0.0
     ) -> tuple[Partition, list[LogWrite]]:
         """A new, empty log, and the writes that make it exist."""
         start = Offset(0)
-        segments = Segments.fresh(start, now_ms, roll_jitter_ms)
+        segments = Segments.fresh(start, now_ms, roll_jitter)
         fresh = Partition(partition, log, config, segments, start, start, start, start, Epochs(), Producers())
         return fresh, [fresh.state(), PutSegment(log, segments.active)]
 
@@ -102,10 +105,12 @@ class Partition(LedLog):
         log_end: Offset,
         epochs: Iterable[EpochRow],
         producers: Producers,
+        first_batch: Offset | None = None,
     ) -> Partition:
         """
         The log as it was found at opening. What is found is written; what of it is committed the cluster knows.
 
+        ``first_batch`` is the base of the batch that holds the log start; None: one begins there, or there is none.
         ``with_transactions`` adds what its rows tell of those.
         """
         assert state.log_start <= log_end, f"{state.partition} starts at {state.log_start} and ends at {log_end}"
@@ -120,10 +125,10 @@ class Partition(LedLog):
             high_watermark=Offset(min(max(state.high_watermark, state.log_start), log_end)),
             epochs=Epochs(epochs),
             producers=producers,
-            first_batch=state.log_start,
+            first_batch=state.log_start if first_batch is None else first_batch,
             fences=Fences(state.cut(log_end).fences),
-            cleaned_to=state.cleaned_to,
-            clean_points=state.clean_points,
+            cleaned_to=min(state.cleaned_to, log_end),
+            clean_points=cut_at(state.clean_points, log_end),
             forgotten_to=state.forgotten_to,
             checkpoint=state.high_watermark,
         ).with_transactions((), ())
@@ -173,6 +178,8 @@ class Partition(LedLog):
             case RetentionChecked(now_ms, producers_before_ms):
                 self.producers.expire(producers_before_ms)
                 return self._retain(now_ms)
+            case Compacted():
+                return self._compact(event)
             case Reconfigured(config):
                 self.config = config
                 return []
@@ -343,6 +350,8 @@ class Partition(LedLog):
     def _truncate(self, event: Truncated) -> list[Effect]:
         if self.following is None or self.following.epoch != event.leader_epoch:
             return []
+        if event.rewrites is not None and event.rewrites != self.rewrites:
+            return []  # the leader is asked again
         return [*self.cut(event.end, event.rebuilt)]
 
     def _empty(self, event: Emptied) -> list[Effect]:
@@ -360,11 +369,11 @@ class Partition(LedLog):
         return [*self.start_at(event.offset, event.boundary, event.producers)]
 
     def _retain(self, now_ms: int) -> list[Effect]:
-        if self.leading is None:
-            return []
         config, effects = self.config, list[Effect]()
-        if self.segments.aged(now_ms, config.segment_ms):
+        if (self.leading is not None or config.compacts) and self.aged(now_ms):
             effects += self.roll(now_ms)
+        if self.leading is None:
+            return effects
         start = self.segments.expired(
             now_ms,
             self.log_end,
@@ -377,3 +386,10 @@ class Partition(LedLog):
         if start == self.log_end and self.segments.active.size:
             effects += self.roll(now_ms)
         return [*effects, *self.start_at(start, start)]
+
+    def _compact(self, event: Compacted) -> list[Effect]:
+        if event.truncations != self.truncations:
+            raise StepOutdated("the end of the log was cut since the compaction began")
+        if not event.step.applies(self.first_batch):
+            raise StepOutdated(f"the log begins at {self.first_batch}, above where the step does")
+        return [*self.compacted(event.step)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.leadership import Assignment, Proposal
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import NO_TOKEN, LogWrite, ProducerRow
@@ -168,6 +169,9 @@ class Truncated:
     leader_epoch: int
     end: Offset
     rebuilt: Rebuilt
+    rewrites: int | None = None
+    """How often compaction had rewritten the log when ``end`` and ``rebuilt`` were found; if it has since, nothing is
+    done, and they are to be found anew. None: not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +201,14 @@ class RetentionChecked:
 
     now_ms: int
     producers_before_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """The next step of a compaction that began when the end had been cut ``truncations`` times."""
+
+    step: Step
+    truncations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +243,7 @@ Event = (
     | Emptied
     | TrimAsked
     | RetentionChecked
+    | Compacted
     | Reconfigured
     | CheckpointAsked
 )

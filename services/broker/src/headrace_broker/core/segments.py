@@ -7,7 +7,7 @@ each retention check where the log may start now. Time is the wall clock of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -25,17 +25,17 @@ class Segments:
     sealed: list[SegmentRow]
     active: SegmentRow
     """Its size and timestamps are those up to the last append."""
-    roll_jitter_ms: int = 0
-    """Sealing by time comes this much earlier, so that partitions made together do not roll together."""
+    roll_jitter: float = 0.0
+    """Sealing by time comes this share of the jitter earlier, so that partitions made together do not roll together."""
 
     @staticmethod
-    def fresh(base: Offset, now_ms: int, roll_jitter_ms: int = 0) -> Segments:
+    def fresh(base: Offset, now_ms: int, roll_jitter: float = 0.0) -> Segments:
         """A log that begins at ``base``."""
-        return Segments([], SegmentRow(base, now_ms), roll_jitter_ms)
+        return Segments([], SegmentRow(base, now_ms), roll_jitter)
 
     @staticmethod
     def recovered(
-        rows: Sequence[SegmentRow], last: IndexRow | None, end: Offset, now_ms: int, roll_jitter_ms: int = 0
+        rows: Sequence[SegmentRow], last: IndexRow | None, end: Offset, now_ms: int, roll_jitter: float = 0.0
     ) -> Segments:
         """From what is stored; the active one's size and timestamps come from the log's last batch."""
         sealed = [row for row in rows if row.sealed_at_ms is not None]
@@ -49,14 +49,16 @@ class Segments:
                 min_timestamp=last.segment_min_timestamp,
                 max_timestamp=last.segment_max_timestamp,
             )
-        return Segments(sealed, active, roll_jitter_ms)
+        return Segments(sealed, active, roll_jitter)
 
     @property
     def size(self) -> int:
         """Bytes of all batches, those below the log start in the first segment included."""
         return sum(row.size for row in self.sealed) + self.active.size
 
-    def must_roll(self, size: int, end: Offset, now_ms: int, *, segment_bytes: int, segment_ms: int) -> bool:
+    def must_roll(
+        self, size: int, end: Offset, now_ms: int, *, segment_bytes: int, segment_ms: int, jitter_ms: int = 0
+    ) -> bool:
         """Whether the active segment is sealed before ``size`` bytes more, which would end at offset ``end``."""
         active = self.active
         if active.size == 0:
@@ -64,14 +66,14 @@ class Segments:
         return (
             active.size + size > segment_bytes
             or end - active.base_offset > OFFSETS_PER_SEGMENT_MAX
-            or self.aged(now_ms, segment_ms)
+            or self.aged(now_ms, segment_ms, jitter_ms)
         )
 
-    def aged(self, now_ms: int, segment_ms: int) -> bool:
-        """Whether the active segment has records and is to be sealed for its age."""
+    def aged(self, now_ms: int, segment_ms: int, jitter_ms: int = 0) -> bool:
+        """Whether the active segment has records and is to be sealed for its age, ``jitter_ms`` earlier at most."""
         active = self.active
-        jitter = min(self.roll_jitter_ms, segment_ms // 2)
-        return active.size > 0 and now_ms - active.created_at_ms >= segment_ms - jitter
+        early_ms = min(int(self.roll_jitter * jitter_ms), segment_ms // 2)
+        return active.size > 0 and now_ms - active.created_at_ms >= segment_ms - early_ms
 
     def roll(self, end: Offset, now_ms: int) -> tuple[SegmentRow, SegmentRow]:
         """Seal the active segment at ``end`` and begin the next; both rows are to be written."""
@@ -91,6 +93,15 @@ class Segments:
             active.base_offset, active.created_at_ms, None, None, active.size + size, min_timestamp, max_timestamp
         )
         return self.active
+
+    def resized(self, rows: Mapping[Offset, SegmentRow]) -> list[SegmentRow]:
+        """Compaction has left these, by base, with other sizes; those that are still here."""
+        found: list[SegmentRow] = []
+        for at, row in enumerate(self.sealed):
+            if row.base_offset in rows:
+                self.sealed[at] = rows[row.base_offset]
+                found.append(self.sealed[at])
+        return found
 
     def drop_below(self, start: Offset) -> None:
         """Forget sealed segments that end at or below ``start``."""

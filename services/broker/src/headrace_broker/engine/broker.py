@@ -207,7 +207,7 @@ class Broker:
             if offset < -1:
                 raise OffsetOutOfRange(f"offset {offset} is negative; -1 means the high watermark")
             start = core.high_watermark if offset == -1 else Offset(offset)
-            await self.loop.post(replica, trimmed(self._store, core, start, self._clock.now_ms()))
+            await self.loop.post(replica, partial(trimmed, self._store, core, start, self._clock.now_ms()))
             return Trimmed(partition, core.log_start)
         except HeadraceError as error:
             return Trimmed(partition, error=error)

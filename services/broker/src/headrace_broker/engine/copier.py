@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position
@@ -286,7 +287,7 @@ class Copier:
 
     async def _reconcile(self, parted: Sequence[tuple[_Followed, Copied]]) -> None:
         """Cut what the leader does not have; evidence of it is lowered before, for all of them at once."""
-        cuts: list[tuple[_Followed, Copied, Offset | None]] = []
+        cuts: list[tuple[_Followed, Copied, Offset | None, int]] = []
         for followed, copied in parted:
             core = followed.replica.core
             if core.following != (self.leader, followed.leader_epoch):
@@ -294,22 +295,23 @@ class Copier:
             point = None if copied.parted is None else core.truncation_point(*copied.parted)
             if point is not None:
                 point = batch_boundary(self._store, core, point)
-            cuts.append((followed, copied, point))
+                point = None if point < core.log_start else point
+            cuts.append((followed, copied, point, core.rewrites))
         evidence: list[tuple[object, ...]] = []
-        for followed, _, point in cuts:
+        for followed, _, point, _ in cuts:
             core = followed.replica.core
             end = Offset(0) if point is None else point
             evidence.append((core.log, end, core.epochs.epoch_at(Offset(end - 1)) if end else -1))
         await self._store.lower_evidence(evidence)  # type: ignore[arg-type]  # triples, made above
-        await self._loop.post_all((f.replica, self._cut(f, copied, point)) for f, copied, point in cuts)
-        for followed, _, point in cuts:
+        await self._loop.post_all((f.replica, self._cut(f, copied, point, at)) for f, copied, point, at in cuts)
+        for followed, _, point, _ in cuts:
             if point is None and followed.replica.damage is not None:
                 followed.replica.damage, followed.replica.standing = None, Standing.ONLINE
             followed.wants, followed.expects = True, Offset(0)
             self._dirty[followed.replica.id] = followed
         self._wake.set()
 
-    def _cut(self, followed: _Followed, copied: Copied, point: Offset | None) -> Truncated | Emptied:
+    def _cut(self, followed: _Followed, copied: Copied, point: Offset | None, rewrites: int) -> Truncated | Emptied:
         core = followed.replica.core
         extra = {**self._about(followed), "log_end": core.log_end, "high_watermark": core.high_watermark}
         now_ms = self._clock.now_ms()
@@ -320,7 +322,7 @@ class Copier:
         lost = point < core.high_watermark
         level = logging.ERROR if lost else logging.INFO
         _log.log(level, "the log is cut to %d, where it parts from the leader's", point, extra=extra)
-        return Truncated(followed.leader_epoch, point, rebuilt(self._store, core, point, now_ms))
+        return Truncated(followed.leader_epoch, point, rebuilt(self._store, core, point, now_ms), rewrites)
 
     async def _trim(self, followed: Iterable[_Followed]) -> None:
         """Follow the leader's log start, as far as this log is known to be committed."""
@@ -329,7 +331,7 @@ class Copier:
             core = one.replica.core
             start = min(one.log_start, core.high_watermark)
             if start > core.log_start and core.following == (self.leader, one.leader_epoch):
-                steps.append((one.replica, trimmed(self._store, core, start, self._clock.now_ms())))
+                steps.append((one.replica, partial(trimmed, self._store, core, start, self._clock.now_ms())))
         if steps:
             await self._loop.post_all(steps)
 

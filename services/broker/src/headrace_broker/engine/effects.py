@@ -21,7 +21,7 @@ from headrace_broker.core.partition_events import (
     Refuse,
     ShowUpTo,
 )
-from headrace_broker.core.rows import PutBatch
+from headrace_broker.core.rows import DropBatch, LogWrite, PutBatch
 from headrace_broker.engine.replicas import Replica
 from headrace_broker.engine.storage_queue import Arrival, Group
 from headrace_broker.engine.tail_cache import TailCache
@@ -75,10 +75,21 @@ class Effects:
                 assert not isinstance(effect, (Answer, PutBatch))
                 group.writes.append(effect)
 
+    def rewrite(self, effects: list[Effect], group: Group) -> None:
+        """What one step of a compaction writes: nobody waits for it, and no end moves."""
+        for effect in effects:
+            assert isinstance(effect, LogWrite), "a compaction only writes"
+            group.writes.append(effect)
+            if isinstance(effect, PutBatch):
+                group.rewritten.setdefault(effect.log, []).append(effect.row.base_offset)
+            elif isinstance(effect, DropBatch):
+                group.rewritten.setdefault(effect.log, []).append(effect.base_offset)
+
     def _append_batch(self, replica: Replica, put: PutBatch, group: Group) -> None:
         row = put.row
         end = row.next_offset
         group.writes.append(put)
+        group.appended.append(put)
         group.ends[replica] = (end, replica.core.truncations)
         group.bytes += row.size
         group.batches += 1

@@ -33,8 +33,6 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import jitter
 
 DELETION_RETRY_MS: Final = 1_000
-ROLL_JITTER: Final = 0.05
-"""Share of segment.ms by which segments roll earlier, at random between none and twice this."""
 
 _log = logging.getLogger(__name__)
 _Step = tuple[Replica, Event | Sequence[LogWrite]]
@@ -76,7 +74,7 @@ class ImageFollower:
         config = TopicConfig.effective({}, {})
         now_ms = self._clock.now_ms()
         for log in found:
-            core = restored(self._store, log, config, now_ms, self._roll_jitter(config))
+            core = restored(self._store, log, config, now_ms, jitter(0.5, ratio=1.0))
             self._replicas.add(Replica(core, Standing.STRAY, damage=log.damage))
 
     # --- following ----------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ class ImageFollower:
     def _create(self, image: ClusterImage, partition_id: PartitionId) -> tuple[Replica, list[LogWrite]]:
         config = self._config(image, partition_id.topic_id)
         core, writes = Partition.create(
-            partition_id, self._store.new_log_id(), config, self._clock.now_ms(), self._roll_jitter(config)
+            partition_id, self._store.new_log_id(), config, self._clock.now_ms(), jitter(0.5, ratio=1.0)
         )
         replica = Replica(core, Standing.ONLINE)
         self._replicas.add(replica)
@@ -268,9 +266,6 @@ class ImageFollower:
         replica.lose_followers()
         replica.wake()
         return replica, Deposed(NotLeader("the partition moved to another leader; refresh metadata and ask there"))
-
-    def _roll_jitter(self, config: TopicConfig) -> int:
-        return int(jitter(config.segment_ms * ROLL_JITTER, ratio=1.0))
 
     # --- deleting -----------------------------------------------------------------------------------------
 
@@ -332,7 +327,7 @@ class ImageFollower:
 
 
 def restored(
-    store: LogStore, log: RecoveredLog, config: TopicConfig, now_ms: int, roll_jitter_ms: int = 0
+    store: LogStore, log: RecoveredLog, config: TopicConfig, now_ms: int, roll_jitter: float = 0.0
 ) -> Partition:
     """
     The partition of a log that the store found: producers from their snapshot and the index rows after it.
@@ -342,18 +337,26 @@ def restored(
     try:
         rows = rows_since(store, log.log, log.producers_at, log.log_end)
         ended = _ended_before(store, log, now_ms)
+        first_batch = _base_of_start(store, log)
     except StorageFailed:
         if log.damage is None:
             raise
-        rows, ended = [], []
+        rows, ended, first_batch = [], [], None
     producers = Producers(log.producers)
     ended += producers.replay(rows, now_ms)
-    segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter_ms)
+    segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter)
     segments.drop_below(log.state.log_start)
-    core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers)
+    core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers, first_batch)
     core.with_transactions(log.aborted, ended)
     core.snapshot_bytes = sum(row.size for row in rows if row.base_offset >= log.producers_at)
     return core
+
+
+def _base_of_start(store: LogStore, log: RecoveredLog) -> Offset | None:
+    """The base of the batch that holds the log start, if it begins below."""
+    start = log.state.log_start
+    holder = store.floor(log.log, start)
+    return holder.base_offset if holder is not None and holder.next_offset > start else None
 
 
 def _ended_before(store: LogStore, log: RecoveredLog, now_ms: int) -> list[Ended]:

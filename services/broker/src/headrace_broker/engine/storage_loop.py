@@ -17,16 +17,17 @@ from typing import Final
 from headrace_broker.core.measures import Measures
 from headrace_broker.core.partition_events import (
     BatchArrived,
+    Compacted,
     Deposed,
     Event,
     GroupWritten,
     MarkerArrived,
     Refuse,
 )
-from headrace_broker.core.rows import DropSuffix, LogWrite, PutBatch
+from headrace_broker.core.rows import DropSuffix, LogWrite
 from headrace_broker.engine.effects import Effects
 from headrace_broker.engine.replicas import Replica, Standing
-from headrace_broker.engine.storage_queue import Arrival, Caller, Flush, Group, Posted, QueueLimits
+from headrace_broker.engine.storage_queue import Arrival, Caller, Flush, Group, Posted, Posting, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import LogStore, WriteStalled
 from headrace_common.core.errors import (
@@ -124,9 +125,9 @@ class StorageLoop:
             self._room.clear()
         self._work.set()
 
-    def post(self, replica: Replica, event: Event | Sequence[LogWrite], size: int = 0) -> asyncio.Future[None]:
+    def post(self, replica: Replica, event: Posting, size: int = 0) -> asyncio.Future[None]:
         """
-        Queue an event, or writes of a log that nobody uses yet; done when what it writes is down by the flush policy.
+        Queue an event, or writes; done when what it writes is down by the flush policy.
 
         ``size``: bytes of batches in it. The future raises what the core raised, or ``StorageFailed``.
         """
@@ -150,7 +151,7 @@ class StorageLoop:
         self.effects.do(replica, self.effects.handled(replica, event), scratch)
         assert not scratch.writes, "what writes goes through the queue"
 
-    async def post_all(self, events: Iterable[tuple[Replica, Event | Sequence[LogWrite]]]) -> None:
+    async def post_all(self, events: Iterable[tuple[Replica, Posting]]) -> None:
         """Queue many events in order and wait for all of them; the first failure is raised."""
         waits = [self.post(replica, event) for replica, event in events]
         if waits:
@@ -287,21 +288,28 @@ class StorageLoop:
     def _run_posted(self, posted: Posted, group: Group) -> None:
         if posted.done.cancelled():
             return
-        event = posted.event
         before = len(group.writes)
-        if isinstance(event, (list, tuple)):
-            group.writes.extend(event)
-        else:
-            assert not isinstance(event, Sequence), "writes come in lists"
-            try:
-                self.effects.do(posted.replica, self.effects.handled(posted.replica, event), group)
-            except HeadraceError as error:
-                posted.done.set_exception(error)
-                return
+        try:
+            self._take(posted.replica, posted.event, group)
+        except HeadraceError as error:
+            posted.done.set_exception(error)
+            return
         if len(group.writes) > before:
             group.done.append(posted.done)
         else:
             posted.done.set_result(None)
+
+    def _take(self, replica: Replica, event: Posting, group: Group) -> None:
+        if isinstance(event, Sequence):
+            group.writes.extend(event)
+            return
+        event = event() if callable(event) else event
+        if type(event) is Compacted:
+            if replica.standing is not Standing.ONLINE:
+                raise _gone(replica)
+            self.effects.rewrite(self.effects.handled(replica, event), group)
+        else:
+            self.effects.do(replica, self.effects.handled(replica, event), group)
 
     # --- writing and confirming ---------------------------------------------------------------------------
 
@@ -315,10 +323,11 @@ class StorageLoop:
         cut = [write.log for write in group.writes if type(write) is DropSuffix]
         if cut:  # always before what the same group appends
             self._tail.drop(cut)
-        for write in group.writes:
-            if type(write) is PutBatch:
-                self._tail.put(write.log, write.row.base_offset, write.row.next_offset, write.batch)
-        group.writes = []
+        for log, bases in group.rewritten.items():
+            self._tail.forget(log, bases)
+        for put in group.appended:
+            self._tail.put(put.log, put.row.base_offset, put.row.next_offset, put.batch)
+        group.writes, group.appended, group.rewritten = [], [], {}
         if group.batches:
             self._measures.group_batches.record(group.batches)
         if self._policy is Flush.OS:

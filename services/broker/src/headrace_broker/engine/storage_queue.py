@@ -7,17 +7,20 @@ Produce sessions and the image follower fill the queue; only ``storage_loop.py``
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
 from headrace_broker.core.partition_events import Event
-from headrace_broker.core.rows import LogWrite
+from headrace_broker.core.rows import LogId, LogWrite, PutBatch
 from headrace_broker.engine.replicas import Replica
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Offset
+
+Posting = Event | Callable[[], Event] | Sequence[LogWrite]
+"""An event; or what makes it from the log as it is when its turn has come; or writes of a log that nobody uses yet."""
 
 
 class Flush(Enum):
@@ -87,7 +90,7 @@ class Posted:
     """Events, or writes made elsewhere, for one replica; ``done`` is set when what they wrote is confirmed."""
 
     replica: Replica
-    event: Event | Sequence[LogWrite]
+    event: Posting
     done: asyncio.Future[None]
     size: int = 0
     """Bytes of batches in ``event``."""
@@ -96,6 +99,10 @@ class Posted:
 @dataclass(slots=True)
 class Group:
     writes: list[LogWrite] = field(default_factory=list)
+    appended: list[PutBatch] = field(default_factory=list)
+    """Those of ``writes`` that append a batch; others may be a compaction's."""
+    rewritten: dict[LogId, list[Offset]] = field(default_factory=dict)
+    """Bases of the batches that a compaction rewrites or drops."""
     ends: dict[Replica, tuple[Offset, int]] = field(default_factory=dict)
     """Where each log ends with this group, and how often its end had been cut until then."""
     done: list[asyncio.Future[None]] = field(default_factory=list)

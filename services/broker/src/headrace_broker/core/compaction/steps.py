@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace_broker.core.rows import CleanPoint, DropAborted, DropBatch, PutBatch, PutIndex, SegmentRow
+from headrace_common.core.errors import Conflict
 from headrace_common.core.ids import Offset
+
+
+class StepOutdated(Conflict):
+    """The log was cut, or begins further up by now: nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,8 @@ class Step:
     """
     One group. It may be applied while the log still begins at or below ``start`` and was not emptied or cut since.
 
-    If not, it is dropped, and the pass begins anew at the log's first batch, with the same map.
+    If not, it is dropped. Where the log was cut the pass ends, as its map may tell of records that are gone; else it
+    begins anew at the log's first batch, with the same map.
     """
 
     start: Offset
