@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace import aio, errors, serializers
+    from headrace._core.fetch_events import LogDiverged, PositionReset
     from headrace.admin import AdminClient, NewTopic
     from headrace.consumer import Consumer
     from headrace.delivery import DeliveredBatch, Delivery
@@ -33,7 +34,9 @@ _HOME: Final = {
     "DeliveredBatch": "headrace.delivery",
     "Delivery": "headrace.delivery",
     "HeadraceError": "headrace.errors",
+    "LogDiverged": "headrace._core.fetch_events",
     "NewTopic": "headrace.admin",
+    "PositionReset": "headrace._core.fetch_events",
     "PreparedTransaction": "headrace.transactions",
     "PreparedTransactions": "headrace.transactions",
     "Producer": "headrace.producer",
@@ -53,7 +56,9 @@ __all__ = [
     "DeliveredBatch",
     "Delivery",
     "HeadraceError",
+    "LogDiverged",
     "NewTopic",
+    "PositionReset",
     "PreparedTransaction",
     "PreparedTransactions",
     "Producer",

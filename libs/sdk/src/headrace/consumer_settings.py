@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
+from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
@@ -85,6 +86,8 @@ class ConsumerSettings(ClientSettings):
     """How often, at the polls after it has passed."""
     auto_offset_reset: str = "latest"
     """Where to read without a position: ``latest``, ``earliest``, ``by_duration:PT1H``, or ``none``: raise."""
+    on_position_reset: Callable[[PositionReset | LogDiverged], None] | None = None
+    """Called by the next poll when ``auto_offset_reset`` moved a position: what was lost, and where reading goes on."""
     fetch_min_bytes: int = setting(1, low=0, high=INT_MAX)
     """A broker answers when it has so much, or after fetch_max_wait_ms."""
     fetch_max_wait_ms: int = setting(500, low=0, high=300_000)
@@ -117,6 +120,9 @@ class ConsumerSettings(ClientSettings):
             wrong.append(str(error))
         except AttributeError:
             wrong.append(f"auto_offset_reset takes a text such as 'earliest', not {self.auto_offset_reset!r}")
+        told: Any = self.on_position_reset
+        if told is not None and not callable(told):
+            wrong.append(f"on_position_reset takes a function, not {told!r}")
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             wrong.append(f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is below retry_backoff_ms")
         return wrong + self._group_rules()

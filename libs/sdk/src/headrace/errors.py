@@ -13,6 +13,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── InvalidTimestamp            too far from the broker's clock
     │   ├── InvalidRecord               may not be written to this topic
     │   ├── OffsetOutOfRange            below the start of the log, or above its end
+    │   │   └── PositionOutOfRange      a consumer's position is, and auto_offset_reset is 'none'; says what is gone
     │   ├── CorruptBatch                stored or sent bytes are damaged
     │   ├── OutOfOrderSequence          an earlier batch of this producer is missing
     │   ├── NoPosition                  a partition has no position, and auto_offset_reset is 'none'
@@ -243,6 +244,7 @@ __all__ = [
     "OffsetOutOfRange",
     "OutOfOrderSequence",
     "Overloaded",
+    "PositionOutOfRange",
     "PreferredLeaderNotAvailable",
     "ProducerFenced",
     "RebalanceInProgress",
@@ -304,6 +306,38 @@ class NoPosition(Rejected):
     """A partition has no position and auto_offset_reset is 'none'; seek to where reading starts."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class PositionOutOfRange(OffsetOutOfRange):
+    """The log does not hold a consumer's position, and auto_offset_reset is 'none'; seek to where reading goes on."""
+
+    partition: TopicPartition | None = None
+    """Whose log it is."""
+    offset: int = -1
+    """Where the consumer was: the next record that it wanted."""
+    log_start: int = -1
+    """The first offset that the log holds."""
+    log_end: int = -1
+    """Behind the last one that can be read."""
+
+    @classmethod
+    def at(cls, partition: TopicPartition, offset: int, log_start: int, log_end: int) -> PositionOutOfRange:
+        """The log holds ``log_start`` up to ``log_end``; the reader was at ``offset``."""
+        gone = f"records {offset} to {log_start - 1} were deleted before they were read; " if offset < log_start else ""
+        holds = (
+            f"the log holds {log_start} to {log_end - 1}" if log_start < log_end else f"the log is empty at {log_end}"
+        )
+        error = cls(
+            f"{partition}: offset {offset} does not exist: {gone}{holds}. Seek to where reading goes on, or set"
+            " auto_offset_reset"
+        )
+        error.partition, error.offset, error.log_start, error.log_end = partition, offset, log_start, log_end
+        return error
+
+    @property
+    def gone(self) -> range:
+        """The offsets that were deleted before they were read; none where the position is above the end."""
+        return range(self.offset, max(self.offset, self.log_start))
 
 
 class LogTruncated(DataLost):

@@ -9,7 +9,7 @@ from headrace._core.fetch_plans import FetchLimits, FetchPlan
 from headrace._core.fetch_positions import Answer, FetchPositions
 from headrace._core.record_runs import Deserializers, run_of
 from headrace._core.starts import Ago, AtTime, Beginning, End, Start, parse_reset, timestamp_to_ask
-from headrace.errors import LogTruncated
+from headrace.errors import LogTruncated, PositionOutOfRange
 from headrace_common.core.batch import build_gap_batch, decode_batch, emptied, without
 from headrace_common.core.errors import (
     CorruptBatch,
@@ -18,7 +18,6 @@ from headrace_common.core.errors import (
     InvalidConfig,
     LeaderNotAvailable,
     NetworkFailed,
-    OffsetOutOfRange,
     Rejected,
     UnknownTopicOrPartition,
 )
@@ -233,9 +232,31 @@ def test_a_position_that_is_gone_is_reset_and_the_range_is_told() -> None:
     look_up(core, {T0: log})
     assert core.partitions[T0].position == 100
     [event] = core.events
-    assert event == PositionReset(T0, lost=0, position=100, log_start_offset=100)
+    assert event == PositionReset(T0, lost=0, position=100, log_start=100)
     assert "records 0 to 99 were not read" in str(event)
     assert asked(core.fetch(A)) == {0: 100}
+
+
+def test_a_reset_to_the_end_tells_what_was_deleted_from_what_is_passed_over() -> None:
+    core, log = reading(reset=End(), at=20), PlainLog(start=100, end=150)
+    plan = core.fetch(A)
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    look_up(core, {T0: log})
+    [event] = core.resets
+    assert isinstance(event, PositionReset)
+    assert (event.gone, event.skipped, event.position) == (range(20, 100), range(100, 150), 150)
+    assert "records 20 to 149 were not read (the log still holds those from 100 on)" in str(event)
+
+
+def test_a_position_above_the_end_lost_nothing() -> None:
+    core, log = reading(at=200), PlainLog(start=100, end=150)
+    plan = core.fetch(A)
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    look_up(core, {T0: log})
+    [event] = core.resets
+    assert isinstance(event, PositionReset)
+    assert (list(event.gone), list(event.skipped), event.position) == ([], [], 100)
+    assert "the log ended before 200: records may be read again" in str(event)
 
 
 def test_what_was_fetched_is_handed_out_before_a_reset() -> None:
@@ -262,8 +283,9 @@ def test_without_a_reset_rule_a_position_that_is_gone_is_raised_once_per_poll() 
         assert core.answered(plan, [answer_for(plan, K0, log)], 0.0), "there is something to raise"
         assert core.fetch(A) is None
         error = core.take_failure(0.0)
-        assert isinstance(error, OffsetOutOfRange)
-        assert "100 to 149" in str(error)
+        assert isinstance(error, PositionOutOfRange)
+        assert (error.partition, error.gone, error.log_start, error.log_end) == (T0, range(100), 100, 150)
+        assert "records 0 to 99 were deleted before they were read; the log holds 100 to 149" in str(error)
         assert core.take_failure(0.0) is None
     core.seek(T0, 120)
     assert asked(core.fetch(A)) == {0: 120}

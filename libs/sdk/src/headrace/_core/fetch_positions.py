@@ -26,19 +26,18 @@ from typing import Final, NamedTuple
 
 from headrace._core.fetch_aborted import Aborted, AbortedRanges
 from headrace._core.fetch_errors import Remedy, remedy_for
-from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, TopicRecreated
+from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset, TopicRecreated
 from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
 from headrace._core.fetch_rooms import FetchRooms
 from headrace._core.fetch_sources import FetchSources
-from headrace._core.starts import End, LastCommitted, Start
-from headrace.errors import LogTruncated
+from headrace._core.starts import Beginning, End, LastCommitted, Start
+from headrace.errors import LogTruncated, PositionOutOfRange
 from headrace_common.core.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
 from headrace_common.core.errors import (
     CorruptBatch,
     HeadraceError,
     LeaderNotAvailable,
-    OffsetOutOfRange,
     error_for,
 )
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
@@ -91,6 +90,8 @@ class FetchPositions:
         """Whether there may be starts to look up, pauses to wait for, a refresh or events; the shell clears it."""
         self.events: deque[FetchEvent] = deque(maxlen=1000)
         """What should be logged; the shell empties it."""
+        self.resets: deque[Reset] = deque(maxlen=1000)
+        """The same, of what the application should hear before it gets more; the shell empties it."""
         self._ready: deque[PartitionFetch] = deque()
         self._troubled: set[PartitionFetch] = set()
         self._failed: dict[PartitionFetch, None] = {}
@@ -259,7 +260,8 @@ class FetchPositions:
         if isinstance(lookup.start, LastCommitted):
             partition.base, partition.sought = offset, False
         if lost is not None:
-            self._tell(PositionReset(partition.tp, lost, offset, partition.log_start_offset))
+            start = offset if isinstance(lookup.start, Beginning) else partition.log_start_offset
+            self._tell(PositionReset(partition.tp, lost, offset, start))
         self.rooms.moved(partition)
         self._settle(partition)
 
@@ -438,13 +440,8 @@ class FetchPositions:
         lost = partition.fetch_offset
         partition.log_start_offset = answer.log_start_offset
         if self._reset is None:
-            self._fail(
-                partition,
-                OffsetOutOfRange(
-                    f"{partition.tp}: offset {lost} does not exist; the log holds {answer.log_start_offset} to "
-                    f"{answer.high_watermark - 1}. Seek to one of them, or set auto_offset_reset"
-                ),
-            )
+            log_start, log_end = answer.log_start_offset, answer.high_watermark
+            self._fail(partition, PositionOutOfRange.at(partition.tp, lost, log_start, log_end))
             return
         self._dropped(partition)
         partition.lose_position(self._reset)
@@ -579,6 +576,8 @@ class FetchPositions:
 
     def _tell(self, event: FetchEvent) -> None:
         self.events.append(event)
+        if isinstance(event, PositionReset | LogDiverged):
+            self.resets.append(event)
         self.care = True
 
     def _fail(self, partition: PartitionFetch, error: HeadraceError) -> None:

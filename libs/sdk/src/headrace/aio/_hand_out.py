@@ -242,10 +242,14 @@ class HandOut:
         self._changed()
 
     def raise_failures(self) -> None:
-        """Raise what the application has to know, if anything."""
+        """Raise what the application has to know, if anything; before that, tell it what it will not read."""
         if self.crash is not None:
             raise self.crash
         core = self.core
+        while core.resets:
+            event, told = core.resets.popleft(), self._settings.on_position_reset
+            if told is not None:
+                told(event)
         if core.has_failures:
             with self.lock:
                 if self._run is not None and self._run.finished and self._run.failure is None:

@@ -1,0 +1,174 @@
+"""Records that are deleted before they are read: what both consumers say of it, with a group and without."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import headrace
+from headrace import LogDiverged, PositionReset, TopicPartition
+from headrace.errors import InvalidConfig, PositionOutOfRange
+from headrace.testing import MemoryBackend
+
+T0 = TopicPartition("t", 0)
+PATIENCE_S = 20
+
+
+@pytest.fixture
+def memory() -> MemoryBackend:
+    backend = MemoryBackend()
+    backend.create_topic("t")
+    write(backend, 10)
+    return backend
+
+
+def write(memory: MemoryBackend, count: int) -> None:
+    with memory.producer(linger_ms=0) as producer:
+        for number in range(count):
+            producer.send("t", b"%d" % number, partition=0).result(10)
+
+
+def commit(memory: MemoryBackend, offset: int) -> None:
+    with memory.consumer(group_id="g", enable_auto_commit=False) as setter:
+        setter.assign([T0])
+        setter.commit({T0: offset})
+
+
+class Told:
+    """What ``on_position_reset`` was called with."""
+
+    def __init__(self) -> None:
+        self.events: list[PositionReset | LogDiverged] = []
+
+    def __call__(self, event: PositionReset | LogDiverged) -> None:
+        self.events.append(event)
+
+    @property
+    def only(self) -> PositionReset:
+        [event] = self.events
+        assert isinstance(event, PositionReset)
+        return event
+
+
+def offsets(consumer: headrace.Consumer, count: int) -> list[int]:
+    found: list[int] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record.offset for record in consumer.poll(timeout_ms=100)]
+    return found
+
+
+@pytest.mark.parametrize("group", [{}, {"group_id": "g"}], ids=["assigned", "group"])
+def test_what_was_deleted_unread_is_told_before_what_follows(memory: MemoryBackend, group: dict[str, str]) -> None:
+    told = Told()
+    with memory.consumer("t", on_position_reset=told, max_poll_records=2, fetch_max_bytes=1, **group) as consumer:
+        assert offsets(consumer, 2) == [0, 1]
+        consumer.seek(T0, 1)
+        memory.cluster.trim("t", 0, 6)
+        assert offsets(consumer, 4) == [6, 7, 8, 9]
+        assert (told.only.partition, told.only.gone, list(told.only.skipped)) == (T0, range(1, 6), [])
+        assert told.only.position == 6
+        assert consumer.health().resets == 1
+
+
+def test_with_latest_it_goes_on_at_the_end_and_says_what_it_passes_over(memory: MemoryBackend) -> None:
+    told = Told()
+    memory.cluster.trim("t", 0, 6)
+    with memory.consumer("t", auto_offset_reset="latest", on_position_reset=told) as consumer:
+        consumer.seek(T0, 1)
+        consumer.poll(timeout_ms=0)
+        deadline = time.monotonic() + PATIENCE_S
+        while not told.events and time.monotonic() < deadline:
+            assert consumer.poll(timeout_ms=50) == []
+        assert (told.only.gone, told.only.skipped, told.only.position) == (range(1, 6), range(6, 10), 10)
+        write(memory, 1)
+        assert offsets(consumer, 1) == [10]
+
+
+@pytest.mark.parametrize("group", [{}, {"group_id": "g"}], ids=["assigned", "group"])
+def test_with_none_the_error_names_the_range(memory: MemoryBackend, group: dict[str, str]) -> None:
+    told = Told()
+    if group:
+        commit(memory, 2)
+    memory.cluster.trim("t", 0, 6)
+    with memory.consumer("t", auto_offset_reset="none", on_position_reset=told, **group) as consumer:
+        if not group:
+            consumer.seek(T0, 2)
+        with pytest.raises(PositionOutOfRange, match="records 2 to 5 were deleted before they were read") as raised:
+            offsets(consumer, 1)
+        error = raised.value
+        assert (error.partition, error.offset, error.gone, error.log_start, error.log_end) == (
+            T0,
+            2,
+            range(2, 6),
+            6,
+            10,
+        )
+        consumer.seek(T0, error.log_start)
+        assert offsets(consumer, 4) == [6, 7, 8, 9]
+    assert told.events == []
+
+
+def test_a_group_goes_on_from_a_commit_below_the_log_start_and_commits_above_it(memory: MemoryBackend) -> None:
+    commit(memory, 3)
+    memory.cluster.trim("t", 0, 8)
+    told = Told()
+    with memory.consumer("t", group_id="g", on_position_reset=told) as consumer:
+        assert offsets(consumer, 2) == [8, 9]
+        consumer.commit()
+        assert consumer.committed([T0])[T0].offset == 10
+    assert told.only.gone == range(3, 8)
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+async def test_the_asyncio_consumer_says_the_same(memory: MemoryBackend, isolation: str) -> None:
+    told = Told()
+    memory.cluster.trim("t", 0, 6)
+    async with memory.aio_consumer("t", on_position_reset=told, isolation_level=isolation) as consumer:
+        consumer.seek(T0, 2)
+        found: list[int] = []
+        async for record in consumer:
+            assert told.only.gone == range(2, 6), "told before the first record behind it"
+            found.append(record.offset)
+            if record.offset == 9:
+                break
+        assert found == [6, 7, 8, 9]
+    async with memory.aio_consumer("t", auto_offset_reset="none") as consumer:
+        consumer.seek(T0, 2)
+        with pytest.raises(PositionOutOfRange) as raised:
+            await consumer.poll(timeout_ms=1000 * PATIENCE_S)
+        assert raised.value.gone == range(2, 6)
+
+
+def test_tables_say_the_same(memory: MemoryBackend) -> None:
+    told = Told()
+    memory.cluster.trim("t", 0, 6)
+    with memory.consumer("t", on_position_reset=told) as consumer:
+        consumer.seek(T0, 0)
+        rows: list[int] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(rows) < 4 and time.monotonic() < deadline:
+            rows += consumer.poll_table(timeout_ms=100).column("offset").to_pylist()
+        assert rows == [6, 7, 8, 9]
+    assert told.only.gone == range(6)
+
+
+def test_what_the_application_raises_there_comes_out_of_the_poll(memory: MemoryBackend) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(event: object) -> None:
+        raise Stop(str(event))
+
+    memory.cluster.trim("t", 0, 6)
+    with memory.consumer("t", on_position_reset=stop) as consumer:
+        consumer.seek(T0, 0)
+        with pytest.raises(Stop, match="records 0 to 5 were not read"):
+            offsets(consumer, 1)
+        assert offsets(consumer, 4) == [6, 7, 8, 9], "told once"
+
+
+def test_only_a_function_is_taken() -> None:
+    with pytest.raises(InvalidConfig, match="on_position_reset takes a function"):
+        headrace.Consumer("t", on_position_reset="log")
