@@ -39,7 +39,12 @@ class FakeStub:
             controller_id=1,
             brokers=[
                 admin_pb2.BrokerStatus(broker_id=1, fenced=True, replicas=2),
-                admin_pb2.BrokerStatus(broker_id=2, leaders=1, replicas=1, in_sync=1),
+                admin_pb2.BrokerStatus(
+                    broker_id=2, leaders=1, replicas=1, in_sync=1, disk_free_bytes=1 << 30, disk_total_bytes=5 << 30
+                ),
+            ],
+            stuck_compactions=[
+                admin_pb2.StuckCompaction(topic="flights", partition=0, broker_id=2, reason="batch 7 cannot be read")
             ],
             troubled=[admin_pb2.TroubledPartition(topic="flights", partition=self.partitions[1], min_isr=1)],
         )

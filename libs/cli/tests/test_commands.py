@@ -264,7 +264,11 @@ def test_a_cluster_that_is_not_well_says_why_and_ends_with_its_code(admin: FakeA
     assert (status["state"], status["healthy"], status["active_controller"]) == ("unavailable", False, 1)
     assert [b["leaders"] for b in status["brokers"]] == [0, 1]
     assert status["troubled"][0]["partition"] == 1
-    assert "flights" in out("cluster", "status", code=7)
+    assert status["stuck_compactions"] == [{"partition": "flights-0", "broker": 2, "reason": "batch 7 cannot be read"}]
+    assert [b["disk_free_bytes"] for b in status["brokers"]] == [None, 1 << 30]
+    text = out("cluster", "status", code=7)
+    assert "flights-0" in text
+    assert "1.0 GiB of 5.0 GiB" in text
     assert "BROKER" not in out("cluster", "describe")
 
 

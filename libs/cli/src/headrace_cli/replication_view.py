@@ -69,6 +69,10 @@ def status_row(answer: admin_pb2.DescribeStatusResponse) -> Row:
             }
             for p in answer.prepared_overdue
         ],
+        "stuck_compactions": [
+            {"partition": f"{s.topic}-{s.partition}", "broker": s.broker_id, "reason": s.reason}
+            for s in answer.stuck_compactions
+        ],
     }
 
 
@@ -96,6 +100,8 @@ def _broker(b: admin_pb2.BrokerStatus) -> Row:
         "leaders": b.leaders,
         "replicas": b.replicas,
         "in_sync": b.in_sync,
+        "disk_free_bytes": b.disk_free_bytes if b.HasField("disk_free_bytes") else None,
+        "disk_total_bytes": b.disk_total_bytes if b.HasField("disk_total_bytes") else None,
     }
 
 

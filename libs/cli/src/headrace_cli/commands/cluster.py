@@ -30,9 +30,19 @@ def status(session: Session) -> None:
 
     with session.calls() as calls:
         found = view.status(calls)
-    hidden = {"state", "healthy"} if session.output is Output.TABLE else set()
-    session.show({name: value for name, value in found.items() if name not in hidden})
+    shown = found
+    if session.output is Output.TABLE:
+        shown = {name: value for name, value in found.items() if name not in {"state", "healthy"}}
+        shown["brokers"] = [_with_disk(row) for row in found["brokers"]]
+    session.show(shown)
     _end(found["state"])
+
+
+def _with_disk(broker: dict[str, Any]) -> dict[str, Any]:
+    """A broker with its disk as people read it."""
+    row = dict(broker)
+    free, total = row.pop("disk_free_bytes"), row.pop("disk_total_bytes")
+    return row | {"disk_free": None if free is None else f"{bytes_for_people(free)} of {bytes_for_people(total)}"}
 
 
 def health(session: Session) -> None:

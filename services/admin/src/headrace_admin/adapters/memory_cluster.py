@@ -67,6 +67,12 @@ class MemoryCluster(MemoryReading):
         self.sizes: dict[tuple[int, PartitionId], int] = {}
         """Bytes of a log, by broker; 100 where nothing is said."""
         self.starts: dict[PartitionId, int] = {}
+        self.oldest: dict[PartitionId, int] = {}
+        """Smallest timestamp of a partition, in ms; no records with times where nothing is said."""
+        self.compactions: dict[tuple[int, PartitionId], broker_pb2.LogCompaction] = {}
+        """Of a log, by broker; not compacted where nothing is said."""
+        self.reserves: dict[int, int] = {}
+        """What a broker keeps free on its disk, of which 10 bytes are; it does not tell where nothing is said."""
         self.failure: HeadraceError | None = None
         """Raised by every call to the controller."""
 
@@ -381,6 +387,7 @@ class MemoryCluster(MemoryReading):
         return broker_pb2.DescribeLogsResponse(
             disk_free_bytes=10,
             disk_total_bytes=20,
+            disk_reserve_bytes=self.reserves.get(broker),
             recovery_report="clean",
             logs=[
                 broker_pb2.LogDescription(
@@ -392,9 +399,15 @@ class MemoryCluster(MemoryReading):
                     high_watermark=self.ends.get(i, 0),
                     last_stable_offset=self.stable_end(i),
                     size_bytes=self.sizes.get((broker, i), 100),
+                    compaction=self.compactions.get((broker, i)),
+                    oldest_timestamp_ms=self.oldest.get(i),
+                    segments=[broker_pb2.SegmentDescription(min_timestamp_ms=-1, max_timestamp_ms=-1)]
+                    if request.segments
+                    else [],
                 )
                 for i, p in self.image.partitions.items()
                 if broker in p.replicas and (not wanted or i.topic_id in wanted)
+                if not request.only_stuck or ((broker, i) in self.compactions and self.compactions[broker, i].stuck)
             ],
         )
 

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final
 
 from headrace_admin.core.progress import waits_for
+from headrace_admin.core.stored import NOTHING_TOLD, Disk, Stored
 from headrace_admin.core.transactions import NOTHING_WAITS, Waiting
 from headrace_common.core.configs import TopicConfig, min_isr_in_force
 from headrace_common.core.ids import NodeId, TopicId
@@ -50,6 +51,8 @@ class BrokerStatus:
     in_sync: int
     away_since_ms: int | None
     """Wall clock; None: it is there, or nobody saw it go."""
+    disk: Disk | None = None
+    """None: it did not tell."""
 
     @property
     def away(self) -> bool:
@@ -109,6 +112,13 @@ class Status:
     """Those that no living coordinator has: their transactions can neither begin nor end."""
     waiting: Waiting = NOTHING_WAITS
     """What readers of read_committed wait for."""
+    stored: Stored = NOTHING_TOLD
+    """Logs that cannot be compacted, and disks."""
+
+    @property
+    def leading(self) -> frozenset[NodeId]:
+        """Brokers that lead something."""
+        return frozenset(b.node.key.id for b in self.brokers if b.leaders)
 
     @property
     def offline(self) -> tuple[Trouble, ...]:
@@ -138,13 +148,21 @@ def observe(
     store_reachable: bool,
     away_since_ms: Mapping[NodeId, int],
     waiting: Waiting = NOTHING_WAITS,
+    stored: Stored = NOTHING_TOLD,
 ) -> Status:
     """The status of an image; what it cannot know is told by the arguments."""
     leaders: Counter[NodeId] = Counter(p.leader for p in image.partitions.values())
     replicas: Counter[NodeId] = Counter(b for p in image.partitions.values() for b in p.replicas)
     in_sync: Counter[NodeId] = Counter(b for p in image.partitions.values() for b in p.isr)
     brokers = tuple(
-        BrokerStatus(node, leaders[i], replicas[i], in_sync[i], away_since_ms.get(i) if node.fenced else None)
+        BrokerStatus(
+            node,
+            leaders[i],
+            replicas[i],
+            in_sync[i],
+            away_since_ms.get(i) if node.fenced else None,
+            stored.disk(i),
+        )
         for node in image.brokers()
         for i in [node.key.id]
     )
@@ -165,6 +183,7 @@ def observe(
         transaction_shards=len(_shards(image, ShardKind.TRANSACTIONS)),
         unowned_transaction_shards=_unowned(image, ShardKind.TRANSACTIONS),
         waiting=waiting,
+        stored=stored,
     )
 
 

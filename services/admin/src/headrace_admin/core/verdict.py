@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble
+from headrace_admin.core.stored import not_compacted, refusing_for_space, short_of_space
 from headrace_admin.core.waiting import clock, counted, waiting_for_now, waiting_in_vain
 from headrace_common.core.ids import NodeId
 
@@ -47,7 +48,8 @@ def _unavailable(status: Status) -> list[str]:
         return [f"no broker serves: {_who_is_away(status.brokers)}; start them, and look into their logs"]
     offline = status.offline
     refusing = [t for t in status.under_min_isr if not t.partition.offline]
-    return [*_offline(status, offline), *_refusing(status, refusing), *_unowned(status)]
+    full = refusing_for_space(status.stored, status.leading)
+    return [*_offline(status, offline), *_refusing(status, refusing), *full, *_unowned(status)]
 
 
 def _unowned(status: Status) -> list[str]:
@@ -161,7 +163,8 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         parts.append(f"no controller is active: {_FROZEN}; start one")
     elif not status.store_reachable:
         parts.append(f"etcd cannot be reached: {_FROZEN}; start etcd")
-    return [*parts, *waiting_in_vain(status.waiting)]
+    full = short_of_space(status.stored, status.leading)
+    return [*parts, *full, *waiting_in_vain(status.waiting), *not_compacted(status.stored)]
 
 
 def _stalled(status: Status, *, named: bool) -> str:

@@ -11,6 +11,7 @@ from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
 from headrace_admin.engine.open_transactions import OpenTransactions
+from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.ports import Cluster, Controllers
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
@@ -32,11 +33,17 @@ class Statuses:
     """Stateless; any number of calls at one time."""
 
     def __init__(
-        self, cluster: Cluster, controllers: Controllers, absences: Absences, transactions: OpenTransactions
+        self,
+        cluster: Cluster,
+        controllers: Controllers,
+        absences: Absences,
+        transactions: OpenTransactions,
+        stored: StoredLogs,
     ) -> None:
         self._cluster = cluster
         self._controllers = controllers
         self._transactions = transactions
+        self._stored = stored
         self.absences = absences
 
     async def now(self) -> Judged:
@@ -46,13 +53,22 @@ class Statuses:
         Raises:
             MetadataUnavailable: this process has never had an image.
         """
-        (controller, reachable), waiting = await asyncio.gather(self._controller(), self._waiting())
+        (controller, reachable), waiting, stored = await asyncio.gather(
+            self._controller(), self._waiting(), self._stored.look()
+        )
         image = self._cluster.image
         if not image.cluster_id:
             raise MetadataUnavailable("nothing is known of the cluster yet: no controller has answered; start one")
         self.absences.look(image)
         away = self.absences.since_ms
-        status = observe(image, controller=controller, store_reachable=reachable, away_since_ms=away, waiting=waiting)
+        status = observe(
+            image,
+            controller=controller,
+            store_reachable=reachable,
+            away_since_ms=away,
+            waiting=waiting,
+            stored=stored,
+        )
         return Judged(status, *verdict(status))
 
     async def _controller(self) -> tuple[NodeId | None, bool]:

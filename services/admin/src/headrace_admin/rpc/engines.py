@@ -15,6 +15,7 @@ from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_admin.engine.reassignments import Reassignments
 from headrace_admin.engine.resets import Resets
 from headrace_admin.engine.statuses import Statuses
+from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.engine.transactions import Transactions
 from headrace_admin.ports import Coordinators, TransactionCoordinators
 from headrace_common.core.image import ShardKind
@@ -58,7 +59,9 @@ class Engines:
             administration=administration,
             messages=messages,
             reassignments=Reassignments(administration, clock),
-            statuses=Statuses(cluster, administration.controllers, Absences(clock), open_transactions),
+            statuses=Statuses(
+                cluster, administration.controllers, Absences(clock), open_transactions, StoredLogs(cluster, brokers)
+            ),
             groups=groups,
             resets=Resets(groups, clock),
             transactions=transactions,

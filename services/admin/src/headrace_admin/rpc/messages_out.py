@@ -55,6 +55,11 @@ def status_message(judged: Judged) -> pb.DescribeStatusResponse:
         holding_back_more=max(0, len(status.waiting.holding) - TROUBLED_MAX),
         prepared_overdue=map(overdue_message, status.waiting.overdue[:TROUBLED_MAX]),
         prepared_overdue_more=max(0, len(status.waiting.overdue) - TROUBLED_MAX),
+        stuck_compactions=[
+            pb.StuckCompaction(topic=s.topic, partition=s.partition, broker_id=s.broker, reason=s.reason)
+            for s in status.stored.stuck[:TROUBLED_MAX]
+        ],
+        stuck_compactions_more=max(0, len(status.stored.stuck) - TROUBLED_MAX),
     )
 
 
@@ -69,6 +74,9 @@ def _broker(b: BrokerStatus) -> pb.BrokerStatus:
         replicas=b.replicas,
         in_sync=b.in_sync,
         away_since_ms=b.away_since_ms,
+        disk_free_bytes=None if b.disk is None else b.disk.free,
+        disk_total_bytes=None if b.disk is None else b.disk.total,
+        disk_reserve_bytes=None if b.disk is None else b.disk.reserve,
     )
 
 

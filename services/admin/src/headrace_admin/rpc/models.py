@@ -224,6 +224,19 @@ class Topics(BaseModel):
     next: str | None = Field(description="Give it as `after` to get the next page; null: this was the last.")
 
 
+class Compaction(BaseModel):
+    """How far one replica's log is compacted."""
+
+    cleaned_to: int = Field(description="Everything below was compacted.")
+    cleanable_to: int = Field(description="Up to here it may be compacted now.")
+    clean_bytes: int = Field(description="Below cleaned_to.")
+    dirty_bytes: int = Field(description="From cleaned_to to cleanable_to.")
+    dirty_ratio: float = Field(description="dirty_bytes of both; compare it with min.cleanable.dirty.ratio.")
+    last_compacted_ms: int | None = Field(description="The broker's clock; null: not since the broker started.")
+    stuck: bool = Field(description="It cannot be compacted; it is tried again later.")
+    waits_for: str | None = Field(description="What it waits for, or why it is stuck; null: nothing.")
+
+
 class Partition(BaseModel):
     """One partition."""
 
@@ -242,6 +255,10 @@ class Partition(BaseModel):
         None, description="Up to where readers of read_committed come; null: not known."
     )
     size_bytes: int | None = Field(None, description="At the leader; null: not known.")
+    oldest_timestamp_ms: int | None = Field(
+        None, description="Of its records, at the leader; null: none, or not known."
+    )
+    compaction: Compaction | None = Field(None, description="At the leader; null: it is not compacted, or not known.")
 
 
 class Topic(BaseModel):
@@ -331,8 +348,8 @@ class Segment(BaseModel):
     end_offset: int
     size_bytes: int
     created_at_ms: int
-    sealed_at_ms: int | None
-    min_timestamp_ms: int
+    sealed_at_ms: int | None = Field(description="null: it is still written.")
+    min_timestamp_ms: int = Field(description="Of what was written into it; -1: no records, or they have no times.")
     max_timestamp_ms: int
 
 
@@ -350,7 +367,29 @@ class Log(BaseModel):
     size_bytes: int
     leader_epoch: int
     note: str | None
+    oldest_timestamp_ms: int | None = Field(description="null: it has no records, or they have no times.")
+    compaction: Compaction | None = Field(description="null: the topic is not compacted.")
     segments: list[Segment]
+
+
+class TopicLog(Log):
+    """One replica."""
+
+    broker: int
+
+
+class Unanswered(BaseModel):
+    """A broker that could not be asked."""
+
+    broker: int
+    error: Problem
+
+
+class TopicLogs(BaseModel):
+    """All replicas of a topic."""
+
+    logs: list[TopicLog] = Field(description="By partition and broker.")
+    unanswered: list[Unanswered] = Field(description="Brokers whose logs are not in the list.")
 
 
 class Logs(BaseModel):

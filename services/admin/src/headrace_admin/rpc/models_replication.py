@@ -118,6 +118,9 @@ class BrokerStatus(BaseModel):
     replicas: int
     in_sync: int
     away_since_ms: int | None = Field(description="Wall clock; null: it is there, or nobody saw it go.")
+    disk_free_bytes: int | None = Field(description="Of its data disk; null: it did not tell in time.")
+    disk_total_bytes: int | None
+    disk_reserve_bytes: int | None = Field(description="Below this free it refuses records.")
 
 
 class Troubled(BaseModel):
@@ -134,6 +137,15 @@ class PreparedOverdue(BaseModel):
     transactional_id: str
     producer_id: int
     prepared_at_ms: int
+
+
+class StuckCompaction(BaseModel):
+    """A replica that cannot be compacted. Each replica is compacted on its own."""
+
+    topic: str
+    partition: int
+    broker: int
+    reason: str
 
 
 class Status(BaseModel):
@@ -166,6 +178,9 @@ class Status(BaseModel):
     )
     prepared_overdue: list[PreparedOverdue] = Field(
         description="Prepared for longer than is allowed without an alarm; up to 100, oldest first."
+    )
+    stuck_compactions: list[StuckCompaction] = Field(
+        description="Logs that cannot be compacted; up to 100, by topic, partition and broker."
     )
 
 

@@ -50,6 +50,17 @@ def _describing(routes: APIRouter, engine: Administration) -> None:
         logs = await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(request=request))
         return views.topic_out(found, views.leader_logs(found, logs))
 
+    @routes.get("/{topic}/logs", operation_id="describe_topic_logs")
+    async def describe_topic_logs(
+        topic: TopicPath,
+        segments: Annotated[bool, Query(description="Also each segment.")] = False,
+    ) -> models.TopicLogs:
+        """Every replica of a topic: offsets, sizes, the oldest record's time, and how far it is compacted."""
+        found = await engine.topic(check_topic_name(topic))
+        request = broker_pb2.DescribeLogsRequest(topic_ids=[found.topic.topic_id], segments=segments)
+        answer = await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(request=request))
+        return views.topic_logs_out(found, answer)
+
     @routes.get("/{topic}/configs", operation_id="describe_topic_configs")
     async def describe_topic_configs(topic: TopicPath) -> models.ConfigEntries:
         """Effective settings of a topic, and where each comes from."""

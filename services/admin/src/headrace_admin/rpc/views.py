@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from headrace_admin.rpc import models
+from headrace_admin.rpc.problems import problem_body
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import ClusterImage
+from headrace_common.rpc.status import error_of
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -143,6 +145,8 @@ def partition_out(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | Non
         high_watermark=None if log is None else log.high_watermark,
         last_stable_offset=None if log is None else log.last_stable_offset,
         size_bytes=None if log is None else log.size_bytes,
+        oldest_timestamp_ms=None if log is None else _oldest(log),
+        compaction=None if log is None else _compaction(log),
     )
 
 
@@ -186,6 +190,50 @@ def logs_out(broker_id: int, logs: broker_pb2.DescribeLogsResponse, image: Clust
     )
 
 
+def topic_logs_out(topic: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse) -> models.TopicLogs:
+    """All replicas of a topic; brokers that did not answer are named if they should have one."""
+    name, topic_id = topic.topic.name, topic.topic.topic_id
+    holders = {replica for p in topic.partitions for replica in p.replicas}
+    logs = [
+        models.TopicLog(broker=broker.broker_id, **dict(_log(log, name)))
+        for broker in answer.brokers
+        for log in broker.logs.logs
+        if log.topic_id == topic_id
+    ]
+    return models.TopicLogs(
+        logs=sorted(logs, key=lambda log: (log.partition, log.broker)),
+        unanswered=[
+            models.Unanswered(
+                broker=b.broker_id,
+                error=models.Problem(**problem_body(error_of(b.error), f"/v1/brokers/{b.broker_id}/logs")),
+            )
+            for b in answer.brokers
+            if b.HasField("error") and b.broker_id in holders
+        ],
+    )
+
+
+def _oldest(log: broker_pb2.LogDescription) -> int | None:
+    return log.oldest_timestamp_ms if log.HasField("oldest_timestamp_ms") else None
+
+
+def _compaction(log: broker_pb2.LogDescription) -> models.Compaction | None:
+    if not log.HasField("compaction"):
+        return None
+    c = log.compaction
+    total = c.clean_bytes + c.dirty_bytes
+    return models.Compaction(
+        cleaned_to=c.cleaned_to,
+        cleanable_to=c.cleanable_to,
+        clean_bytes=c.clean_bytes,
+        dirty_bytes=c.dirty_bytes,
+        dirty_ratio=c.dirty_bytes / total if total else 0.0,
+        last_compacted_ms=c.last_ms if c.HasField("last_ms") else None,
+        stuck=c.stuck,
+        waits_for=c.waits_for if c.HasField("waits_for") else None,
+    )
+
+
 def _log(log: broker_pb2.LogDescription, topic: str | None) -> models.Log:
     return models.Log(
         topic=topic,
@@ -199,6 +247,8 @@ def _log(log: broker_pb2.LogDescription, topic: str | None) -> models.Log:
         size_bytes=log.size_bytes,
         leader_epoch=log.leader_epoch,
         note=log.note if log.HasField("note") else None,
+        oldest_timestamp_ms=_oldest(log),
+        compaction=_compaction(log),
         segments=[
             models.Segment(
                 base_offset=s.base_offset,

@@ -57,6 +57,10 @@ def status_out(judged: Judged) -> shapes.Status:
             )
             for p in status.waiting.overdue[:TROUBLED_MAX]
         ],
+        stuck_compactions=[
+            shapes.StuckCompaction(topic=s.topic, partition=s.partition, broker=s.broker, reason=s.reason)
+            for s in status.stored.stuck[:TROUBLED_MAX]
+        ],
     )
 
 
@@ -75,6 +79,9 @@ def _broker(b: BrokerStatus) -> shapes.BrokerStatus:
         replicas=b.replicas,
         in_sync=b.in_sync,
         away_since_ms=b.away_since_ms,
+        disk_free_bytes=None if b.disk is None else b.disk.free,
+        disk_total_bytes=None if b.disk is None else b.disk.total,
+        disk_reserve_bytes=None if b.disk is None else b.disk.reserve,
     )
 
 
