@@ -274,6 +274,8 @@ async def test_positions_producer_ids_trims_logs_and_identity(broker: Served) ->
     assert (first.state, first.log_start_offset, first.log_end_offset, first.high_watermark) == (pb.ONLINE, 2, 3, 3)
     assert [(one.base_offset, one.end_offset) for one in first.segments] == [(0, 3)]
     assert logs.disk_total_bytes > logs.disk_free_bytes > 0
+    assert logs.disk_total_bytes > logs.disk_reserve_bytes > 0
+    assert not (await stub.DescribeLogs(pb.DescribeLogsRequest(only_stuck=True))).logs
     assert "unclean start: 0 logs" in logs.recovery_report
     who = await stub.Identify(pb.IdentifyRequest())
     assert (who.id, who.incarnation, who.cluster_id) == (BROKER_ID, broker.broker.who.incarnation, "standalone")

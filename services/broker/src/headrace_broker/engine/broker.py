@@ -121,6 +121,7 @@ class Broker:
         self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, self.measures)
         self.coordinators = Coordinators(self.replicas, self.follower, cluster, tasks)
         self._store = store
+        self._reserve = settings.reserve
         self._cluster = cluster
         self._clock = clock
         self._tasks = tasks
@@ -226,9 +227,10 @@ class Broker:
         """All segments of a log, the active one last."""
         return segment_rows(replica.core)
 
-    def disk(self) -> tuple[int, int]:
-        """Bytes free and in all."""
-        return self._store.free_bytes()
+    def disk(self) -> tuple[int, int, int]:
+        """Bytes free and in all, and what is kept free: with less new records are refused."""
+        free, total = self._store.free_bytes()
+        return free, total, self._reserve(total)
 
     def gauges(self) -> Mapping[str, Callable[[], float]]:
         """Numbers of the moment, by name; each may be read from any thread."""

@@ -271,11 +271,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         del context
         broker = self._broker
         logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
-        free, total = broker.disk()
+        described = [encode.log_description(one, broker.segments(one) if request.segments else None) for one in logs]
+        free, total, reserve = broker.disk()
         return pb.DescribeLogsResponse(
-            logs=[encode.log_description(one, broker.segments(one) if request.segments else None) for one in logs],
+            logs=[one for one in described if one.compaction.stuck] if request.only_stuck else described,
             disk_free_bytes=free,
             disk_total_bytes=total,
+            disk_reserve_bytes=reserve,
             recovery_report=encode.report_text(broker.report),
         )
 
