@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup lock proto proto-check fmt lint types arch unit sim integration chaos chaos-groups chaos-transactions chaos-short test run up down status bench bench-peer ci clean
+.PHONY: help setup lock proto proto-check fmt lint types arch unit sim integration chaos chaos-groups chaos-transactions chaos-compaction chaos-short test run up down status bench bench-peer ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ chaos-groups: setup ## Members and coordinators killed at random for 60 s, each 
 chaos-transactions: setup ## Copies, histories and units under kills, and each step of a transaction hurt (30 min); SEED=N
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) TRANSACTIONS_LONG=1 $(PYTEST) -m chaos -s tests/chaos/transactions
 	TRANSACTION_STEPS=all $(PYTEST) -m integration tests/integration/transactions/test_steps.py
+
+chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
+	$(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 test: lint types arch proto-check unit sim integration chaos-short ## Everything
 

@@ -111,7 +111,8 @@ def test_the_start_of_a_log_may_move_when_its_records_are_old_and_readers_are_to
 def test_ranges_may_be_lost_one_after_the_other_and_while_records_are_at_hand() -> None:
     history = [
         *WRITES,
-        Began(2, "c", 0, SECOND),
+        *swept(2, 4.5, 0, 5, (0, "a"), (1, "b"), (2, "a"), (3, "b", DEL), (4, "c")),  # an earlier time has no tie to it
+        Began(2, "c", 0, 5 * SECOND),
         Told(2, "c", 1, 2, int(6.1 * SECOND)),
         Told(2, "c", 2, 3, int(7.1 * SECOND)),
         Read(2, "c", 0, 3, points((0, "a")), 8 * SECOND),
@@ -119,7 +120,7 @@ def test_ranges_may_be_lost_one_after_the_other_and_while_records_are_at_hand() 
         *finally_(8.5, 3, 5, (3, "b", DEL), (4, "c")),
     ]
     assert check_compacted(history, DELETED).counts == {}
-    again = [event for event in history if not isinstance(event, Read) or event.process != 2]
+    again = [event for event in history if not isinstance(event, Read) or event.process != 2 or event.after > 3]
     again.append(Read(2, "c", 3, 5, points((3, "b", DEL), (4, "c")), 8 * SECOND))
     assert check_compacted(again, DELETED).counts.keys() == {"position-jump"}, "nobody said what became of 0"
 
@@ -219,9 +220,10 @@ def test_each_anomaly_of_a_compacted_log_is_found(anomaly: str, history: list[Ev
             "told-wrong",  # and got it
             [
                 *WRITES,
-                Told(2, "c", 1, 3, 8 * SECOND),
-                *swept(2, 6.1, 1, 5, (1, "b"), (3, "b", DEL), (4, "c")),
-                *finally_(9, 3, 5, (3, "b", DEL), (4, "c")),
+                Began(2, "c", 1, 5 * SECOND),
+                Told(2, "c", 1, 2, 6 * SECOND),
+                Read(2, "c", 1, 5, points((1, "b"), (2, "a"), (3, "b", DEL), (4, "c")), int(6.1 * SECOND)),
+                *finally_(9.1, 2, 5, (2, "a"), (3, "b", DEL), (4, "c")),
             ],
         ),
         ("lost-tombstone", [*WRITES, *finally_(9, 2, 5, (2, "a"), (4, "c"))]),  # deletions are as good as values there

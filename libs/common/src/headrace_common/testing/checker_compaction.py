@@ -80,6 +80,7 @@ class _Sweep:
     """One process that reads one log on and on."""
 
     at: int
+    since_ns: int
     kind: Kind
     seen: dict[str, tuple[Point, int]] = field(default_factory=dict)
     """Key → the newest record, and when it came."""
@@ -133,7 +134,7 @@ class _Readers:
         before = self._sweeps.pop(place, None)
         if before is not None:
             self._end(*place, before)
-        sweep = _Sweep(event.position, event.kind)
+        sweep = _Sweep(event.position, event.time_ns, event.kind)
         self._sweeps[place] = sweep
         if event.kind is Kind.REPLICA:
             self.copies[event.log][event.process] = sweep
@@ -143,7 +144,8 @@ class _Readers:
 
     def _read(self, event: Read) -> None:
         sweep = self._sweeps[event.process, event.log]
-        told = self._told.get((event.process, event.log), ())
+        known = self._told.get((event.process, event.log), ())
+        told = [each for each in known if sweep.since_ns <= each.time_ns <= event.time_ns]
         who = f"process {event.process}, {event.log}"
         if event.before != _after_told(sweep.at, event.before, told):
             text = f"{who}: was at {sweep.at}, goes on at {event.before}"
