@@ -31,6 +31,8 @@ IN_FLIGHT_BYTES: Final = 96 << 20
 """Bytes in answers that clients have not taken yet (gRPC holds each about three times); towards it answers shrink."""
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 WAIT_MS_MAX: Final = 300_000
+READS_MAX: Final = 5
+"""Of one partition for one answer, while compaction rewrites the log."""
 _BASE: Final = Struct(">q")
 _BASE_AND_DELTA: Final = Struct(">q15xi")
 """Of a batch: its base offset, and how far its last offset is from it."""
@@ -187,9 +189,10 @@ class Fetches:
                 end = replica.readable_end(stable=ask.committed)
                 if entry.offset >= end or (room <= 0 and total):
                     continue
-                result.batches = await self._read(replica, entry, end, room, first=total == 0)
-                if ask.committed and result.batches:
-                    result.aborted = _aborted_in(replica, result.batches)
+                if ask.committed:
+                    await self._read_decided(replica, entry, end, room, result, first=total == 0)
+                else:
+                    result.batches = await self._read(replica, entry, end, room, first=total == 0)
             except HeadraceError as error:
                 result.error = error
                 result.leader = self._replicas.leader_of(entry.partition)
@@ -243,6 +246,27 @@ class Fetches:
             if near and broker in leading.assignment.isr and follower.written_end >= offset:
                 return broker
         return None
+
+    async def _read_decided(
+        self, replica: Replica, entry: FetchEntry, end: Offset, room: int, result: Fetched, *, first: bool
+    ) -> None:
+        """
+        Batches, and what of them was aborted.
+
+        Compaction forgets that when it drops the abort marker, after it dropped the records. So that no record that
+        was read before is taken for committed after, it is read again.
+
+        Raises:
+            OffsetNotAvailable: that did not end.
+        """
+        for _ in range(READS_MAX):
+            rewrites = replica.core.rewrites
+            batches = await self._read(replica, entry, end, room, first=first)
+            if replica.core.rewrites == rewrites:
+                result.batches = batches
+                result.aborted = _aborted_in(replica, batches) if batches else []
+                return
+        raise OffsetNotAvailable(f"{replica.topic} was compacted each time it was read; ask again")
 
     async def _read(self, replica: Replica, entry: FetchEntry, end: Offset, room: int, *, first: bool) -> list[bytes]:
         core, bytes_max = replica.core, min(room, entry.bytes_max)

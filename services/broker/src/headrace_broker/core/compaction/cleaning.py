@@ -122,6 +122,8 @@ class Cleaning:
         "_size",
         "_step",
         "_unfinished",
+        "at",
+        "removed",
     )
 
     def __init__(
@@ -140,6 +142,10 @@ class Cleaning:
         self._step: Step | None = None
         self._size = 0
         self._end = Offset(0)
+        self.at = Offset(0)
+        """The base of the batch that was taken last."""
+        self.removed = 0
+        """Records that went."""
         self._resized: dict[Offset, SegmentRow] = {}
         """Since the last step."""
         self._forgotten = Offset(0)
@@ -168,7 +174,7 @@ class Cleaning:
             CorruptBatch, UnsupportedVersion, UnsupportedCompression: the log cannot be compacted further.
         """
         assert row.base_offset >= self._end, "batches come in the order of the log"
-        self._end = row.next_offset
+        self.at, self._end = row.base_offset, row.next_offset
         if self._segment is None or row.segment_base != self._segment.base_offset:
             self._end_gap()
             self._enter(row)
@@ -208,7 +214,11 @@ class Cleaning:
         return after
 
     def _marker(self, row: IndexRow, batch: bytes | None) -> bytes | None:
-        """It may go ``delete.retention.ms`` after the last of its transaction, as whoever copies the log needs it."""
+        """
+        It may go ``delete.retention.ms`` after the last of its transaction, as whoever copies the log needs it.
+
+        But never in the same pass, even where that is 0: who reads meanwhile has records of it and must know of it.
+        """
         rules = self._rules
         if row.producer_id in self._unfinished:
             self._unfinished.remove(row.producer_id)
@@ -217,7 +227,7 @@ class Cleaning:
             return None
         header = read_header(_present(batch))
         told = bool(header.attributes & HORIZON_BIT)
-        horizon_ms = header.base_timestamp if told else rules.now_ms + rules.delete_retention_ms
+        horizon_ms = header.base_timestamp if told else rules.now_ms + max(1, rules.delete_retention_ms)
         if horizon_ms <= rules.now_ms and row.next_offset <= rules.forgets_below:
             self._forgotten = row.next_offset
             if not row.attributes & COMMITS_BIT:
@@ -275,6 +285,7 @@ class Cleaning:
         now = replace(row, size=size, segment_bytes=self._bytes_after)
         if after is not None:
             header: BatchHeader = read_header(after)
+            self.removed += row.record_count - header.record_count
             attributes = header.attributes | row.attributes & COMMITS_BIT
             now = replace(now, record_count=header.record_count, attributes=attributes)
             self._put(row.base_offset, PutBatch(self._log, now, after))
@@ -283,6 +294,7 @@ class Cleaning:
 
     def _into_gap(self, row: IndexRow) -> None:
         gap = self._gap
+        self.removed += row.record_count
         if gap is not None and gap.takes(row):
             gap.last = row
             self._put(gap.base, DropBatch(self._log, row.base_offset))
