@@ -194,7 +194,7 @@ async def transaction(out: Out, producer: aio.Producer, source: Source, chance: 
     except ChangedMind:
         pass  # nobody ever asked to commit it
     except HeadraceError as error:
-        print(f"{type(error).__name__} {error.then}, asked {asked}: {error}", flush=True)
+        print(f"{type(error).__name__} {error.then}, asked {asked}: {error}", file=sys.stderr)
         over = error.then == "fenced"
         if asked and error.then != "abort":  # "abort" promises that it is not committed
             commit, abort = error.code, None
@@ -335,7 +335,7 @@ class Members:
             positions = {tp: await consumer.position(tp) for tp in consumer.assignment()}
             await consumer.commit(positions)
         except HeadraceError as error:
-            print(f"commit: {error!r}", flush=True)  # somebody else has them by now, or nobody answered
+            print(f"commit: {error!r}", file=sys.stderr)  # somebody else has them by now, or nobody answered
             return
         for tp, position in positions.items():
             self.committed[tp] = max(position, self.committed.get(tp, 0))

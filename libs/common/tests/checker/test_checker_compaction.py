@@ -108,6 +108,21 @@ def test_the_start_of_a_log_may_move_when_its_records_are_old_and_readers_are_to
     assert (verdict.expired, verdict.told) == (3, 1)
 
 
+def test_it_may_be_told_after_the_position_has_moved() -> None:
+    history = [
+        *WRITES,
+        Began(2, "c", 0, SECOND),
+        Read(2, "c", 0, 2, (), 7 * SECOND),
+        Began(2, "c", 2, int(7.1 * SECOND)),
+        Told(2, "c", 0, 2, int(7.2 * SECOND)),
+        Read(2, "c", 2, 5, points((2, "a"), (3, "b", DEL), (4, "c")), int(7.2 * SECOND)),
+        *finally_(8.5, 3, 5, (3, "b", DEL), (4, "c")),
+    ]
+    assert check_compacted(history, DELETED).counts == {}
+    untold = [event for event in history if not isinstance(event, Told)]
+    assert check_compacted(untold, DELETED).counts.keys() == {"poll-skip"}
+
+
 def test_ranges_may_be_lost_one_after_the_other_and_while_records_are_at_hand() -> None:
     history = [
         *WRITES,
@@ -159,7 +174,7 @@ def test_of_unknown_records_each_history_is_possible() -> None:
         ("unseen", [*WRITES, *finally_(9, 0, 4, (2, "a"))]),
         ("resurrected", [*WRITES, *finally_(9, 0, 5, (1, "b"), (2, "a"), (4, "c"))]),
         ("resurrected", [*WRITES, *swept(2, 9, 0, 5, (1, "b"), (2, "a"), (4, "c"))]),
-        ("lost-below-start", [*WRITES, *finally_(9, 2, 5, (2, "a"), (4, "c"))]),
+        ("lost-below-start", [*WRITES, *finally_(9, 3, 5, (4, "c"))]),  # 0 and 1 are compacted, 2 is not
         ("told-wrong", [*WRITES, *finally_(9, 0, 5, (2, "a"), (4, "c")), Told(2, "c", 5, 9, 9 * SECOND)]),
         (
             "group-skip",

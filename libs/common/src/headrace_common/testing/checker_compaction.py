@@ -80,7 +80,8 @@ class _Sweep:
     """One process that reads one log on and on."""
 
     at: int
-    since_ns: int
+    number: int
+    """Which of this process and this log."""
     kind: Kind
     seen: dict[str, tuple[Point, int]] = field(default_factory=dict)
     """Key → the newest record, and when it came."""
@@ -98,7 +99,9 @@ class _Readers:
     def __init__(self, facts: Facts, verdict: Aged, disturbed: Sequence[tuple[int, int]]) -> None:
         self._facts, self._verdict, self._disturbed = facts, verdict, disturbed
         self._sweeps: dict[tuple[int, Log], _Sweep] = {}
-        self._told: dict[tuple[int, Log], list[Told]] = defaultdict(list)
+        self._told: dict[tuple[int, Log, int], list[Told]] = defaultdict(list)
+        """By sweep."""
+        self._begun: dict[tuple[int, Log], int] = defaultdict(int)
         self.starts: dict[Log, int] = {}
         """The highest first offset that anybody was told in the end."""
         self.finals: dict[Log, dict[int, Point]] = defaultdict(dict)
@@ -110,11 +113,15 @@ class _Readers:
 
     def walk(self, events: Sequence[Event]) -> None:
         """All events."""
+        number: dict[tuple[int, Log], int] = defaultdict(int)
+        exact = {e.log for e in events if isinstance(e, Began) and e.kind is Kind.REPLICA}
         for event in events:
             if isinstance(event, Told):
-                self._told[event.process, event.log].append(event)
-            elif isinstance(event, Began) and event.first and event.kind is not Kind.READER:
-                self.starts[event.log] = max(event.position, self.starts.get(event.log, 0))
+                self._told[event.process, event.log, number[event.process, event.log]].append(event)
+            elif isinstance(event, Began):
+                number[event.process, event.log] += 1
+                if event.first and event.kind is (Kind.REPLICA if event.log in exact else Kind.FINAL):
+                    self.starts[event.log] = max(event.position, self.starts.get(event.log, 0))
         for event in events:
             if isinstance(event, Began):
                 self._begin(event)
@@ -122,7 +129,7 @@ class _Readers:
                 self._read(event)
         for (process, log), sweep in self._sweeps.items():
             self._end(process, log, sweep)
-        for (process, log), told in self._told.items():
+        for (process, log, _), told in self._told.items():
             for each in told:
                 self._judge_told(process, log, each)
         self._count()
@@ -134,7 +141,8 @@ class _Readers:
         before = self._sweeps.pop(place, None)
         if before is not None:
             self._end(*place, before)
-        sweep = _Sweep(event.position, event.time_ns, event.kind)
+        self._begun[place] += 1
+        sweep = _Sweep(event.position, self._begun[place], event.kind)
         self._sweeps[place] = sweep
         if event.kind is Kind.REPLICA:
             self.copies[event.log][event.process] = sweep
@@ -144,8 +152,9 @@ class _Readers:
 
     def _read(self, event: Read) -> None:
         sweep = self._sweeps[event.process, event.log]
-        known = self._told.get((event.process, event.log), ())
-        told = [each for each in known if sweep.since_ns <= each.time_ns <= event.time_ns]
+        # It may be told with the poll after its position moved, and that may be the first of its next sweep.
+        at = sweep.number
+        told = [each for n in (at, at + 1) for each in self._told.get((event.process, event.log, n), ())]
         who = f"process {event.process}, {event.log}"
         if event.before != _after_told(sweep.at, event.before, told):
             text = f"{who}: was at {sweep.at}, goes on at {event.before}"
@@ -174,7 +183,7 @@ class _Readers:
                 text = f"{who}: {point.offset} between {least} and {event.after}"
                 self._verdict.anomalies["nonmonotonic-poll"].append(text)
             least = point.offset + 1
-            if any(t.lost <= point.offset < t.position for t in told):
+            if any(t.lost <= point.offset < t.position and t.time_ns <= event.time_ns for t in told):
                 self._verdict.anomalies["told-wrong"].append(f"{who}: told that {point.offset} is lost, and got it")
 
     def _missing(self, event: Read, sweep: _Sweep, offset: int, who: str) -> None:
@@ -206,6 +215,8 @@ class _Readers:
         """Everything there is gone as it is below the log's start."""
         policy = self._facts.policies[log]
         for offset in self._facts.between(log, begin, end):
+            if now_ns + SLACK_MS * MS >= self._facts.goes[log][offset]:
+                continue  # it was compacted: where a position is looked up it may pass over what is empty
             write = self._facts.write_at(log, offset)
             young = now_ns + SLACK_MS * MS < write.began_ns + policy.retention_ms * MS
             if not policy.deletes or young:
@@ -225,7 +236,7 @@ class _Readers:
     def _count(self) -> None:
         for log in self._facts.settled:
             start = self.starts.get(log, 0)
-            self._verdict.expired += len(self._facts.between(log, 0, start))
+            self._verdict.expired += len(self._facts.between(log, 0, start)) if self._facts.policies[log].deletes else 0
             if log in self.ends:
                 for offset in self._facts.between(log, self.ends[log], NEVER):
                     text = f"{log}@{offset}: {self._facts.numbers[log][offset]} is behind the end, {self.ends[log]}"
