@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from compacted_log import CompactedLog, faults, put
 from storage_batches import Writer, partition
 
 from headrace_broker.adapters import rocksdb_reclaim
@@ -117,3 +118,63 @@ async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rock
     await rocks.logs.reclaim()
     await rocks.restart()
     assert rocks.logs.recovered()[0].log_end == writer.end
+
+
+async def compacted(rocks: RocksDisk, records: int, batch: int) -> CompactedLog:
+    """Updates of few keys, compacted each time that half of it is dirty, and all of it in the end."""
+    log = CompactedLog(rocks.logs, rocks.logs.new_log_id(), keys=2000, segment_bytes=200_000, tombstones=False)
+    write(rocks, log.create())
+    while log.end < records:
+        writes = log.append(batch)
+        await put(rocks.logs, writes)
+        if len(writes) > 1 and log.end - log.cleaned_to > 5_000:
+            await log.clean()
+    await put(rocks.logs, log.roll())
+    await log.clean()
+    return log
+
+
+@pytest.mark.parametrize("batch", [10, 200])
+async def test_what_compaction_leaves_behind_goes(
+    rocks: RocksDisk, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    """Many times what lives was written, in batches that are kept in tables, and in some that are blobs."""
+    monkeypatch.setattr(rocksdb_reclaim, "DEAD_BYTES_MIN", 1 << 17)
+    rocks.logs._reclaimer._due_from = 1 << 17
+    log = await compacted(rocks, 20_000 if batch == 10 else 100_000, batch)
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    await used(rocks)
+    live = sum(row.size for row in rocks.logs.index(log.log, Offset(0), Offset(log.end)))
+    assert on_disk(rocks.path, ".blob", ".sst", ".log") < 1.5 * live
+    assert await faults(rocks.logs, log.log, log.end, log.keys, tombstones=False) == []
+
+
+async def test_much_that_is_dead_does_not_wait_until_somebody_asks(
+    rocks: RocksDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rocksdb_reclaim, "DEAD_BYTES_MIN", 1 << 17)
+    rocks.logs._reclaimer._due_from = 1 << 17
+    log = await compacted(rocks, 60_000, 200)
+    await rocks.logs.reclaimed()
+    await used(rocks)
+    live = sum(row.size for row in rocks.logs.index(log.log, Offset(0), Offset(log.end)))
+    assert on_disk(rocks.path, ".blob", ".sst") < 3 * live, "thirty times that was written"
+
+
+async def test_a_little_that_is_dead_waits(rocks: RocksDisk) -> None:
+    log = await compacted(rocks, 4_000, 200)
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    assert rocks.logs._store.stored_bytes() == 0, "nothing was flushed for it"
+    assert await faults(rocks.logs, log.log, log.end, log.keys, tombstones=False) == []
+
+
+async def test_what_is_dropped_while_space_is_given_back_comes_next(rocks: RocksDisk) -> None:
+    first, second = await filled(rocks, 2, 100)
+    for writer in (first, second):
+        await rocks.logs.lower_evidence([(writer.log, Offset(0), -1)])
+        write(rocks, [DropLog(writer.log)])
+        await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    assert await used(rocks) < 10_000

@@ -74,8 +74,8 @@ def build(store: RocksDbStore, writes: Sequence[LogWrite]) -> WriteBatch:
                 batch.delete(make_key(log, Kind.INDEX, base))
             case DropAborted(log, marker):
                 batch.delete(make_key(log, Kind.ABORTED, marker))
-            case DropPrefix(log, start):
-                _drop_prefix(batch, log, start, _Rows(store, log, writes[:at]))
+            case DropPrefix():
+                _drop_prefix(batch, write, store, writes[:at])
             case DropSuffix(log, end):
                 drop_suffix(batch, log, end, _Rows(store, log, writes[:at]))
             case DropLog(log):
@@ -133,16 +133,30 @@ class _Rows:
         return rows + [write.row for write in self._before if isinstance(write, PutEpoch)]
 
 
-def _drop_prefix(batch: WriteBatch, log: LogId, start: Offset, rows: _Rows) -> None:
-    for kind in (Kind.BATCH, Kind.INDEX, Kind.ABORTED):
+def _drop_prefix(batch: WriteBatch, drop: DropPrefix, store: RocksDbStore, before: Sequence[LogWrite]) -> None:
+    log, start, below = drop.log, drop.start, drop.below
+    for kind in (Kind.BATCH, Kind.INDEX):
         _delete(batch, log, kind, 0, start)
-    segment = rows.segment_at(start)
-    if segment is not None:
-        gone = segment.end_offset is not None and segment.end_offset <= start
-        _delete(batch, log, Kind.SEGMENT, 0, segment.base_offset + 1 if gone else segment.base_offset)
-    snapshot = rows.snapshot_at(start)
+    if below is None or below.aborted:
+        _delete(batch, log, Kind.ABORTED, 0, start)
+    if below is None:
+        _delete(batch, log, Kind.SEGMENT, 0, _first_segment(start, _Rows(store, log, before)))
+    else:
+        for base in below.segments:
+            batch.delete(make_key(log, Kind.SEGMENT, base))
+    known = below is not None and below.snapshot
+    snapshot = start if known else _Rows(store, log, before).snapshot_at(start)
     if snapshot is not None:
         _delete(batch, log, Kind.PRODUCER, 0, snapshot)
+
+
+def _first_segment(start: Offset, rows: _Rows) -> int:
+    """All segments below that number end at or below ``start``."""
+    holder = rows.segment_at(start)
+    if holder is None:
+        return 0
+    gone = holder.end_offset is not None and holder.end_offset <= start
+    return holder.base_offset + 1 if gone else holder.base_offset
 
 
 def drop_suffix(batch: WriteBatch, log: LogId, end: Offset, rows: _Rows) -> None:

@@ -36,7 +36,6 @@ from headrace_broker.adapters.rocksdb_reclaim import Reclaimer
 from headrace_broker.adapters.rocksdb_recovery import Recovery, fault_of
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions, WriteBatch
 from headrace_broker.core.rows import (
-    DropBatch,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -132,6 +131,8 @@ class RocksDbLogs:
         self._recovered = found.logs
         self._uncut = found.kept
         self._ends = {log.log: log.log_end for log in found.logs}
+        for each in found.logs:
+            self._reclaimer.sealed(each.log, each.segments)
         self._read_own(found.highest)
         if found.to_cut:
             batch = self._store.batch()
@@ -232,8 +233,10 @@ class RocksDbLogs:
                 case PutBatch(log, row) if row.base_offset >= self._ends.get(log, 0):
                     ends[log] = (row.next_offset, row.leader_epoch)
                     self._ends[log] = row.next_offset
-                case PutBatch(log) | DropBatch(log):
-                    self._reclaimer.rewritten(log)
+                case PutBatch(log, row):
+                    self._reclaimer.rewritten(log, row.size)
+                case PutSegment(log, segment):
+                    self._reclaimer.sealed(log, (segment,))
                 case PutState(log, state):
                     self._keeper.created(log, state.partition)
                 case DropSuffix(log, end):
@@ -254,6 +257,8 @@ class RocksDbLogs:
                     pass
         if ends:
             self._keeper.written((log, end, epoch) for log, (end, epoch) in ends.items())
+        if self._reclaimer.due:
+            self._reclaimer.start()
 
     async def sync(self) -> None:
         """See ``LogStore``."""
@@ -324,7 +329,7 @@ class RocksDbLogs:
         return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
 
     async def reclaim(self) -> None:
-        """See ``LogStore``. While one request is being worked on, another does nothing."""
+        """See ``LogStore``. What is asked for while one request is being worked on comes after it."""
         free, total = self._disk()
         held = self._store.memtable_bytes()
         # On a small disk a write-ahead log counts: it goes when what it holds is in table files.

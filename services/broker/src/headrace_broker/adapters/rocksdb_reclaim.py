@@ -1,102 +1,183 @@
 """
-Decides what is compacted so that the space of dropped rows goes back to the disk.
+Decides what is compacted so that the space of what was dropped or rewritten goes back to the disk.
 
-``rocksdb_log`` notes what it drops and starts this on the engine's ``reclaim``; the work is done in one thread.
-Live blobs are moved only where that pays: a compaction that may move them moves the oldest quarter once more, whatever
-of it is dead (measured: write amplification 2.8 to 3.1 instead of 2.1, and a fifth of a loaded broker's CPU). Retention
-kills the oldest blob files as a whole. Deleted and truncated logs lie between others in the same files, and so do
-topics that keep their records for different times: for the first always, for the others once a good share of all blobs
-is dead, live blobs are moved out of the oldest files.
+``rocksdb_log`` notes what it writes and starts this: on the engine's ``reclaim``, and by itself when compaction of logs
+has left much behind. The work is done in one thread. Live blobs are moved only where that pays: a compaction that may
+move them moves the oldest quarter once more, whatever of it is dead (measured: write amplification 2.8 to 3.1 instead
+of 2.1, and a fifth of a loaded broker's CPU). Retention kills the oldest blob files as a whole, and a log that is
+compacted is written again in time. Deleted and truncated logs lie between others in the same files, and so do topics
+that keep their records for different times: for the first always, for the others once a good share of all blobs is
+dead, live blobs are moved out of the oldest files.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_broker.adapters.rocksdb_keys import Kind, make_key
 from headrace_broker.adapters.rocksdb_store import RocksDbStore
-from headrace_broker.core.rows import LogId
+from headrace_broker.core.rows import LogId, SegmentRow
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
-DEAD_BYTES_MIN: Final = 256 << 20
-DEAD_SHARE_MAX: Final = 0.3
+DEAD_BYTES_MIN: Final = 4 << 20
+"""Below this nothing is done for what is dead, and nothing is flushed."""
+DEAD_SHARE_MAX: Final = 0.2
 """From this share of dead blobs on live ones are moved out of the oldest files."""
+REWRITTEN_SHARE_MAX: Final = 0.1
+"""From this share of all that is stored on, what compaction of logs left behind is looked for."""
+UNFLUSHED_SHARE_MAX: Final = 0.2
+"""From this share of all that is stored on, memtables are flushed: what is dead in them goes, and the WAL."""
+SMALL_BYTES: Final = 1 << 30
+"""Up to so many bytes of blobs are gone through at once, above a quarter at a time."""
+_PARTS: Final = 4
 LOG_ID_MAX: Final = LogId(2**32 - 1)
 
 _Dropped = dict[LogId, Offset | None]
 """Everything below an offset, or anything (None)."""
 
 
+@dataclass(slots=True)
+class _Noted:
+    """What was written since the last time."""
+
+    dropped: _Dropped = field(default_factory=dict)
+    rewritten: set[LogId] = field(default_factory=set)
+    dead: int = 0
+    """Bytes that compaction took out of logs or wrote anew."""
+    flush: bool = False
+
+
 class Reclaimer:
-    """Compacts what was dropped in one store. Called from one thread."""
+    """Compacts what was dropped or rewritten in one store. Called from one thread."""
 
     def __init__(self, store: RocksDbStore) -> None:
         self._store = store
-        self._dropped: _Dropped = {}
-        self._rewritten: set[LogId] = set()
+        self._noted = _Noted()
+        self._sealed: dict[LogId, dict[Offset, int]] = {}
+        """Bytes of sealed segments, by log and base."""
+        self._asked = False
         self._work: Future[None] | None = None
+        self._due_from = DEAD_BYTES_MIN
+        self._lock = threading.Lock()
+        """Over what is noted and asked, and the worker's end."""
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, "storage-reclaim")
 
     def dropped(self, log: LogId) -> None:
         """The log was truncated or deleted."""
-        self._dropped[log] = None
+        self._sealed.pop(log, None)
+        with self._lock:
+            self._noted.dropped[log] = None
 
     def dropped_below(self, log: LogId, start: Offset) -> None:
         """The log begins at ``start`` now."""
-        if self._dropped.get(log, start) is not None:
-            self._dropped[log] = start
+        sealed = self._sealed.get(log, {})
+        for base in [base for base in sealed if base < start]:
+            del sealed[base]
+        with self._lock:
+            if self._noted.dropped.get(log, start) is not None:
+                self._noted.dropped[log] = start
 
-    def rewritten(self, log: LogId) -> None:
-        """Compaction replaced or dropped a batch of the log."""
-        self._rewritten.add(log)
+    def rewritten(self, log: LogId, size: int) -> None:
+        """``size`` bytes of the log are on disk a second time, or not in the log any more."""
+        with self._lock:
+            self._noted.dead += size
+            self._noted.rewritten.add(log)
+
+    def sealed(self, log: LogId, rows: Iterable[SegmentRow]) -> None:
+        """The rows of these segments were written or found; one that was compacted has become smaller."""
+        sizes = self._sealed.setdefault(log, {})
+        for row in rows:
+            if row.end_offset is not None:
+                dead = sizes.get(row.base_offset, row.size) - row.size
+                sizes[row.base_offset] = row.size
+                if dead > 0:
+                    self.rewritten(log, dead)
+
+    @property
+    def due(self) -> bool:
+        """Whether compaction of logs left so much behind that it should not wait."""
+        return self._noted.dead >= self._due_from
 
     def start(self, *, flush: bool = False) -> None:
         """
-        Begin with what was dropped since the last start, after a flush of the memtables if that is asked for; nothing,
-        while that is still being worked on.
+        Begin with what was noted since the last start, after a flush of the memtables if that is asked for; after
+        what is being worked on.
         """
-        if (self._dropped or flush) and (self._work is None or self._work.done()):
-            taken, self._dropped = self._dropped, {}
-            self._work = self._thread.submit(self._reclaim, taken, flush)
+        with self._lock:
+            noted = self._noted
+            noted.flush |= flush
+            self._asked = self._asked or bool(noted.dropped or noted.rewritten or noted.flush)
+            if self._asked and (self._work is None or self._work.done()) and not self._stopping.is_set():
+                self._work = self._thread.submit(self._run)
 
     async def finished(self) -> None:
         """Wait for the work that was started."""
-        if self._work is not None:
-            await asyncio.wrap_future(self._work)
+        if (work := self._work) is not None:
+            await asyncio.wrap_future(work)
 
     def stop(self) -> None:
         """End after the range that is being compacted; blocks until then."""
         self._stopping.set()
         self._thread.shutdown(wait=True)
 
-    def _reclaim(self, dropped: _Dropped, flush: bool) -> None:
-        try:
-            if flush:
-                self._store.flush()
-            if dropped:
-                self._compact(dropped)
-        except StorageFailed as error:
-            self._store.fail(error)
+    # --- in the thread ----------------------------------------------------------------------------------------
 
-    def _compact(self, dropped: _Dropped) -> None:
+    def _run(self) -> None:
+        while (noted := self._take()) is not None:
+            try:
+                self._reclaim(noted)
+            except StorageFailed as error:
+                self._store.fail(error)
+
+    def _take(self) -> _Noted | None:
+        with self._lock:
+            if not self._asked or self._stopping.is_set() or self._store.failed:
+                self._work = None
+                return None
+            taken, self._noted, self._asked = self._noted, _Noted(), False
+            return taken
+
+    def _reclaim(self, noted: _Noted) -> None:
+        stored, held = self._store.stored_bytes(), self._store.memtable_bytes()
+        large = held >= max(DEAD_BYTES_MIN, stored * UNFLUSHED_SHARE_MAX)
+        if noted.flush or (large and 2 * held < self._store.free_bytes()):
+            self._store.flush()
+        rewritten = noted.rewritten
+        if noted.dead < max(DEAD_BYTES_MIN, stored * REWRITTEN_SHARE_MAX):
+            with self._lock:
+                self._noted.rewritten |= rewritten
+                self._noted.dead += noted.dead
+            rewritten = set()
+        self._compact(noted.dropped, rewritten)
+        self._due_from = max(DEAD_BYTES_MIN, int(self._store.stored_bytes() * REWRITTEN_SHARE_MAX))
+
+    def _compact(self, dropped: _Dropped, rewritten: set[LogId]) -> None:
+        gone = {log for log, start in dropped.items() if start is None}
         self._compact_ranges(_prefix_ranges(dropped))
-        ranges = list(_log_ranges(dropped))
-        size, dead = self._store.blob_bytes()
-        if dead >= max(DEAD_BYTES_MIN, size * DEAD_SHARE_MAX):
-            ranges = [(make_key(LogId(0), 0, 0), make_key(LOG_ID_MAX, Kind.END, 0))]
-        if not ranges:
-            return
-        self._store.collect_blobs(True)
+        self._compact_ranges(_log_ranges(rewritten - gone))
+        if gone:
+            self._collecting(_log_ranges(gone))
+        for _ in range(_PARTS):
+            size, dead = self._store.blob_bytes()
+            if dead < max(DEAD_BYTES_MIN, size * DEAD_SHARE_MAX) or self._stopping.is_set():
+                return
+            everything = (make_key(LogId(0), 0, 0), make_key(LOG_ID_MAX, Kind.END, 0))
+            self._collecting(iter([everything]), 1.0 if size <= SMALL_BYTES else 1 / _PARTS)
+
+    def _collecting(self, ranges: Iterator[tuple[bytes, bytes]], share: float = 1 / _PARTS) -> None:
+        """Compact the ranges and move what lives in them out of the oldest ``share`` of all blob files."""
+        self._store.collect_blobs(True, share)
         try:
-            self._compact_ranges(iter(ranges))
+            self._compact_ranges(ranges)
         finally:
-            self._store.collect_blobs(False)
+            self._store.collect_blobs(False, 1 / _PARTS)
 
     def _compact_ranges(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
         for low, high in ranges:
@@ -106,17 +187,17 @@ class Reclaimer:
 
 
 def _prefix_ranges(dropped: _Dropped) -> Iterator[tuple[bytes, bytes]]:
-    """The batches that logs lost at their beginning."""
+    """The batches that logs lost at their beginning, and all index rows."""
     for log in sorted(dropped):
         start = dropped[log]
         if start is not None:
-            yield make_key(log, Kind.BATCH, 0), make_key(log, Kind.BATCH, start)
+            yield make_key(log, Kind.INDEX, 0), make_key(log, Kind.BATCH, start)
 
 
-def _log_ranges(dropped: _Dropped) -> Iterator[tuple[bytes, bytes]]:
-    """Logs that were deleted or truncated; neighbours are one range."""
+def _log_ranges(logs: set[LogId]) -> Iterator[tuple[bytes, bytes]]:
+    """All of these logs; neighbours are one range."""
     first = last = None
-    for log in sorted(log for log, start in dropped.items() if start is None):
+    for log in sorted(logs):
         if first is not None and last is not None and log != last + 1:
             yield make_key(first, 0, 0), make_key(last, Kind.END, 0)
             first = None

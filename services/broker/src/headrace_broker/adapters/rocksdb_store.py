@@ -9,6 +9,7 @@ release it and are for threads. Errors are typed by ``rocksdb_errors``; a failed
 from __future__ import annotations
 
 import configparser
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -87,8 +88,8 @@ def _rocks_options(sizes: StoreOptions) -> Options:
     options.set_wal_bytes_per_sync(1 << 20)
     options.set_max_open_files(sizes.open_files_max)
     options.set_max_manifest_file_size(4 << 20)
-    options.set_keep_log_file_num(4)
-    options.set_max_log_file_size(4 << 20)
+    options.set_keep_log_file_num(2)  # RocksDB's own diary counts on the disk too
+    options.set_max_log_file_size(1 << 20)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
@@ -276,10 +277,28 @@ class RocksDbStore:
         with mapped("flushing memtables"):
             self._db.flush(True)
 
-    def collect_blobs(self, on: bool) -> None:
-        """Whether compactions move live blobs out of old blob files. Blob files without any live blob go always."""
+    def collect_blobs(self, on: bool, share: float) -> None:
+        """
+        Whether compactions move live blobs out of the oldest ``share`` of all blob files. Files without any live blob
+        go always.
+        """
         with mapped("setting an option"):
-            self._db.set_options({"enable_blob_garbage_collection": "true" if on else "false"})
+            self._db.set_options(
+                {
+                    "enable_blob_garbage_collection": "true" if on else "false",
+                    "blob_garbage_collection_age_cutoff": f"{share:.2f}",
+                }
+            )
+
+    def stored_bytes(self) -> int:
+        """Bytes of table and blob files."""
+        with mapped("reading a property"):
+            return int(self._db.property_int_value("rocksdb.live-sst-files-size") or 0) + self.blob_bytes()[0]
+
+    def free_bytes(self) -> int:
+        """What can still be written to the disk."""
+        disk = os.statvfs(self.path)
+        return disk.f_bavail * disk.f_frsize
 
     def blob_bytes(self) -> tuple[int, int]:
         """Bytes of all blob files, and how much of it is dead as far as compactions have noticed."""
