@@ -1,0 +1,168 @@
+"""Records without a key on topics that are compacted, and what the check of them costs the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from headrace_broker.engine import key_checks
+from headrace_broker.engine.produce import ProduceEntry
+from headrace_broker.testing.engine import Engine, running_engine
+from headrace_broker.testing.standalone import topic_id_of
+from headrace_common.core.batch import (
+    Codec,
+    RecordColumns,
+    build_batch,
+    build_row_batch,
+    check_keys,
+    is_quick,
+    read_header,
+    stamp_producer,
+)
+from headrace_common.core.batch.header import rewritten
+from headrace_common.core.errors import CorruptBatch, ErrorCode, InvalidRecord
+from headrace_common.core.ids import PartitionId
+
+CONFIGS = {"c": {"cleanup.policy": "compact"}, "both": {"cleanup.policy": "compact,delete"}}
+TOPICS = {"c": 1, "both": 1, "t": 1}
+FORMATS = pytest.mark.parametrize("build", [build_batch, build_row_batch], ids=["columns", "rows"])
+CODECS = pytest.mark.parametrize("codec", list(Codec))
+BIG = 40_000
+
+
+def batch(
+    keys: Sequence[bytes | None] | None, build: Any = build_batch, codec: Codec = Codec.NONE, **more: Any
+) -> bytes:
+    count = 3 if keys is None else len(keys)
+    return build(RecordColumns([b"v" * 40] * count, keys), codec=codec, **more)
+
+
+def entry(topic: str, one: bytes) -> ProduceEntry:
+    return ProduceEntry(PartitionId(topic_id_of(topic), 0), one, None)
+
+
+async def verdict(engine: Engine, topic: str, one: bytes, **options: Any) -> ErrorCode | None:
+    """Of the request as the servicer hands it over."""
+    entries = [entry(topic, one)]
+    checks = engine.broker.key_checks
+    keys = await checks.beside(entries, checks.costly(entries))
+    engine.session.accept(1, -1, 30_000, entries, options.get("transactional_id"), keys)
+    _, [result] = await engine.answer()
+    if result.error is not None:
+        assert engine.store.floor(engine.broker.replicas.get(entries[0].partition).core.log, 10**9) is None  # type: ignore[union-attr,arg-type]
+    return None if result.error is None else result.error.code
+
+
+@FORMATS
+@CODECS
+@pytest.mark.parametrize("topic", ["c", "both"])
+async def test_a_record_without_a_key_is_refused_with_its_batch(build: Any, codec: Codec, topic: str) -> None:
+    async with running_engine(TOPICS, configs=CONFIGS) as engine:
+        assert (
+            await verdict(engine, topic, batch([b"a", b"b", None, b"c", None] * 40, build, codec))
+            is ErrorCode.INVALID_RECORD
+        )
+        assert await verdict(engine, topic, batch(None, build, codec)) is ErrorCode.INVALID_RECORD
+        assert await verdict(engine, topic, batch([b"a", b"", b"c"], build, codec)) is None, "an empty key is one"
+        assert await verdict(engine, "t", batch(None, build, codec)) is None, "other topics take both"
+
+
+@FORMATS
+@pytest.mark.parametrize("count", [3, 100])
+@pytest.mark.parametrize("at", [0, 2])
+def test_the_text_names_topic_record_and_what_to_do(build: Any, count: int, at: int) -> None:
+    keys: list[bytes | None] = [b"k%d" % n for n in range(count)]
+    keys[at] = keys[-1] = None
+    with pytest.raises(
+        InvalidRecord, match=rf"record {at} of the batch has no key, and topic orders is compacted: .*Send"
+    ):
+        check_keys(batch(keys, build), "orders")
+
+
+async def test_nothing_of_a_refused_batch_takes_a_sequence() -> None:
+    async with running_engine(TOPICS, configs=CONFIGS) as engine:
+        sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+        assert await verdict(engine, "c", batch([b"a", None], **sent)) is ErrorCode.INVALID_RECORD
+        assert await verdict(engine, "c", batch([b"a", b"b"], **sent)) is None
+
+
+async def test_in_transactions_too() -> None:
+    async with running_engine(TOPICS, configs=CONFIGS, coordinator=True) as engine:
+        sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        refused = await verdict(engine, "c", batch([None], **sent), transactional_id="x")
+        assert refused is ErrorCode.INVALID_RECORD
+        assert await verdict(engine, "c", batch([b"k"], **sent), transactional_id="x") is None
+
+
+@CODECS
+async def test_a_body_that_no_cleaner_could_read_is_corrupt(codec: Codec) -> None:
+    good = batch([b"key-%d" % n for n in range(200)], codec=codec)
+    header = read_header(good)
+    damaged = rewritten(good[:68] + bytes(255 - byte for byte in good[68:72]) + good[72:], header)
+    async with running_engine(TOPICS, configs=CONFIGS) as engine:
+        assert await verdict(engine, "c", damaged) is ErrorCode.CORRUPT_MESSAGE
+        flipped = good[:-1] + bytes([good[-1] ^ 8])
+        assert await verdict(engine, "c", flipped) is ErrorCode.CORRUPT_MESSAGE
+        assert await verdict(engine, "c", good) is None
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = build_batch(RecordColumns([b"x" * 1_000_000] * 80, [b"k"] * 80), codec=Codec.ZSTD)
+    with pytest.raises(CorruptBatch, match="are allowed"):
+        check_keys(bomb, "c")
+
+
+@pytest.mark.parametrize(
+    ("one", "quick"),
+    [
+        (batch([b"k"] * BIG), True),
+        (batch([b"k"] * BIG, codec=Codec.LZ4), False),
+        (batch([b"k"] * 100, codec=Codec.ZSTD), True),
+        (batch([b"k"] * BIG, build_row_batch), False),
+        (batch([b"k"] * 100, build_row_batch), True),
+        (build_batch(RecordColumns([b"v"] * BIG, [b"k"] * BIG, headers=[[("h", b"")]] * BIG)), False),
+    ],
+    ids=["columns", "large and compressed", "small and compressed", "many rows", "few rows", "headers"],
+)
+async def test_what_takes_long_is_checked_beside_the_event_loop(
+    one: bytes, quick: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[bool] = []
+
+    def noted(*args: Any, **options: Any) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+        check_keys(*args, **options)
+
+    async with running_engine(
+        TOPICS, configs={"c": {"cleanup.policy": "compact", "max.message.bytes": "9000000"}}
+    ) as engine:
+        await verdict(engine, "c", batch([b"first"]))  # loads libraries, in a thread
+        monkeypatch.setattr(key_checks, "check_keys", noted)
+        assert is_quick(one, read_header(one)) is quick
+        assert await verdict(engine, "c", one) is None
+        assert threads == [quick]
+        assert await verdict(engine, "t", one) in (None, ErrorCode.MESSAGE_TOO_LARGE)
+        assert len(threads) == 1, "topics that are not compacted are not looked at"
+
+
+async def test_batches_of_a_stream_stay_in_order_while_one_is_checked() -> None:
+    async with running_engine(TOPICS, configs=CONFIGS) as engine:
+        big = batch([b"k%d" % n for n in range(10_000)], codec=Codec.ZSTD)
+        sent = [stamp_producer(big, 7, 0, 0), stamp_producer(batch([b"k"]), 7, 0, 10_000)]
+
+        async def stream() -> None:
+            for number, one in enumerate(sent):
+                entries = [entry("c", one)]
+                checks = engine.broker.key_checks
+                costly = checks.costly(entries)
+                keys = await checks.beside(entries, costly) if costly else key_checks.NOTHING_CHECKED
+                engine.session.accept(number, -1, 30_000, entries, None, keys)
+
+        await asyncio.wait_for(stream(), 10)
+        for number in range(2):
+            correlation, [result] = await engine.answer()
+            assert (correlation, result.error) == (number, None)
