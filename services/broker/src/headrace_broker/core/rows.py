@@ -7,7 +7,7 @@ a change needs a new format number and an upgrade test.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, NewType
 
 from headrace_common.core.ids import Offset, PartitionId
@@ -217,12 +217,26 @@ class PutState:
 
 
 @dataclass(frozen=True, slots=True)
+class Below:
+    """Which rows a ``DropPrefix`` meets. To look for them costs more than all the rest where many logs drop some."""
+
+    segments: tuple[Offset, ...]
+    """Bases of all segments that go."""
+    aborted: bool
+    """Whether any aborted transactions go."""
+    snapshot: bool
+    """A producer snapshot is at the new start: older ones go. False: that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class DropPrefix:
     """Delete batches, index, aborted rows, sealed segments below ``start``, and producer snapshots but the newest
     at or below it. Whole batches only: ``start`` is a batch boundary."""
 
     log: LogId
     start: Offset
+    below: Below | None = field(default=None, compare=False)
+    """What is known to be there, so that the store need not look; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
