@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from storage_image import Image, make_image
-from storage_processes import WritingChild, assert_nothing_lost, inspect
+from storage_processes import COMPACTING, WritingChild, assert_nothing_lost, inspect
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -26,6 +26,17 @@ def test_twenty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, policy:
         found = inspect(tmp_path / "data")
         assert_nothing_lost(found, acked)
         assert not found.clean
+
+
+@pytest.mark.parametrize(("policy", "kills"), [("os", 10), ("group", 10)])
+def test_twenty_kills_of_a_process_that_compacts_lose_no_key(tmp_path: Path, policy: str, kills: int) -> None:
+    acked: dict[int, int] = {}
+    chance = random.Random(policy)
+    for seed in range(kills):
+        child = WritingChild(tmp_path / "data", policy, seed, child=COMPACTING)
+        child.wait_for_acks(chance.randint(20, 400))
+        acked |= child.kill()
+        assert_nothing_lost(inspect(tmp_path / "data", COMPACTING), acked)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 CHILD = Path(__file__).with_name("storage_child.py")
+COMPACTING = Path(__file__).with_name("compacting_child.py")
 OPEN_S_MAX = 30.0
 """An opening that takes longer hangs."""
 
@@ -27,14 +28,14 @@ class Found:
     cuts: list[str] = field(default_factory=list)
     damaged: list[tuple[int, int, int, str]] = field(default_factory=list)
     logs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Start and end by log id."""
+    """Start, or how far it is compacted, and end, by log id."""
     wrong: list[str] = field(default_factory=list)
 
 
-def inspect(path: Path) -> Found:
+def inspect(path: Path, child: Path = CHILD) -> Found:
     """Open ``path`` in a process of its own, read everything, close."""
     run = subprocess.run(
-        [sys.executable, str(CHILD), "inspect", str(path)],
+        [sys.executable, str(child), "inspect", str(path)],
         capture_output=True,
         text=True,
         timeout=OPEN_S_MAX,
@@ -53,13 +54,15 @@ def inspect(path: Path) -> Found:
 class WritingChild:
     """A process that appends until it is killed or fails."""
 
-    def __init__(self, path: Path, policy: str, seed: int, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, path: Path, policy: str, seed: int, env: dict[str, str] | None = None, child: Path = CHILD
+    ) -> None:
         self.acked: dict[int, int] = {}
         self.last_line = ""
         self._changed = threading.Condition()
         self._count = 0
         self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), "write", str(path), policy, str(seed)],
+            [sys.executable, str(child), "write", str(path), policy, str(seed)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
