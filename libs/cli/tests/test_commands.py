@@ -286,7 +286,12 @@ def test_cluster_settings_show_what_is_not_default_unless_all_are_wanted(admin: 
     assert data("cluster", "configs") == []
     assert [row["name"] for row in data("cluster", "configs", "--all")] == ["segment.ms"]
     out("cluster", "configs", "num.partitions=3")
-    assert admin.asked == [("alter", {"num.partitions": "3"}, {"broker": None})]
+    out("broker", "configs", "2", "log.cleaner.enable=")
+    assert admin.asked == [
+        ("alter", {"num.partitions": "3"}, {"broker": None}),
+        ("alter", {"log.cleaner.enable": None}, {"broker": 2}),
+    ]
+    assert data("broker", "configs", "2") == []
 
 
 class FakeProducer:

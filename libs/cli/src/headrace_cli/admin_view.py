@@ -39,7 +39,7 @@ def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> l
     """All topics; with ``sizes`` brokers are asked for all their logs."""
     topics = admin.list_topics(include_internal=internal)
     rows = [
-        {"name": t.name, "partitions": t.partitions, "configs": dict(t.configs), "topic_id": t.topic_id.hex()}
+        {"name": t.name, "partitions": t.partitions, "configs": _by_name(t.configs), "topic_id": t.topic_id.hex()}
         for t in topics
     ]
     if not sizes:
@@ -86,7 +86,7 @@ def describe_topic(admin: AdminClient, name: str, segments: bool, states: Mappin
         }
         for p in topic.partitions
     ]
-    described = _topic(topic) | {"configs": dict(topic.configs)}
+    described = _topic(topic) | {"configs": _by_name(topic.configs)}
     compaction = log_view.compactions(logs)
     counts = [p["end_offset"] - p["start_offset"] for p in partitions if p["end_offset"] is not None]
     described["records"] = None if compaction else sum(counts)
@@ -237,6 +237,10 @@ def _topic(topic: TopicDescription) -> Row:
         "partitions": len(topic.partitions),
         "replication_factor": replicas,
     }
+
+
+def _by_name(configs: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(configs.items()))
 
 
 def _broker(info: BrokerInfo) -> Row:

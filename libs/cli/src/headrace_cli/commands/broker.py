@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace_cli.commanding import command
+from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.cluster import show_plan
 from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, confirm
 from headrace_cli.exits import CommandFailed
@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace broker``."""
     command(app, "list")(list_)
     command(app)(describe)
+    command(app)(configs)
     command(app)(drain)
     command(app)(undrain)
     command(app)(decommission)
@@ -66,6 +67,26 @@ def describe(session: Session, broker: BrokerId) -> None:
             data[name] = None if count is None else bytes_for_people(count)
         data["configs"] = [row for row in data["configs"] if row["source"] != "default"]
     session.show(data)
+
+
+def configs(
+    session: Session,
+    broker: BrokerId,
+    setting: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="Change these; KEY= gives the cluster's back")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also those that have their default")] = False,
+) -> None:
+    """Show or change settings of one broker. They go before those of `cluster configs`."""
+    from headrace_cli import admin_view
+
+    changes = {key: value or None for key, value in pairs(setting, "KEY=VALUE").items()}
+    with session.admin() as admin:
+        rows = admin_view.broker_configs(admin, broker, changes)
+    shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
+    session.show(
+        shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
+    )
 
 
 def drain(session: Session, broker: BrokerId) -> None:
