@@ -1,0 +1,1 @@
+"""Decisions without Spark, network, clock or chance: events in, effects out."""
