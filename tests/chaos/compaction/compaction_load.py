@@ -222,37 +222,51 @@ async def reader(
         yield consumer
 
 
-async def begin(out: Out, consumer: aio.Consumer, kind: Kind = Kind.READER) -> dict[TopicPartition, int]:
-    """From the first offsets; where those are."""
-    consumer.seek_to_beginning()
-    at = {tp: await consumer.position(tp) for tp in sorted(consumer.assignment())}
-    now = time.monotonic_ns()
-    out.note(*(Began(WHO.get(), str(tp), position, now, kind, first=True) for tp, position in at.items()))
-    return at
+class Walk:
+    """Somebody who reads all partitions of a consumer, noted."""
 
+    def __init__(self, out: Out, consumer: aio.Consumer) -> None:
+        self._out, self._consumer = out, consumer
+        self.at: dict[TopicPartition, int] = {}
+        self._moved: dict[TopicPartition, int] = {}
+        """Positions that moved without a record; a loss is told with the poll after that."""
 
-async def read_on(out: Out, consumer: aio.Consumer, at: dict[TopicPartition, int], records_max: int) -> int:
-    """One poll, noted; ``at`` moves."""
-    records = by_log(await consumer.poll(timeout_ms=200, max_records=records_max))
-    now = time.monotonic_ns()
-    for tp, before in at.items():
-        after, points = await consumer.position(tp), records.get(str(tp), [])
-        if after != before or points:
-            out.note(Read(WHO.get(), str(tp), before, after, tuple(points), now))
-            at[tp] = after
-    return sum(map(len, records.values()))
+    async def begin(self, kind: Kind = Kind.READER) -> None:
+        """From the first offsets."""
+        self._consumer.seek_to_beginning()
+        self.at = {tp: await self._consumer.position(tp) for tp in sorted(self._consumer.assignment())}
+        self._moved.clear()
+        now = time.monotonic_ns()
+        for tp, position in self.at.items():
+            self._out.note(Began(WHO.get(), str(tp), position, now, kind, first=True))
+
+    async def read_on(self, records_max: int) -> None:
+        """One poll."""
+        records = by_log(await self._consumer.poll(timeout_ms=200, max_records=records_max))
+        now = time.monotonic_ns()
+        for tp, before in self.at.items():
+            after, points = await self._consumer.position(tp), records.get(str(tp), [])
+            if points or (after != before and self._moved.get(tp) == after):
+                self._out.note(Read(WHO.get(), str(tp), before, after, tuple(points), now))
+                self.at[tp] = after
+            self._moved[tp] = after
+
+    def left(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
+        """How many offsets are ahead."""
+        return {str(tp): end - self.at[tp] for tp, end in ends.items() if self.at[tp] < end}
 
 
 async def sweep(out: Out, bootstrap: str, chance: random.Random, stop: asyncio.Event, rack: str) -> None:
     """From the first offset to what is the end when it begins, and again; now quickly, now slowly."""
     async with reader(out, bootstrap, rack) as consumer:
         while not stop.is_set():
-            at = await begin(out, consumer)
-            ends = await consumer.end_offsets(list(at))
+            walk = Walk(out, consumer)
+            await walk.begin()
+            ends = await consumer.end_offsets(walk.at)
             records_max, pause = chance.choice([(5_000, 0.0), (500, 0.05), (40, 0.05)])
             deadline = time.monotonic() + 8
-            while any(at[tp] < end for tp, end in ends.items()) and time.monotonic() < deadline and not stop.is_set():
-                await read_on(out, consumer, at, records_max)
+            while walk.left(ends) and time.monotonic() < deadline and not stop.is_set():
+                await walk.read_on(records_max)
                 await asyncio.sleep(pause)
             out.flush()
             await asyncio.sleep(chance.random() / 2)
@@ -262,9 +276,10 @@ async def follow(out: Out, bootstrap: str, chance: random.Random, stop: asyncio.
     """From the first offset on, as records come."""
     del chance
     async with reader(out, bootstrap, rack) as consumer:
-        at = await begin(out, consumer)
+        walk = Walk(out, consumer)
+        await walk.begin()
         while not stop.is_set():
-            await read_on(out, consumer, at, 5_000)
+            await walk.read_on(5_000)
 
 
 async def doze(out: Out, bootstrap: str, chance: random.Random, stop: asyncio.Event, rack: str) -> None:
@@ -272,24 +287,26 @@ async def doze(out: Out, bootstrap: str, chance: random.Random, stop: asyncio.Ev
     limits = {"fetch_max_bytes": 2_048, "max_partition_fetch_bytes": 2_048}
     partitions = [tp for tp in ALL if tp.topic in EXPIRING]
     async with reader(out, bootstrap, rack, partitions, **limits) as consumer:
-        at = await begin(out, consumer)
+        walk = Walk(out, consumer)
+        await walk.begin()
         while not stop.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), chance.uniform(0.5, 1.8) * RETENTION_MS / 1000)
             for _ in range(3):
-                await read_on(out, consumer, at, 100)
+                await walk.read_on(100)
 
 
 async def read_all(out: Out, bootstrap: str, process: int, rack: str, seconds: float) -> dict[str, int]:
     """The final phase: from the first offsets to the ends, of which those that were not reached are returned."""
     WHO.set(process)
     async with reader(out, bootstrap, rack) as consumer:
-        at = await begin(out, consumer, Kind.FINAL)
-        ends = await consumer.end_offsets(list(at))
+        walk = Walk(out, consumer)
+        await walk.begin(Kind.FINAL)
+        ends = await consumer.end_offsets(walk.at)
         deadline = time.monotonic() + seconds
-        while any(at[tp] < end for tp, end in ends.items()) and time.monotonic() < deadline:
-            await read_on(out, consumer, at, 5_000)
-        return {str(tp): end - at[tp] for tp, end in ends.items() if at[tp] < end}
+        while walk.left(ends) and time.monotonic() < deadline:
+            await walk.read_on(5_000)
+        return walk.left(ends)
 
 
 # --- group ------------------------------------------------------------------------------------------------------
