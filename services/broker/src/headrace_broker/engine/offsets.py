@@ -206,11 +206,12 @@ class _Search:
         segments = segment_rows(self._replica.core)
         best: _Seen | None = None
         for bound, (low, high) in ranges_by_age(segments, self._floor, self._start, self._end):
-            if best is not None and best.timestamp_ms >= bound:
+            if best is not None and (best.timestamp_ms > bound or (best.timestamp_ms == bound and best.offset < low)):
                 break
-            more = -1 if best is None else best.timestamp_ms + 1
-            at, found = await self._look(low, high, _Wanted(more, youngest=True))
-            best = found or best
+            least = -1 if best is None else best.timestamp_ms
+            at, found = await self._look(low, high, _Wanted(least, youngest=True))
+            if found is not None and (best is None or found.timestamp_ms > least or found.offset < best.offset):
+                best = found
             if at < high:
                 break
         return OffsetFound() if best is None else OffsetFound(best.offset, best.timestamp_ms, best.leader_epoch)

@@ -17,17 +17,17 @@ from headrace_common.core.ids import Offset, PartitionId
 
 MAP_BYTES = 4 << 20
 SEED = 0x0123456789ABCDEF_FEDCBA9876543210
-COMPACTS = {"cleanup.policy": "compact", "segment.bytes": "14", "delete.retention.ms": "0"}
-"""Settings of a topic in which each batch is a segment, so that all but the last one may be compacted."""
 
 
 async def compact(
     broker: Broker, store: LogStore, partition: PartitionId, *, now_ms: int, delete_retention_ms: int = 0
 ) -> None:
-    """Everything below the active segment that is decided, as a cleaner would at ``now_ms``."""
+    """Everything that is decided, as a cleaner would at ``now_ms``; the active segment is sealed before."""
     replica = broker.replicas.get(partition)
     assert replica is not None, "the broker has the log"
     core = replica.core
+    if core.segments.active.size:
+        await broker.loop.post(replica, core.roll(now_ms))
     dirty = dirty_range(core, lambda offset: store.floor(core.log, offset), 0, now_ms)
     if dirty.end <= dirty.start:
         return
