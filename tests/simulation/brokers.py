@@ -15,12 +15,14 @@ from tests.simulation.disk import Disk
 from tests.simulation.store import Snapshot
 from tests.simulation.writers import Fencing
 
+from headrace_broker.core.copying import continued
 from headrace_broker.core.leadership import Assignment, Proposal, as_it_is
 from headrace_broker.core.partition import Parted, Partition
 from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,
     BatchesCopied,
+    Compacted,
     Deposed,
     Elected,
     Emptied,
@@ -77,7 +79,9 @@ class Session:
     leader_epoch: int
     log_end: Offset
     wants: bool
-    told: tuple[int, int] = (-1, -1)
+    last_epoch: int = -1
+    forgotten_to: Offset = Offset(0)
+    told: tuple[int, int, int] = (-1, -1, -1)
 
 
 @dataclass
@@ -105,6 +109,8 @@ class Replica:
     """The proposal under way, when it was sent last, and how often."""
     verified: tuple[int, int] = (-1, 0)
     """The invariants' note: truncations, and up to where the log is known to be what was committed."""
+    missing: tuple[int, frozenset[int]] = (-1, frozenset())
+    """The same: truncations, and the offsets of which nothing was left."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,7 @@ class Position:
     log_end: Offset
     written_end: Offset
     wants: bool
+    forgotten_to: Offset
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,7 @@ class Copied:
     parted: Parted | None = None
     error: HeadraceError | None = None
     fencing_token: int = -1
+    forgotten_to: Offset = Offset(0)
 
 
 class Broker:
@@ -208,7 +216,7 @@ class Broker:
         self.image = self._world.first_image
         self.replicas = {}
         for found in self.disk.recovered():
-            core = restored(self.disk, found, self._world.config, int(self.clock))
+            core = restored(self.disk, found, self._world.config_of(self.id), int(self.clock))
             self.replicas[core.id] = Replica(core, damaged=core.id in damaged)
         self._joining = Joining(self.id, self.incarnation, previous_epoch, damaged, wiped)
         ends = tuple(r.core.log_end for r in self.replicas.values())
@@ -308,7 +316,8 @@ class Broker:
     def _host(self, id: PartitionId, partition: PartitionMetadata) -> None:
         replica = self.replicas.get(id)
         if replica is None:
-            core, writes = Partition.create(id, self.disk.new_log_id(), self._world.config, int(self.clock))
+            config = self._world.config_of(self.id)
+            core, writes = Partition.create(id, self.disk.new_log_id(), config, int(self.clock))
             self.disk.write(writes)
             replica = self.replicas[id] = Replica(core)
         core = replica.core
@@ -417,6 +426,15 @@ class Broker:
         if shown:
             self._tell_all(id, replica)
 
+    def rewrite(self, id: PartitionId, event: Compacted) -> None:
+        """One step of a compaction: it writes, and no end moves."""
+        replica = self.replicas[id]
+        writes = replica.core.handle(event)
+        self.disk.write([write for write in writes if isinstance(write, LogWrite)])
+        self._world.invariants.rewritten(self, id)
+        if not self._world.profile.flush_os:
+            self._sync_soon()
+
     def _sync_soon(self) -> None:
         rng = self._world.rng
         if not self.disk.begin_sync():
@@ -507,7 +525,7 @@ class Broker:
                 answer = Copied(said.id, said.session, said.leader_epoch, Offset(0), Offset(0), error=error)
             else:
                 try:
-                    parted = core.compare(said.last_epoch, said.log_end)
+                    parted = core.compare(said.last_epoch, said.log_end, said.forgotten_to)
                 except OffsetOutOfRange as wrong:
                     answer = self._copied(said.id, core, said, error=wrong)
                 else:
@@ -529,6 +547,7 @@ class Broker:
             replica.sessions[said.broker] = session
         if session.number == said.session:
             session.log_end = said.log_end
+            session.last_epoch, session.forgotten_to = said.last_epoch, said.forgotten_to
             session.wants = session.wants or said.wants
         node = self.image.nodes.get(said.broker)
         may_join = (
@@ -558,13 +577,18 @@ class Broker:
         core, world = replica.core, self._world
         batches: tuple[bytes, ...] = ()
         if session.wants and core.written_end > session.log_end >= core.log_start:
+            try:
+                core.compare(session.last_epoch, session.log_end, session.forgotten_to)
+            except OffsetOutOfRange:
+                return  # deletions have gone meanwhile; its next stream is told so
             batches = self._read(core, session.log_end)
-        if not batches and session.told == (core.high_watermark, core.log_start):
+        now = core.high_watermark, core.log_start, core.forgotten_to
+        if not batches and session.told == now:
             return
         if batches:
             session.wants = False
-        session.told = (core.high_watermark, core.log_start)
-        answer = Copied(id, session.number, session.leader_epoch, core.high_watermark, core.log_start, batches)
+        session.told = now
+        answer = Copied(id, session.number, session.leader_epoch, *now[:2], batches, forgotten_to=core.forgotten_to)
         world.network.send(self.id, world.brokers[broker], world.brokers[broker].copied, answer, channel=session.number)
 
     def _read(self, core: Partition, start: Offset) -> tuple[bytes, ...]:
@@ -576,7 +600,7 @@ class Broker:
             if row.next_offset > core.written_end or len(found) == BATCHES_PER_ANSWER:
                 break
             found.append(log.batches[row.base_offset])
-        return tuple(found)
+        return tuple(continued(found, start))
 
     # --- the follower's end -------------------------------------------------------------------------------
 
@@ -602,7 +626,16 @@ class Broker:
         if replica.damaged:
             last, end, written = -1, Offset(-1), Offset(-1)
         said = Position(
-            id, self.id, self.broker_epoch, copying.number, copying.epoch, last, end, written, copying.wants
+            id,
+            self.id,
+            self.broker_epoch,
+            copying.number,
+            copying.epoch,
+            last,
+            end,
+            written,
+            copying.wants,
+            core.forgotten_to,
         )
         copying.wants = False
         leader = self._world.brokers[copying.leader]
@@ -626,8 +659,9 @@ class Broker:
         batches = tuple((read_header(batch), batch) for batch in answer.batches)
         if batches:
             copying.wants, copying.fed_ms = True, self._world.schedule.now
+        event = BatchesCopied(answer.leader_epoch, batches, answer.high_watermark, int(self.clock), answer.forgotten_to)
         try:
-            self.handle(id, BatchesCopied(answer.leader_epoch, batches, answer.high_watermark, int(self.clock)))
+            self.handle(id, event)
         except CorruptBatch as error:
             self._world.schedule.say("broker", self.id, "refuses a batch", str(error))
             self._world.counts["batches refused"] += 1

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace_broker.testing.batches import batch_of
 from headrace_common.core.errors import HeadraceError, InvalidProducerEpoch, NotEnoughReplicas, OutOfOrderSequence
 from headrace_common.core.ids import NO_NODE, Offset, PartitionId
 from headrace_common.testing.checker import Assign, Outcome, Poll, Send
@@ -104,7 +103,7 @@ class Producer:
     def _make(self, now: float) -> None:
         world = self._world
         values = tuple(world.next_value() for _ in range(world.rng.randint(1, 3)))
-        batch = batch_of([b"%d" % v for v in values], producer_id=self.id, epoch=self._epoch, sequence=self._sequence)
+        batch = world.batch(values, self.id, self._epoch, self._sequence)
         world.values[(self.id, self._epoch, self._sequence)] = values
         self.sent.append(Sent(values, self._sequence, batch, now))
         self._sequence += len(values)
@@ -228,13 +227,15 @@ class Consumer:
             self.position = core.log_start
             world.history.append(Assign(self.id))
         points = []
-        for row in broker.disk.index(core.log, Offset(max(0, self.position - 2)), core.high_watermark):
+        holder = broker.disk.floor(core.log, Offset(self.position))
+        start = Offset(self.position) if holder is None else holder.base_offset
+        for row in broker.disk.index(core.log, start, core.high_watermark):
             if row.next_offset <= self.position or row.next_offset > core.high_watermark:
                 continue
-            values = world.values[(row.producer_id, row.producer_epoch, row.base_sequence)]
-            for place, value in enumerate(values):
-                if row.base_offset + place >= self.position:
-                    points.append((self.key, row.base_offset + place, value))
+            for base, batch in world.invariants.written_in(self.partition, row):
+                for place, value in enumerate(world.values[batch]):
+                    if base + place >= self.position:
+                        points.append((self.key, base + place, value))
             self.position = row.next_offset
             if len(points) >= POLL_ROWS:
                 break

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.compaction import Contents, covered
 from tests.simulation.controllers import _bytes
 from tests.simulation.store import Snapshot
 from tests.simulation.writers import FIRST_PRODUCER
@@ -47,6 +48,8 @@ class Invariants:
         self._leaders: dict[tuple[PartitionId, int], tuple[NodeId, int]] = {}
         self._touched: list[tuple[Broker, PartitionId]] = []
         self._moved = True
+        self._bases: dict[PartitionId, list[int]] = {id: [] for id in ids}
+        self._contents = None if world.keyed is None else Contents(world, world.keyed)
         self.fences: dict[PartitionId, list[tuple[int, int]]] = {id: [] for id in ids}
         """Offsets and tokens of the fences that are committed."""
 
@@ -60,6 +63,8 @@ class Invariants:
         """A broker begins to lead."""
         epoch = broker.replicas[id].core.leader_epoch
         assert epoch is not None
+        if epoch == self._world.store.snapshot.partitions[id].leader_epoch:  # or it has not heard who came after it
+            self._look_into(broker, id)
         known = self._leaders.setdefault((id, epoch), (broker.id, broker.incarnation))
         if known != (broker.id, broker.incarnation) and known[0] != broker.id:
             raise Violation("two-leaders", f"{known[0]} and {broker.id} lead {id.partition} in epoch {epoch}")
@@ -79,11 +84,36 @@ class Invariants:
             self._check_token(broker, id, row)
             log.append(entry)
             at[row.base_offset] = entry
+            self._bases[id].append(row.base_offset)
+            if self._contents is not None:
+                self._contents.committed(id, row.base_offset, entry[3:])
             end = row.next_offset
         if end != core.high_watermark:
             raise Violation("high-watermark", f"{broker.id} shows up to {core.high_watermark}, its log has {end}")
         self.end[id] = end
         self._moved = True
+
+    def rewritten(self, broker: Broker, id: PartitionId) -> None:
+        """A step of a compaction was written."""
+        replica = broker.replicas[id]
+        replica.verified = (replica.core.truncations, 0)
+        self._verify(broker, id, replica, replica.core.high_watermark)
+        self._look_into(broker, id, replica.core.high_watermark)
+
+    def written_in(self, id: PartitionId, row: IndexRow) -> list[tuple[int, tuple[int, int, int]]]:
+        """Base and identity of what was written where there is this batch now: one batch, or the many of a gap."""
+        if not is_gap(row):
+            return [(row.base_offset, (row.producer_id, row.producer_epoch, row.base_sequence))]
+        within = covered(self._bases[id], row.base_offset, row.next_offset)
+        return [(entry[0], entry[3:]) for entry in (self.log[id][number] for number in within)]
+
+    def _look_into(self, broker: Broker, id: PartitionId, end: int | None = None) -> None:
+        """Record by record, in worlds with compaction; ``end``: of what it has of what is committed, by default all."""
+        if self._contents is None or broker.replicas[id].damaged:
+            return
+        wrong = self._contents.wrong(broker, id, self.end[id] if end is None else end)
+        if wrong is not None:
+            raise Violation(*wrong)
 
     def _check_token(self, broker: Broker, id: PartitionId, row: IndexRow) -> None:
         """Tokens of fences grow, and between two fences only the writer of the first one writes."""
@@ -126,6 +156,8 @@ class Invariants:
             if len(partition.isr) >= min_isr and partition.elr:
                 raise Violation("elr", f"ELR beside a full ISR: {partition}")
             for member in partition.isr:
+                if member not in before.isr and id in self._world.brokers[member].replicas:
+                    self._look_into(self._world.brokers[member], id)
                 if member not in before.isr and (new.nodes[member].fenced or new.nodes[member].in_controlled_shutdown):
                     raise Violation("fenced-in-isr", f"{member} joins {partition}")
 
@@ -189,7 +221,9 @@ class Invariants:
             raise Violation("high-watermark", f"{broker.id} knows {core.high_watermark}, committed are {self.end[id]}")
         self._verify(broker, id, replica, core.high_watermark)
         committed = next((t for offset, t in reversed(self.fences[id]) if offset < core.high_watermark), -1)
-        if core.fences.token < committed:
+        newer = bool(self.fences[id]) and self.fences[id][-1][0] >= core.log_end
+        superseded = newer and self._contents is not None  # fences go where newer ones are, which it is to copy yet
+        if core.fences.token < committed and not superseded:
             raise Violation("token-lost", f"{broker.id} {id.partition} has {core.fences.token}, not {committed}")
         leading = core.leading
         if leading is None:
@@ -216,7 +250,9 @@ class Invariants:
         if holder is not None and holder.next_offset > start:
             start = int(holder.base_offset)  # the log start may be inside a batch
         for row in broker.disk.index(core.log, Offset(start), Offset(end)):
-            if at.get(row.base_offset) != entry_of(row):
+            if is_gap(row):
+                self._verify_gap(broker, id, row, start)
+            elif at.get(row.base_offset) != entry_of(row):
                 raise Violation(
                     "diverged",
                     f"{broker.id} {id.partition}@{row.base_offset} has {entry_of(row)}, committed is"
@@ -227,10 +263,18 @@ class Invariants:
             raise Violation("hole", f"{broker.id} {id.partition} has nothing from {start}, committed are {end}")
         replica.verified = (core.truncations, end)
 
+    def _verify_gap(self, broker: Broker, id: PartitionId, row: IndexRow, start: int) -> None:
+        """Whole batches of one epoch were there, or the end of one in which the log began."""
+        entries = [self.log[id][number] for number in covered(self._bases[id], row.base_offset, row.next_offset)]
+        begins = row.base_offset in self._at[id] or row.base_offset == broker.replicas[id].core.first_batch
+        ends = row.next_offset == self.end[id] or row.next_offset in self._at[id]
+        if not (begins and ends and row.base_offset <= start) or any(e[2] != row.leader_epoch for e in entries):
+            raise Violation("gap", f"{broker.id} {id.partition} has {row} in the place of {entries}")
+
     # --- at the end ---------------------------------------------------------------------------------------
 
     def replicas_agree(self) -> None:
-        """Byte for byte up to the high watermark."""
+        """Byte for byte up to the high watermark; where logs are compacted, record by record."""
         world = self._world
         for id, partition in world.store.snapshot.partitions.items():
             if partition.leader == NO_NODE:
@@ -241,11 +285,19 @@ class Invariants:
                 replica = broker.replicas.get(id)
                 if replica is None:
                     continue
+                if self._contents is not None:
+                    self._look_into(broker, id)
+                    continue
                 batches = broker.disk._live[replica.core.log].batches
                 for base in sorted(batches):
                     shown = base < replica.core.high_watermark
                     if shown and found.setdefault(base, batches[base]) != batches[base]:
                         raise Violation("bytes", f"{member} {id.partition}@{base} differs")
+
+
+def is_gap(row: IndexRow) -> bool:
+    """Whether compaction has left it of whatever was there."""
+    return row.record_count == 0 and row.producer_id < 0
 
 
 def entry_of(row: IndexRow) -> Entry:

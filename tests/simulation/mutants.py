@@ -12,15 +12,27 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from tests.simulation import brokers as simulated
+from tests.simulation import compaction
 from tests.simulation.brokers import Broker, Replica
 from tests.simulation.disk import Disk
 
 from headrace_broker.core import controls
+from headrace_broker.core.compaction import plan, rules
+from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Follower, Leadership, Proposal
 from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition import Parted, Partition
-from headrace_broker.core.partition_events import ProposalRefused, Rebuilt, Truncated
+from headrace_broker.core.partition_events import (
+    BatchesCopied,
+    Compacted,
+    Effect,
+    ProposalRefused,
+    Rebuilt,
+    Truncated,
+)
+from headrace_broker.core.rows import LogWrite
+from headrace_broker.core.time_search import Floor
 from headrace_broker.engine.rebuilding import batch_boundary, rebuilt
 from headrace_common.core.errors import HeadraceError, OffsetOutOfRange
 from headrace_common.core.ids import NodeId, Offset, PartitionId
@@ -52,7 +64,7 @@ def truncate_to_the_high_watermark() -> Patches:
 def compare_ends_only() -> Patches:
     """KIP-279: the leader tells where an epoch ends, but not whose epoch that is, and the follower does not ask."""
 
-    def compare(self: Partition, last_epoch: int, log_end: Offset) -> Parted | None:
+    def compare(self: Partition, last_epoch: int, log_end: Offset, _forgotten_to: Offset) -> Parted | None:
         if log_end < self.log_start:
             raise OffsetOutOfRange("below the log start")
         if last_epoch < 0:
@@ -74,7 +86,7 @@ def fetch_without_epochs() -> Patches:
     def check_epoch(self: Partition, claimed: int | None, *, follower: bool = False) -> HeadraceError | None:
         return checked(self, None, follower=follower)
 
-    def compare(self: Partition, last_epoch: int, log_end: Offset) -> Parted | None:
+    def compare(self: Partition, last_epoch: int, log_end: Offset, _forgotten_to: Offset) -> Parted | None:
         if log_end < self.log_start:
             raise OffsetOutOfRange("below the log start")
         return Parted(self.epochs.latest, self.log_end) if log_end > self.log_end else None
@@ -243,6 +255,79 @@ def forget_tokens_at_a_restart() -> Patches:
     return [patch.object(Fences, "rows", lambda _self: ())]
 
 
+def compact_what_is_not_committed() -> Patches:
+    """Compaction goes by what is written: a value gives way to one that may yet be cut."""
+    asked, taken = plan.dirty_range, LocalLog.compacted
+
+    def dirty_range(log: LocalLog, floor: Floor, lag_ms_min: int, now_ms: int) -> plan.DirtyRange:
+        stable, log.last_stable = log.last_stable, log.written_end
+        try:
+            return asked(log, floor, lag_ms_min, now_ms)
+        finally:
+            log.last_stable = stable
+
+    def compacted(self: LocalLog, step: Step) -> list[LogWrite]:
+        """Without the assertion that would tell."""
+        watermark, self.high_watermark = self.high_watermark, self.log_end
+        try:
+            return taken(self, step)
+        finally:
+            self.high_watermark = watermark
+
+    return [patch.object(compaction, "dirty_range", dirty_range), patch.object(LocalLog, "compacted", compacted)]
+
+
+def apply_steps_to_another_log() -> Patches:
+    """A step is written whatever became of the log since it was made: cut, trimmed, begun anew."""
+
+    def compact(self: Partition, event: Compacted) -> list[Effect]:
+        return [*self.compacted(event.step)]
+
+    return [patch.object(Partition, "_compact", compact), patch.object(Step, "applies", lambda _self, _first: True)]
+
+
+def send_whole_gaps() -> Patches:
+    """The leader sends the batch that holds the follower's end as it is stored."""
+    return [patch.object(simulated, "continued", lambda batches, _log_end: batches)]
+
+
+def let_everybody_go_on() -> Patches:
+    """A follower that was away while deletions went copies on from its end, as in Kafka."""
+    compare = Partition.compare
+
+    def compared(self: Partition, last_epoch: int, log_end: Offset, _forgotten_to: Offset) -> Parted | None:
+        return compare(self, last_epoch, log_end, self.forgotten_to)
+
+    return [patch.object(Partition, "compare", compared)]
+
+
+def copy_without_what_is_forgotten() -> Patches:
+    """A follower does not note that deletions may be missing in what it copies."""
+    copy = Partition._copy
+
+    def copied(self: Partition, event: BatchesCopied) -> list[Effect]:
+        return copy(self, replace(event, forgotten_to=Offset(0)))
+
+    return [patch.object(Partition, "_copy", copied)]
+
+
+def forget_what_is_forgotten_at_a_restart() -> Patches:
+    """Up to where deletions may be missing lives in memory only."""
+    restored = simulated.restored
+
+    def forgetful(*given: object) -> Partition:
+        core: Partition = restored(*given)  # type: ignore[arg-type]  # whatever it takes
+        core.forgotten_to = Offset(0)
+        return core
+
+    return [patch.object(simulated, "restored", forgetful)]
+
+
+def delete_deletions_at_once() -> Patches:
+    """The first compaction that passes a deletion removes it."""
+    return [patch.object(rules, "passed_below", lambda points, _now_ms, _retention_ms: points[-1].end)]
+
+
 MUTANTS: dict[str, Callable[[], Patches]] = {
     "kip-101": truncate_to_the_high_watermark,
     "kip-279": compare_ends_only,
@@ -262,6 +347,17 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
     "tokens-uncut": keep_tokens_of_what_is_cut,
     "tokens-unstored": forget_tokens_at_a_restart,
 }
+OF_COMPACTION: dict[str, Callable[[], Patches]] = {
+    "unstable-compaction": compact_what_is_not_committed,
+    "stale-steps": apply_steps_to_another_log,
+    "whole-gaps": send_whole_gaps,
+    "kafka-tombstones": let_everybody_go_on,
+    "forgotten-uncopied": copy_without_what_is_forgotten,
+    "forgotten-unstored": forget_what_is_forgotten_at_a_restart,
+    "deletions-at-once": delete_deletions_at_once,
+}
+"""They are looked for where there is compaction only."""
+MUTANTS |= OF_COMPACTION
 
 
 @contextmanager

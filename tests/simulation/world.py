@@ -16,6 +16,7 @@ from random import Random
 
 from tests.simulation.brokers import Broker
 from tests.simulation.clients import Consumer, Producer
+from tests.simulation.compaction import COMPACTED_IN, Cleaner, Keyed, plain_batch
 from tests.simulation.controllers import Controller
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Invariants, Violation
@@ -74,6 +75,8 @@ class Profile:
     image_slow_one_in: int
     steps: int
     acks_one: bool
+    compacted: bool = False
+    """Whether records have keys and every broker compacts; worlds of a seed do by the seed."""
     writers: bool = False
     """Whether writers take over from each other with fencing tokens; worlds of a seed have them by the seed."""
 
@@ -129,6 +132,9 @@ class World:
         self.values: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self.calm = False
         self.config = TopicConfig.effective({"segment.bytes": "1048576"}, {})
+        self.keyed: Keyed | None = None
+        if (seed % 8 in COMPACTED_IN and profile is None) or (profile is not None and profile.compacted):
+            self.keyed = Keyed(seed, self.config)
         self._value = 0
         self._rules: dict[tuple[int, int, int], Rules] = {}
         ids = [NodeId(n) for n in range(1, self.profile.brokers + 1)]
@@ -153,6 +159,9 @@ class World:
         if (seed % 5 in WRITERS_IN and profile is None) or (profile is not None and profile.writers):
             for id in partitions:
                 self.schedule.after(300.0, TakeOvers(id, self).tick)
+        if self.keyed is not None:
+            for broker in self.brokers.values():
+                self.schedule.after(500.0, Cleaner(broker, self, self.keyed).tick)
         self.store.on_commit = self._stored
         for broker in self.brokers.values():
             broker.start(None)
@@ -179,6 +188,15 @@ class World:
         """A value that nobody sent yet."""
         self._value += 1
         return self._value
+
+    def batch(self, values: tuple[int, ...], producer: int, epoch: int, sequence: int) -> bytes:
+        """What a producer sends."""
+        make = plain_batch if self.keyed is None else self.keyed.batch
+        return make(values, producer, epoch, sequence)
+
+    def config_of(self, broker: NodeId) -> TopicConfig:
+        """The topic's settings, as this broker has them."""
+        return self.config if self.keyed is None else self.keyed.config_of(broker)
 
     def rules_of(self, partition: Partition) -> Rules:
         """As ``settling.rules_of``."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.clients import Request, Sent
 
-from headrace_broker.testing.batches import NOW_MS, batch_of
+from headrace_broker.testing.batches import NOW_MS
 from headrace_common.core.batch import build_fence_batch
 from headrace_common.core.errors import FencedWriter, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId
@@ -88,7 +88,7 @@ class Writer:
             return Sent((), -1, build_fence_batch(self.token, timestamp_ms=NOW_MS), now)
         world, producer = self._world, FIRST_PRODUCER + self.token
         values = tuple(world.next_value() for _ in range(world.writers_rng.randint(1, 2)))
-        batch = batch_of([b"%d" % v for v in values], producer_id=producer, epoch=0, sequence=self._sequence)
+        batch = world.batch(values, producer, 0, self._sequence)
         world.values[(producer, 0, self._sequence)] = values
         sent = Sent(values, self._sequence, batch, now)
         self._sequence += len(values)
