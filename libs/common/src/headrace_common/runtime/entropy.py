@@ -18,6 +18,11 @@ def new_topic_id() -> TopicId:
     return TopicId(bytes([os.urandom(1)[0] | 1]) + os.urandom(15))
 
 
+def new_seed() -> int:
+    """128 random bits, for hashes of what others choose."""
+    return int.from_bytes(os.urandom(16), "little")
+
+
 def jitter(ms: float, *, ratio: float = 0.2) -> float:
     """``ms`` changed by at most ``ratio`` of it, up or down, evenly."""
     assert 0 <= ratio <= 1, "a wait cannot become negative"

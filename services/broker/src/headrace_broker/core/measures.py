@@ -56,6 +56,12 @@ class Measures:
     write_stalls: int = 0
     read_failures: int = 0
     retention_dropped_bytes: int = 0
+    cleaner_runs: int = 0
+    cleaner_failures: int = 0
+    cleaner_bytes_read: int = 0
+    cleaner_bytes_written: int = 0
+    cleaner_bytes_removed: int = 0
+    cleaner_records_removed: int = 0
     markers_written: int = 0
     enrolments: int = 0
     enrolments_refused: int = 0

@@ -17,6 +17,7 @@ from headrace_broker.core.measures import Measures, PartitionGauges
 from headrace_broker.core.partition import segment_rows
 from headrace_broker.core.partition_events import CheckpointAsked
 from headrace_broker.core.rows import SegmentRow
+from headrace_broker.engine.cleaner import Cleaner, Compaction
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
 from headrace_broker.engine.copy_session import Stored
@@ -116,6 +117,10 @@ class Broker:
         self.offsets = Offsets(self.replicas, store, cold)
         self.key_checks = KeyChecks(self.replicas)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
+        self.cleaner = Cleaner(
+            self.replicas, self.loop, store, clock, tasks, self.measures, self.upkeep.time_ms, settings.reserve
+        )
+        self.cleaner.on_lost = self.replication.lost.found
         self.producer_ids = ProducerIds(cluster, tasks)
         self.markers = Markers(self.replicas, self.loop, clock, self.measures)
         self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, self.measures)
@@ -161,13 +166,15 @@ class Broker:
         start(self.upkeep.retention(), name="retention")
         start(self.upkeep.disk(), name="disk")
         start(self.upkeep.late(), name="late-requests")
+        start(self.cleaner.run(), name="cleaner")
         start(self.replication.proposals.run(), name="isr-changes")
         start(self.replication.check_followers(), name="followers")
         start(self.replication.lost.run(), name="lost-batches")
         start(self.replication.checkpoint(), name="high-watermarks")
 
     def drain(self) -> None:
-        """Whoever waits for records is answered at once; produce requests are still taken."""
+        """Whoever waits for records is answered at once, and compaction rests; produce requests are still taken."""
+        self.cleaner.drain()
         self.fetches.drain()
         self.offsets.drain()
 
@@ -227,6 +234,10 @@ class Broker:
         """All segments of a log, the active one last."""
         return segment_rows(replica.core)
 
+    def compaction(self, replica: Replica) -> Compaction | None:
+        """How far the compaction of a log is; None: it is not one to compact."""
+        return self.cleaner.describe(replica)
+
     def disk(self) -> tuple[int, int, int]:
         """Bytes free and in all, and what is kept free: with less new records are refused."""
         free, total = self._store.free_bytes()
@@ -240,6 +251,7 @@ class Broker:
             "tail_cache_bytes": lambda: self.tail.size,
             "fetch_bytes_in_flight": lambda: self.fetches.in_flight_bytes,
             "disk_free_bytes": lambda: self.disk()[0],
+            "disk_reserve_bytes": lambda: self.disk()[2],
             "image_revision": lambda: self.replicas.image.revision,
             "producer_ids_left": lambda: self.producer_ids.left,
             "partitions_led": lambda: sum(one.core.leader_epoch is not None for one in self.replicas.all()),
@@ -253,6 +265,9 @@ class Broker:
             "last_stable_lag_records_max": lambda: max(self._held_back(), default=0),
             "last_stable_lag_records": lambda: sum(self._held_back()),
             "oldest_open_transaction_s": self._oldest_open_s,
+            "cleaner_dirty_ratio_max": lambda: self.cleaner.dirty_ratio_max,
+            "cleaner_stuck_logs": lambda: self.cleaner.stuck_logs,
+            "cleaner_idle_s": lambda: self.cleaner.idle_s,
             **logs,
         }
 

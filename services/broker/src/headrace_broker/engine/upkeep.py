@@ -60,6 +60,10 @@ class Upkeep:
         own = image.broker_configs.get(self._replicas.broker_id, {})
         return int(own.get(name, image.cluster_configs.get(name, BROKER_SETTINGS[name].default)))
 
+    def time_ms(self) -> int:
+        """The time that retention and compaction go by."""
+        return self._time.now(self._clock.now_ms(), self._clock.monotonic_ms())
+
     async def late(self) -> None:
         """Answer produce requests whose time is over."""
         while True:

@@ -32,6 +32,11 @@ class DirtyKeys:
     def __post_init__(self) -> None:
         self.end = self.start
 
+    @property
+    def at(self) -> Offset:
+        """The base of the batch that is taken, while it is."""
+        return self.end
+
     def wants(self, row: IndexRow) -> bool:
         """Whether the batch itself is needed."""
         return row.record_count > 0 and not is_control(row) and not self.rules.aborted.hold(row)

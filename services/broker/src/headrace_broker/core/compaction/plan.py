@@ -74,6 +74,27 @@ def dirty_range(log: LocalLog, floor: Floor, lag_ms_min: int, now_ms: int) -> Di
     return DirtyRange(start, end, clean, dirty, -1 if first is None else first.segment_max_timestamp)
 
 
+def why_it_waits(log: LocalLog, dirty: DirtyRange, settings: CompactionSettings, now_ms: int) -> str | None:
+    """What a log that is not due waits for, as a sentence; None: it is due, or nothing of it is dirty."""
+    if dirty.end > dirty.start:
+        if dirty.due(settings, now_ms):
+            return None
+        return f"{dirty.ratio:.0%} of it is dirty, below min.cleanable.dirty.ratio={settings.dirty_ratio_min:g}"
+    if dirty.start >= log.log_end:
+        return None
+    active = log.segments.active.base_offset
+    if active <= dirty.start:
+        return f"what is dirty is in the active segment, from {active}; it is not sealed yet"
+    if log.last_stable <= dirty.start:
+        first_open = log.producers.first_open
+        if first_open is not None and first_open < log.high_watermark:
+            return f"the transaction that has been open since offset {first_open} has to end first"
+        return f"nothing is committed from offset {log.last_stable} on"
+    if settings.lag_ms_min > 0:
+        return f"what is dirty is younger than min.compaction.lag.ms={settings.lag_ms_min}"
+    return f"what is dirty is not decided from offset {log.last_stable} on"
+
+
 def next_to_clean(
     logs: Iterable[tuple[PartitionId, DirtyRange, CompactionSettings]], now_ms: int
 ) -> tuple[PartitionId, DirtyRange] | None:

@@ -1,0 +1,284 @@
+"""
+One compaction of one log: reads what is dirty, then everything, and has the storage loop write what changes.
+
+The cleaner begins it. Rows are walked on the event loop in short slices, batches are read in the store's thread and
+worked on in the cleaner's; the next chunk is read while one is worked on. Few steps are under way at a time, so that a
+compaction is always behind the producers in the queue. Whatever happens to the log meanwhile ends it or makes it begin
+its second half anew: what was written until then is sound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from headrace_broker.core.compaction.cleaning import Cleaning
+from headrace_broker.core.compaction.dirty_keys import DirtyKeys
+from headrace_broker.core.compaction.offset_map import OffsetMap
+from headrace_broker.core.compaction.plan import DirtyRange
+from headrace_broker.core.compaction.rules import Rules
+from headrace_broker.core.compaction.steps import Step, StepOutdated
+from headrace_broker.core.measures import Measures
+from headrace_broker.core.partition_events import Compacted
+from headrace_broker.core.rows import IndexRow, PutBatch
+from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.engine.storage_loop import StorageLoop
+from headrace_broker.ports import BytesLost, LogStore
+from headrace_common.core.errors import (
+    CorruptBatch,
+    NotLeader,
+    StorageFailed,
+    UnknownTopicId,
+    UnsupportedCompression,
+    UnsupportedVersion,
+)
+from headrace_common.core.ids import Offset
+from headrace_common.runtime.tasks import TaskRunner
+
+T = TypeVar("T")
+ROWS_MAX: Final = 512
+"""Rows of one chunk; walking them holds the event loop for some microseconds each."""
+CHUNK_BYTES: Final = 1 << 20
+STEPS_UNDER_WAY_MAX: Final = 4
+BEGUN_ANEW_MAX: Final = 5
+"""How often the second half begins anew when the log start overtakes it; then the log has to wait for its next turn."""
+
+Chunk = list[tuple[IndexRow, bytes | None]]
+
+
+class Stuck(Exception):
+    """The log cannot be compacted: its batch at ``at`` is not readable; -1: it is not known which."""
+
+    def __init__(self, at: Offset, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.at = at
+
+
+class Outpaced(Exception):
+    """The log was cut, went away, or its start was faster: what was written is sound, the rest waits."""
+
+
+class Pace(Protocol):
+    """What the cleaner is allowed to do."""
+
+    async def worked(self, call: Callable[[], T]) -> T:
+        """What ``call`` returns, in the cleaner's thread."""
+        ...
+
+    async def spend(self, size: int) -> None:
+        """Wait until so many bytes more may be read or written."""
+        ...
+
+    def may_go_on(self) -> bool:
+        """Whether compaction is enabled and there is room for what it writes."""
+        ...
+
+
+@dataclass(slots=True)
+class Done:
+    """What one compaction came to."""
+
+    end: Offset
+    """So far the log is clean."""
+    bytes_removed: int
+
+
+class Compacting:
+    """One compaction of one log; ``run`` once."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        dirty: DirtyRange,
+        rules: Rules,
+        pace: Pace,
+        store: LogStore,
+        loop: StorageLoop,
+        tasks: TaskRunner,
+        measures: Measures,
+    ) -> None:
+        self._replica = replica
+        self._core = replica.core
+        self._dirty = dirty
+        self._rules = rules
+        self._pace = pace
+        self._store = store
+        self._loop = loop
+        self._tasks = tasks
+        self._measures = measures
+        self._truncations = replica.core.truncations
+        self._name = f"{replica.topic}-{replica.id.partition}"
+        self._under_way: deque[tuple[Offset, asyncio.Future[None]]] = deque()
+        self._removed = 0
+
+    async def run(self, map_bytes: int, seed: int) -> Done:
+        """
+        Compact the dirty range, or as much of it as the keys of ``map_bytes`` tell of.
+
+        Raises:
+            Stuck: a batch cannot be read or understood.
+            BytesLost: the same, and its bytes are gone.
+            Outpaced: it is over before its end.
+            StorageFailed: the store refused a write; the process is about to stop.
+        """
+        keys = await self._pace.worked(partial(self._keys, map_bytes, seed))
+        chunks = self._chunks(self._dirty.start, self._dirty.end, keys.wants, skips=True)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                if not await self._understood(partial(_gathered, keys, chunk), keys):
+                    break
+        await self._pace.worked(keys.map.complete)
+        if keys.end <= self._dirty.start:
+            raise Outpaced("the log start has passed what was dirty")
+        for _ in range(BEGUN_ANEW_MAX):
+            try:
+                await self._clean(keys)
+            except StepOutdated:
+                continue
+            return Done(keys.end, self._removed)
+        raise Outpaced("the log start moves faster than the compaction")
+
+    def _keys(self, map_bytes: int, seed: int) -> DirtyKeys:
+        """The first use of numpy and pyarrow takes long: it is in the thread."""
+        return DirtyKeys(self._dirty.start, OffsetMap(map_bytes, seed), self._rules, self._name)
+
+    async def _clean(self, keys: DirtyKeys) -> None:
+        core = self._core
+        start = core.first_batch
+        if start >= keys.end:
+            raise Outpaced("the log start has passed what was dirty")
+        segments = {row.base_offset: row for row in core.segments.sealed}
+        cleaning = Cleaning(core.log, self._name, self._rules, keys.map, self._dirty.start, segments.values())
+        try:
+            chunks = self._chunks(start, keys.end, cleaning.wants, skips=False)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    for step in await self._understood(partial(_cleaned, cleaning, chunk), cleaning):
+                        await self._post(step)
+            last = await self._pace.worked(partial(cleaning.finish, core.clean_points))
+            await self._post(last)
+            await self._confirmed(0)
+        finally:
+            for _, future in self._under_way:
+                future.add_done_callback(_seen)
+            self._under_way.clear()
+            self._measures.cleaner_records_removed += cleaning.removed
+        after = {row.base_offset: row.size for row in core.segments.sealed}
+        self._removed += sum(row.size - after[base] for base, row in segments.items() if base in after)
+
+    async def _understood(self, work: Callable[[], T], walk: DirtyKeys | Cleaning) -> T:
+        try:
+            return await self._pace.worked(work)
+        except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as error:
+            raise Stuck(walk.at, error) from error
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def _chunks(
+        self, start: Offset, end: Offset, wants: Callable[[IndexRow], bool], *, skips: bool
+    ) -> AsyncGenerator[Chunk, None]:
+        """
+        The log's batches in order, from ``start`` to ``end``; those that are not wanted without their bytes.
+
+        ``skips``: go on behind what is trimmed meanwhile; else that raises ``StepOutdated``.
+        """
+        ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
+        try:
+            while True:
+                found = await ahead
+                self._check()
+                if start < self._core.first_batch and (isinstance(found, StorageFailed) or not skips):
+                    if not skips:
+                        raise StepOutdated("the log start has passed what is compacted next")
+                    start = self._core.first_batch
+                    ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
+                    continue
+                if isinstance(found, BytesLost):
+                    raise found
+                if isinstance(found, StorageFailed):
+                    raise Stuck(Offset(-1), found)
+                if not found:
+                    return
+                start = found[-1][0].next_offset
+                ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
+                yield found
+        finally:
+            ahead.cancel()
+
+    async def _try(self, start: Offset, end: Offset, wants: Callable[[IndexRow], bool]) -> Chunk | StorageFailed:
+        try:
+            rows = self._rows(start, end)
+            if not rows:
+                return []
+            wanted = await self._pace.worked(lambda: [wants(row) for row in rows])
+            picked = [row for row, want in zip(rows, wanted, strict=True) if want]
+            size = sum(row.size for row in picked)
+            await self._pace.spend(size)
+            batches = iter(await self._store.read(self._core.log, picked))
+        except StorageFailed as error:
+            return error
+        self._measures.cleaner_bytes_read += size
+        return [(row, next(batches) if want else None) for row, want in zip(rows, wanted, strict=True)]
+
+    def _rows(self, start: Offset, end: Offset) -> list[IndexRow]:
+        rows: list[IndexRow] = []
+        room = CHUNK_BYTES
+        for row in self._store.index(self._core.log, start, end):
+            rows.append(row)
+            room -= row.size
+            if room <= 0 or len(rows) == ROWS_MAX:
+                break
+        return rows
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def _post(self, step: Step) -> None:
+        """Give it to the storage loop; one that is outdated takes those with it that count on it."""
+        self._check()
+        size = sum(len(write.batch) for write in step.writes if isinstance(write, PutBatch))
+        await self._pace.spend(size)
+        await self._confirmed(STEPS_UNDER_WAY_MAX - 1)
+        self._check()
+        step.start = min([step.start, *(start for start, _ in self._under_way)])
+        done = self._loop.post(self._replica, Compacted(step, self._truncations), size)
+        self._under_way.append((step.start, done))
+        self._measures.cleaner_bytes_written += size
+
+    async def _confirmed(self, left: int) -> None:
+        """Until at most so many steps are under way."""
+        while len(self._under_way) > left:
+            try:
+                await self._under_way[0][1]
+            except (NotLeader, UnknownTopicId) as error:
+                raise Outpaced(str(error)) from error
+            finally:
+                self._under_way.popleft()
+            self._check()
+
+    def _check(self) -> None:
+        if self._replica.standing is not Standing.ONLINE:
+            raise Outpaced("the log is not served here any more")
+        if self._core.truncations != self._truncations:
+            raise Outpaced("the end of the log was cut")
+        if not self._core.config.compacts or not self._pace.may_go_on():
+            raise Outpaced("the log, or all logs, are not to be compacted now")
+
+
+def _gathered(keys: DirtyKeys, chunk: Chunk) -> bool:
+    """False: the map is full."""
+    return all(keys.take(row, batch) for row, batch in chunk)
+
+
+def _cleaned(cleaning: Cleaning, chunk: Chunk) -> Sequence[Step]:
+    return [step for row, batch in chunk if (step := cleaning.take(row, batch)) is not None]
+
+
+def _seen(future: asyncio.Future[None]) -> None:
+    """What became of a step that nobody waits for."""
+    if not future.cancelled():
+        future.exception()

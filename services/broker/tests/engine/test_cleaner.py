@@ -1,0 +1,458 @@
+"""Compaction through the engine: what readers see after it, whatever comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+import pytest
+
+from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.partition_events import Compacted, Followed, Truncated
+from headrace_broker.core.rows import IndexRow, LogId, LogWrite
+from headrace_broker.engine import compacting
+from headrace_broker.engine.broker import Trimmed
+from headrace_broker.engine.cleaner import STUCK_MS, Compaction
+from headrace_broker.engine.follow import restored
+from headrace_broker.engine.rebuilding import rebuilt
+from headrace_broker.engine.replicas import Replica, Standing
+from headrace_broker.engine.storage_queue import Posting
+from headrace_broker.testing.engine import Engine, running_engine
+from headrace_broker.testing.standalone import topic_id_of
+from headrace_common.core.batch import Codec, RecordColumns, build_batch, decode_batch, read_header
+from headrace_common.core.errors import NotLeader
+from headrace_common.core.ids import NodeId, Offset, PartitionId
+
+T0 = PartitionId(topic_id_of("t"), 0)
+DAY_MS = 86_400_000
+CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1024"}
+Pairs = Sequence[tuple[bytes | None, bytes | None]]
+
+
+def of(pairs: Pairs, at_ms: int, *, producer: int = -1, sequence: int = -1, codec: Codec = Codec.NONE) -> bytes:
+    columns = RecordColumns([value for _, value in pairs], [key for key, _ in pairs], timestamps_ms=at_ms)
+    epoch = -1 if producer < 0 else 0
+    return build_batch(columns, codec=codec, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+
+async def put(engine: Engine, pairs: Pairs, **more: int) -> int:
+    [result] = await engine.produce(of(pairs, engine.clock.now_ms(), **more))  # type: ignore[arg-type]
+    assert result.error is None
+    return result.base_offset
+
+
+async def rewrite(engine: Engine, rounds: int = 20, keys: int = 4) -> dict[bytes, bytes | None]:
+    """Every key anew in each round, each with one record in a batch of its own; what is there in the end."""
+    table: dict[bytes, bytes | None] = {}
+    for at in range(rounds):
+        for key in range(keys):
+            name, value = b"key-%d" % key, b"%d-%d" % (key, at)
+            table[name] = value
+            await put(engine, [(name, value)])
+    return table
+
+
+async def read(
+    engine: Engine, offset: int = 0, *, committed: bool = False
+) -> list[tuple[int, bytes | None, bytes | None]]:
+    """All records from there on, as a consumer has them."""
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    core = log(engine).core
+    end = core.last_stable if committed else core.high_watermark
+    while offset < end:
+        fetched = await engine.fetch(offset, committed=committed)
+        assert fetched.error is None
+        assert fetched.batches
+        for batch in map(decode_batch, fetched.batches):
+            if not batch.is_control:
+                each = zip(batch.offsets(), batch.keys(), batch.values(), strict=True)
+                found += [record for record in each if record[0] >= offset]
+            end_of_batch = batch.header.next_offset
+        offset = end_of_batch
+    return found
+
+
+def log(engine: Engine) -> Replica:
+    found = engine.broker.replicas.get(T0)
+    assert found is not None
+    return found
+
+
+def table(records: Sequence[tuple[int, bytes | None, bytes | None]]) -> dict[bytes, bytes | None]:
+    return {key: value for _, key, value in records if key is not None}
+
+
+def batches(engine: Engine) -> list[IndexRow]:
+    core = log(engine).core
+    return list(engine.store.index(core.log, Offset(0), core.log_end))
+
+
+def running(
+    configs: Mapping[str, str] | None = None, store: MemoryLogs | None = None
+) -> AbstractAsyncContextManager[Engine]:
+    return running_engine({"t": 1}, configs={"t": {**CONFIGS, **(configs or {})}}, store=store)
+
+
+def said(engine: Engine) -> Compaction:
+    told = engine.broker.compaction(log(engine))
+    assert told is not None
+    return told
+
+
+async def test_the_last_value_of_each_key_is_left_at_its_offset() -> None:
+    async with running() as engine:
+        wanted = await rewrite(engine)
+        before, size = await read(engine), log(engine).core.segments.size
+        assert await engine.broker.cleaner.look()
+        after = await read(engine)
+        assert table(after) == wanted
+        assert set(after) <= set(before)
+        assert len(after) < len(before) / 2
+        assert log(engine).core.segments.size < size / 2
+        assert log(engine).core.cleaned_to == log(engine).core.segments.active.base_offset
+        assert not await engine.broker.cleaner.look(), "nothing is dirty any more"
+        measures = engine.broker.measures
+        assert (measures.cleaner_runs, measures.cleaner_records_removed) == (1, len(before) - len(after))
+        assert measures.cleaner_bytes_removed == size - log(engine).core.segments.size
+        for offset in range(log(engine).core.log_end):
+            assert table(await read(engine, offset)).items() <= wanted.items()
+
+
+async def test_the_task_does_it_by_the_clock_and_as_it_is_set() -> None:
+    async with running() as engine:
+        await rewrite(engine)
+        enabled = replace(engine.cluster.image, cluster_configs={"log.cleaner.backoff.ms": "500"})
+        engine.cluster.show(replace(enabled, cluster_configs={"log.cleaner.enable": "false"}))
+        await engine.settle()
+        await engine.clock.advance(60_000)
+        assert log(engine).core.cleaned_to == 0
+        told = said(engine)
+        assert told.waits_for == "log.cleaner.enable is false"
+        engine.cluster.show(enabled)
+        await engine.settle()
+        await engine.clock.advance(1_000)
+        async with asyncio.timeout(10):
+            while log(engine).core.cleaned_to == 0:
+                await asyncio.sleep(0.001)
+
+
+async def test_what_a_restart_finds_is_what_was_there() -> None:
+    async with running() as engine:
+        wanted = await rewrite(engine)
+        await engine.broker.cleaner.look()
+        seen, core = await read(engine), log(engine).core
+    async with running(store=engine.store.reopened()) as again:
+        assert table(seen) == wanted
+        assert await read(again) == seen
+        restarted = log(again).core
+        assert (restarted.cleaned_to, restarted.clean_points) == (core.cleaned_to, core.clean_points)
+        assert restarted.segments == replace(core.segments, roll_jitter=restarted.segments.roll_jitter)
+
+
+async def test_after_each_step_every_key_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_broker.core.compaction.cleaning.STEP_WRITES_MAX", 3)
+    async with running() as engine:
+        wanted = await rewrite(engine, rounds=12)
+        written: list[Sequence[LogWrite]] = []
+        store, write = engine.store, engine.store.write
+
+        def noted(writes: Sequence[LogWrite]) -> None:
+            write(writes)
+            written.append(writes)
+            copy = store.reopened()
+            [found] = copy.recovered()
+            core = restored(copy, found, log(engine).core.config, engine.clock.now_ms())
+            rows = list(copy.index(found.log, Offset(0), found.log_end))
+            ends = [row.next_offset for row in rows]
+            assert [row.base_offset for row in rows] == [0, *ends[:-1]], "dense"
+            sizes = {row.base_offset: 0 for row in core.segments.sealed}
+            held: dict[bytes, bytes | None] = {}
+            for row in rows:
+                batch = decode_batch(copy._live[found.log].batches[row.base_offset])
+                held |= dict(zip(batch.keys(), batch.values(), strict=True))  # type: ignore[arg-type]
+                if row.segment_base in sizes:
+                    sizes[row.segment_base] += row.size
+            assert held == wanted
+            assert sizes == {row.base_offset: row.size for row in core.segments.sealed}
+
+        store.write = noted  # type: ignore[method-assign]
+        assert await engine.broker.cleaner.look()
+        assert len(written) > 3
+
+
+async def test_a_map_that_is_full_goes_on_with_the_rest_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_broker.core.compaction.offset_map.KEY_BYTES", 1 << 17)  # 5 keys in a MiB
+    async with running() as engine:
+        engine.cluster.show(
+            replace(engine.cluster.image, cluster_configs={"log.cleaner.dedupe.buffer.size": str(1 << 20)})
+        )
+        await engine.settle()
+        wanted = await rewrite(engine, rounds=6, keys=12)
+        cleaned: list[int] = []
+        while await engine.broker.cleaner.look():
+            cleaned.append(log(engine).core.cleaned_to)
+        assert len(cleaned) > 3
+        assert cleaned == sorted(set(cleaned))
+        assert table(await read(engine)) == wanted
+        assert log(engine).core.cleaned_to == log(engine).core.segments.active.base_offset
+
+
+async def test_deletions_are_to_be_read_for_their_time() -> None:
+    async with running({"delete.retention.ms": "60000"}) as engine:
+        await put(engine, [(b"k", b"v"), (b"other", b"v")])
+        await put(engine, [(b"k", None)])
+        await rewrite(engine, keys=1)
+        await engine.broker.cleaner.look()
+        assert table(await read(engine))[b"k"] is None
+        engine.cluster.show(replace(engine.cluster.image, cluster_configs={"log.cleaner.enable": "false"}))
+        await engine.settle()
+        await engine.clock.advance(60_000)
+        engine.cluster.show(replace(engine.cluster.image, cluster_configs={"log.cleaner.backoff.ms": str(DAY_MS)}))
+        await engine.settle()
+        await rewrite(engine, keys=1)
+        await engine.broker.cleaner.look()
+        seen = table(await read(engine))
+        assert b"k" not in seen
+        assert seen[b"other"] == b"v"
+
+
+async def test_what_producers_sent_last_is_still_known_after_a_restart() -> None:
+    async with running() as engine:
+        for sequence in range(30):
+            await put(engine, [(b"k", b"%d" % sequence)], producer=5, sequence=sequence)
+        await rewrite(engine)
+        await engine.broker.cleaner.look()
+    async with running(store=engine.store.reopened()) as again:
+        repeated = of([(b"k", b"29")], again.clock.now_ms(), producer=5, sequence=29)
+        [result] = await again.produce(repeated)
+        assert (result.error, result.base_offset) == (None, 29)
+        assert again.broker.measures.duplicate_batches == 1
+
+
+async def test_a_batch_that_cannot_be_read_is_named_and_left_aside() -> None:
+    async with running() as engine:
+        await rewrite(engine)
+        lost: list[Exception] = []
+        engine.broker.cleaner.on_lost = lambda _replica, error: lost.append(error)
+        core = log(engine).core
+        kept = engine.store._live[core.log].batches
+        good = kept[5]
+        kept[5] = good[:-1]
+        assert await engine.broker.cleaner.look(), "others are looked at at once"
+        assert [type(error).__name__ for error in lost] == ["BytesLost"]
+        told = said(engine)
+        assert told.stuck
+        assert "offset 5" in (told.waits_for or "")
+        assert engine.broker.gauges()["cleaner_stuck_logs"]() == 1
+        assert core.cleaned_to == 0
+        assert not await engine.broker.cleaner.look()
+        kept[5] = good
+        assert not await engine.broker.cleaner.look(), "not before its time"
+        await engine.clock.advance(STUCK_MS)
+        async with asyncio.timeout(10):
+            while core.cleaned_to == 0:
+                await asyncio.sleep(0.001)
+        told = said(engine)
+        assert not told.stuck
+
+
+async def test_a_batch_that_is_not_one_does_not_stop_the_others() -> None:
+    async with running_engine({"t": 2}, configs={"t": CONFIGS}) as engine:
+        await rewrite(engine)
+        other = engine.broker.replicas.get(PartitionId(T0.topic_id, 1))
+        assert other is not None
+        for _ in range(40):
+            await engine.produce({1: of([(b"k", b"v" * 50)], engine.clock.now_ms())})
+        kept = engine.store._live[log(engine).core.log].batches
+        kept[5] = kept[5][:61] + bytes(len(kept[5]) - 61)
+        while await engine.broker.cleaner.look():
+            pass
+        told = said(engine)
+        assert told.stuck
+        assert "t-0@5" in (told.waits_for or "")
+        assert other.core.cleaned_to == other.core.segments.active.base_offset > 0
+        await engine.broker.trim([(T0, 6)])
+        assert await engine.broker.cleaner.look(), "what was bad of it has gone"
+        assert log(engine).core.cleaned_to > 0
+
+
+class Interrupted:
+    """Does something when a step of a compaction is about to be posted."""
+
+    def __init__(self, engine: Engine, at: int, act: Callable[[], object]) -> None:
+        self.left = at
+        post = engine.broker.loop.post
+
+        def posted(replica: Replica, event: Posting, size: int = 0) -> asyncio.Future[None]:
+            if isinstance(event, Compacted):
+                self.left -= 1
+                if self.left == 0:
+                    act()
+            return post(replica, event, size)
+
+        engine.broker.loop.post = posted  # type: ignore[method-assign]
+
+
+async def test_a_log_start_that_moves_makes_it_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_broker.core.compaction.cleaning.STEP_WRITES_MAX", 3)
+    async with running() as engine:
+        wanted = await rewrite(engine)
+        trims: list[asyncio.Task[list[Trimmed]]] = []
+        core = log(engine).core
+        trim = engine.broker.trim
+        Interrupted(engine, 2, lambda: trims.append(engine.tasks.start(trim([(T0, 55)]), name="trim")))
+        await engine.broker.cleaner.look()
+        assert trims
+        assert trims[0].done()
+        assert core.log_start == 55
+        assert table(await read(engine, 55)) == wanted
+        assert core.cleaned_to == core.segments.active.base_offset
+        rows = batches(engine)
+        assert [row.base_offset for row in rows][1:] == [row.next_offset for row in rows][:-1]
+        assert rows[0].base_offset <= 55 < rows[0].next_offset
+
+
+async def test_a_cut_ends_it_and_the_next_look_begins_with_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_broker.core.compaction.cleaning.STEP_WRITES_MAX", 3)
+    async with running() as engine:
+        await rewrite(engine)
+        replica = log(engine)
+        core, cut = replica.core, Offset(70)
+
+        def act() -> None:
+            core.handle(Followed(NodeId(2), 9, NotLeader("")))
+            engine.broker.loop.post(replica, Truncated(9, cut, rebuilt(engine.store, core, cut, engine.clock.now_ms())))
+
+        Interrupted(engine, 2, act)
+        assert not await engine.broker.cleaner.look()
+        assert core.log_end == cut
+        assert core.cleaned_to == 0
+        assert await engine.broker.cleaner.look()
+        rows = batches(engine)
+        assert [row.base_offset for row in rows] == [0, *(row.next_offset for row in rows[:-1])]
+
+
+async def test_a_replica_that_goes_ends_it_without_noise() -> None:
+    async with running() as engine:
+        await rewrite(engine)
+        replica, before = log(engine), batches(engine)
+
+        def act() -> None:
+            replica.standing = Standing.DELETING
+
+        Interrupted(engine, 1, act)
+        assert not await engine.broker.cleaner.look()
+        assert batches(engine) == before
+        assert engine.broker.measures.cleaner_failures == 0
+        assert engine.broker.compaction(replica) is None
+
+
+async def test_shutting_down_ends_it() -> None:
+    async with running() as engine:
+        await rewrite(engine)
+        Interrupted(engine, 1, engine.broker.drain)
+        await engine.broker.cleaner.look()
+        assert not await engine.broker.cleaner.look()
+
+
+async def test_reads_and_writes_are_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacting, "CHUNK_BYTES", 1024)
+    async with running() as engine:
+        rate = {"log.cleaner.io.max.bytes.per.second": "1024.0", "log.cleaner.backoff.ms": str(DAY_MS)}
+        engine.cluster.show(replace(engine.cluster.image, cluster_configs=rate))
+        await engine.settle()
+        await rewrite(engine)
+        looking = engine.tasks.start(engine.broker.cleaner.look(), name="look")
+        measures = engine.broker.measures
+
+        def moved() -> int:
+            return measures.cleaner_bytes_read + measures.cleaner_bytes_written
+
+        async with asyncio.timeout(30):
+            for _ in range(100):  # the clock stands still
+                await asyncio.sleep(0.001)
+            assert moved() <= 2 * 1024
+            unlimited = {"log.cleaner.backoff.ms": str(DAY_MS)}
+            engine.cluster.show(replace(engine.cluster.image, cluster_configs=unlimited))
+            await engine.settle()
+            await engine.clock.advance(1_000)  # the longest sleep before it looks at the rate again
+            assert await looking
+        assert moved() > 6 * 1024
+
+
+async def test_a_follower_compacts_what_it_knows_to_be_committed() -> None:
+    async with running() as engine:
+        wanted = await rewrite(engine)
+        core = log(engine).core
+        core.handle(Followed(NodeId(2), 9, NotLeader("")))
+        assert await engine.broker.cleaner.look()
+        assert core.cleaned_to == core.segments.active.base_offset
+        assert table(await read_stored(engine, core.log)) == wanted
+
+
+async def read_stored(engine: Engine, number: LogId) -> list[tuple[int, bytes | None, bytes | None]]:
+    found: list[tuple[int, bytes | None, bytes | None]] = []
+    for row in batches(engine):
+        [data] = await engine.store.read(number, [row])
+        batch = decode_batch(data)
+        found += zip(batch.offsets(), batch.keys(), batch.values(), strict=True)
+    return found
+
+
+async def test_the_active_segment_is_sealed_when_it_has_to_be_compacted() -> None:
+    configs = {"segment.bytes": str(1 << 20), "max.compaction.lag.ms": "60000", "segment.jitter.ms": "1"}
+    async with running(configs) as engine:
+        wanted = await rewrite(engine, rounds=5)
+        assert not await engine.broker.cleaner.look()
+        told = said(engine)
+        assert "active segment" in (told.waits_for or "")
+        await engine.clock.advance(61_000)
+        async with asyncio.timeout(10):
+            while log(engine).core.cleaned_to < 20:
+                await asyncio.sleep(0.001)
+        assert table(await read(engine)) == wanted
+        assert len(await read(engine)) == 4
+
+
+async def test_compaction_and_retention_go_together() -> None:
+    async with running({"cleanup.policy": "compact,delete", "retention.ms": "600000"}) as engine:
+        await rewrite(engine)
+        await engine.broker.cleaner.look()
+        size = log(engine).core.segments.size
+        await engine.clock.advance(1_200_000)
+        assert log(engine).core.segments.size < size
+        assert log(engine).core.log_start == log(engine).core.log_end
+
+
+async def test_a_disk_without_room_is_not_worked_on() -> None:
+    async with running() as engine:
+        await rewrite(engine)
+        engine.store.free = (1, 1 << 40)
+        engine.broker.upkeep.check_disk()
+        assert not await engine.broker.cleaner.look()
+        told = said(engine)
+        assert "too little room" in (told.waits_for or "")
+        engine.store.free = (4 << 30, 1 << 40)  # below the reserve, and above its fourth part
+        engine.broker.upkeep.check_disk()
+        assert engine.broker.loop.disk_full is not None
+        assert await engine.broker.cleaner.look()
+
+
+async def test_all_codecs_are_written_anew_as_they_were() -> None:
+    async with running() as engine:
+        at_ms = engine.clock.now_ms()
+        for codec in Codec:
+            for at in range(3):
+                await engine.produce(of([(b"%d" % key, b"%d" % at * 50) for key in range(9)], at_ms, codec=codec))
+            await engine.produce(
+                of([(b"same", b"%d" % codec.value), (b"own-%d" % codec.value, b"v")], at_ms, codec=codec)
+            )
+        await rewrite(engine)
+        await engine.broker.cleaner.look()
+        seen = table(await read(engine))
+        assert {b"own-%d" % codec.value for codec in Codec} <= seen.keys()
+        for row in batches(engine):
+            [data] = await engine.store.read(log(engine).core.log, [row])
+            assert read_header(data).codec == row.attributes & 7
