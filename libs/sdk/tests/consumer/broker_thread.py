@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from headrace._transport.grpc import GrpcTransport
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.testing.compacting import compact
 from headrace_broker.testing.standalone import BROKER_ID, FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.batch import RecordColumns, build_batch, build_row_batch
 from headrace_common.core.ids import Endpoint, Offset, PartitionId
@@ -21,8 +22,9 @@ T = TypeVar("T")
 class BrokerThread:
     """One broker that leads all topics; ``show`` changes which there are."""
 
-    def __init__(self, topics: Mapping[str, int]) -> None:
+    def __init__(self, topics: Mapping[str, int], configs: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self.topics = dict(topics)
+        self.configs = configs or {}
         self.cluster = FakeCluster()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -43,7 +45,7 @@ class BrokerThread:
         await self._transport.metadata(pb.MetadataRequest())
 
     def _show(self) -> None:
-        self.cluster.show(image_of(self.topics, endpoint=self.endpoint))
+        self.cluster.show(image_of(self.topics, configs=self.configs, endpoint=self.endpoint))
 
     def show(self, topics: Mapping[str, int]) -> None:
         """Other topics, or more partitions."""
@@ -91,6 +93,11 @@ class BrokerThread:
     ) -> int:
         columns = RecordColumns(values=list(values), keys=keys, headers=headers, timestamps_ms=timestamps_ms)
         return self.append_batch(topic, partition, (build_row_batch if rows else build_batch)(columns))
+
+    def compact(self, topic: str, partition: int) -> None:
+        """Keep the last value of each key; deletions stay for a reader that is in the middle."""
+        id = PartitionId(topic_id_of(topic), partition)
+        self.run(compact(self.broker, self._store, id, now_ms=1_700_000_000_000, delete_retention_ms=86_400_000))
 
     def trim(self, topic: str, partition: int, offset: int) -> None:
         async def delete() -> None:
