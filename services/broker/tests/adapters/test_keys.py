@@ -12,6 +12,7 @@ from headrace_broker.adapters import rocksdb_keys as keys
 from headrace_broker.adapters.rocksdb_keys import Kind, OwnRow, RowUnreadable
 from headrace_broker.core.rows import (
     AbortedRow,
+    CleanPoint,
     EpochRow,
     FenceRow,
     IndexRow,
@@ -34,7 +35,10 @@ open_segments = st.builds(SegmentRow, offsets, i64, st.none(), st.none(), offset
 sealed_segments = st.builds(SegmentRow, offsets, i64, i64, offsets, offsets, i64, i64)
 partitions = st.builds(PartitionId, st.binary(min_size=16, max_size=16).map(TopicId), i32)
 fences = st.lists(st.builds(FenceRow, st.integers(-1, 2**63 - 1), st.integers(1, 2**63 - 1)), max_size=16)
-states = st.builds(StateRow, partitions, offsets, offsets, fences.map(tuple), offsets)
+points = st.lists(st.builds(CleanPoint, offsets, i64), max_size=16).map(tuple)
+states = st.builds(StateRow, partitions, offsets, offsets, fences.map(tuple), offsets) | st.builds(
+    StateRow, partitions, offsets, offsets, fences.map(tuple), offsets, points, offsets
+)
 producer_batches = st.builds(ProducerBatch, n31, n31, offsets, i64)
 producers = st.builds(ProducerRow, offsets, i16, st.lists(producer_batches, max_size=5).map(tuple), i64, st.none())
 in_transactions = st.builds(
@@ -70,6 +74,27 @@ def test_epoch_rows(epoch: int, start: int) -> None:
 @given(states)
 def test_state_rows(row: StateRow) -> None:
     assert keys.decode_state(keys.encode_state(row)) == row
+
+
+@given(states, st.data())
+def test_state_rows_that_were_harmed_are_unreadable_or_a_row(row: StateRow, data: st.DataObject) -> None:
+    value = bytearray(keys.encode_state(row))
+    for _ in range(data.draw(st.integers(1, 3))):
+        value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    harmed = bytes(value)[: data.draw(st.integers(0, len(value)))]
+    try:
+        read = keys.decode_state(harmed)
+    except RowUnreadable:
+        return
+    assert len(read.fences) + len(read.clean_points) <= len(harmed) // 16
+
+
+@given(states.filter(lambda row: bool(row.clean_points)), st.integers(1, 600))
+def test_a_state_row_with_clean_points_that_is_cut_or_too_long_is_not_read(row: StateRow, count: int) -> None:
+    value = keys.encode_state(row)
+    for other in (value[:-count], value + bytes(count), value + value[-16:]):
+        with pytest.raises(RowUnreadable):
+            keys.decode_state(other)
 
 
 @given(st.lists(producers | in_transactions, max_size=20).map(tuple))
@@ -151,6 +176,13 @@ def test_the_disk_format_is_this() -> None:
     assert keys.encode_state(fenced).hex() == (
         "02000102030405060708090a0b0c0d0e0f000000040000000000000005000000000000001100000000000000070000000000000002"
         "ffffffffffffffff000000000000000600000000000000090000000000000007"
+    )
+    compacted = replace(fenced, clean_points=(CleanPoint(1, 3), CleanPoint(2, 5)), forgotten_to=1)
+    assert keys.encode_state(compacted).hex() == (
+        "03000102030405060708090a0b0c0d0e0f000000040000000000000005000000000000001100000000000000070000000000000002"
+        "000200020000000000000001"
+        "ffffffffffffffff000000000000000600000000000000090000000000000007"
+        "0000000000000001000000000000000300000000000000020000000000000005"
     )
     assert keys.encode_segment(SegmentRow(0, 1, 2, 3, 4, 5, 6)).hex() == (
         "0101000000000000000100000000000000020000000000000003000000000000000400000000000000050000000000000006"

@@ -13,7 +13,7 @@ from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from headrace_broker.core.measures import Distribution, Measures, PartitionGauges
+from headrace_broker.core.measures import Distribution, Measures, PartitionGauges, TopicGauges
 
 PREFIX = "headrace_broker_"
 
@@ -23,6 +23,7 @@ def publish(
     measures: Measures,
     gauges: Mapping[str, Callable[[], float]],
     partitions: Callable[[], Iterable[PartitionGauges]],
+    topics: Callable[[], Iterable[TopicGauges]],
 ) -> None:
     """Create all instruments of one broker; the callables are called at each look, from the endpoint's thread."""
     for field in fields(measures):
@@ -35,6 +36,8 @@ def publish(
         meter.create_observable_gauge(PREFIX + name, [partial(_one, read)])
     for name in ("log_start", "log_end", "high_watermark", "last_stable"):
         meter.create_observable_gauge(PREFIX + name, [partial(_per_partition, partitions, name)])
+    for name in ("log_bytes", "oldest_age_s"):
+        meter.create_observable_gauge(PREFIX + name, [partial(_per_topic, topics, name)])
 
 
 def _counter(meter: Meter, name: str, read: Callable[[], float]) -> None:
@@ -67,3 +70,10 @@ def _per_partition(
     return [
         Observation(getattr(one, name), {"topic": one.topic, "partition": str(one.partition)}) for one in partitions()
     ]
+
+
+def _per_topic(
+    topics: Callable[[], Iterable[TopicGauges]], name: str, options: CallbackOptions
+) -> Iterable[Observation]:
+    del options
+    return [Observation(getattr(one, name), {"topic": one.topic}) for one in topics()]

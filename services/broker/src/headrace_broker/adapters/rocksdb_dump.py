@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from headrace_broker.adapters.rocksdb_keys import (
     split_key,
 )
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
+from headrace_broker.core.compaction.rules import HORIZON_BIT
+from headrace_broker.core.rows import IndexRow, SegmentRow
 from headrace_common.core.batch import check_crc, read_header, read_marker
 from headrace_common.core.errors import Conflict, HeadraceError, NotFound
 
@@ -33,7 +36,8 @@ NUMBER_END = 2**64 - 1
 
 def dump_logs(data_dir: Path, *, batches: int = 0) -> Iterator[dict[str, Any]]:
     """
-    One mapping for each log: partition, offsets, epochs, segments, and its newest ``batches`` batch headers.
+    One mapping for each log: partition, offsets, how far it is compacted, epochs, segments, and its newest ``batches``
+    batch headers, with how many offsets each spans and how many records are left.
 
     Raises:
         NotFound: this is no data directory of a broker.
@@ -85,6 +89,12 @@ def _describe(store: RocksDbStore, log: int, batches: int) -> dict[str, Any]:
         row = decode_state(state)
         found |= {"topic_id": row.partition.topic_id.hex(), "partition": row.partition.partition}
         found |= {"log_start_offset": row.log_start, "high_watermark_checkpoint": row.high_watermark}
+        if row.cleaned_to or row.clean_points or row.forgotten_to:
+            found["compacted"] = {
+                "to_offset": row.cleaned_to,
+                "forgotten_to_offset": row.forgotten_to,
+                "points": [{"end_offset": point.end, "at_ms": point.at_ms} for point in row.clean_points],
+            }
         if row.fences:
             found["fences"] = [{"offset": fence.offset, "token": fence.token} for fence in row.fences]
     found["log_end_offset"] = newest.next_offset if newest else found.get("log_start_offset", 0)
@@ -92,10 +102,7 @@ def _describe(store: RocksDbStore, log: int, batches: int) -> dict[str, Any]:
         {"epoch": row.epoch, "start": row.start}
         for row in (decode_epoch(n, value) for n, value in _rows(store, log, Kind.EPOCH))
     ]
-    found["segments"] = [
-        {"base_offset": row.base_offset, "end_offset": row.end_offset, "size_bytes": row.size}
-        for row in (decode_segment(n, value) for n, value in _rows(store, log, Kind.SEGMENT))
-    ]
+    found["segments"] = [_segment(decode_segment(n, value), newest) for n, value in _rows(store, log, Kind.SEGMENT)]
     aborted = [decode_aborted(n, value) for n, value in _rows(store, log, Kind.ABORTED)]
     if aborted:
         found["aborted"] = [
@@ -104,6 +111,27 @@ def _describe(store: RocksDbStore, log: int, batches: int) -> dict[str, Any]:
     if batches:
         found["batches"] = _newest_batches(store, log, batches)
     return found
+
+
+def _segment(row: SegmentRow, newest: IndexRow | None) -> dict[str, Any]:
+    """The row; of the active one, what the last batch in it says."""
+    if row.sealed_at_ms is None and newest is not None and newest.segment_base == row.base_offset:
+        row = replace(
+            row,
+            end_offset=newest.next_offset,
+            size=newest.segment_bytes,
+            min_timestamp=newest.segment_min_timestamp,
+            max_timestamp=newest.segment_max_timestamp,
+        )
+    return {
+        "base_offset": row.base_offset,
+        "end_offset": row.base_offset if row.end_offset is None else row.end_offset,
+        "size_bytes": row.size,
+        "created_at_ms": row.created_at_ms,
+        "sealed_at_ms": row.sealed_at_ms,
+        "min_timestamp": row.min_timestamp,
+        "max_timestamp": row.max_timestamp,
+    }
 
 
 def _newest_batches(store: RocksDbStore, log: int, count: int) -> list[dict[str, Any]]:
@@ -127,10 +155,19 @@ def _header(base: int, batch: bytes | None) -> dict[str, Any]:
         marker = read_marker(batch, header)
     except HeadraceError as error:
         return {"base_offset": base, "size": len(batch), "error": str(error)}
-    said = {} if marker is None else {"marker": "commit" if marker.commit else "abort"}
+    said: dict[str, Any] = {}
+    if marker is not None:
+        said["marker"] = "commit" if marker.commit else "abort"
+        if header.attributes & HORIZON_BIT:
+            said["kept_until_ms"] = header.base_timestamp
+    offsets = header.last_offset_delta + 1
+    if header.record_count < offsets:
+        gap = header.record_count == 0 and header.producer_id < 0
+        said["compacted"] = "gap" if gap else "emptied" if header.record_count == 0 else "sparse"
     return {
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
+        "offsets": offsets,
         "records": header.record_count,
         "size": header.size,
         "magic": header.magic,
