@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,6 +247,36 @@ def test_deleting_and_trimming_need_a_yes(admin: FakeAdmin) -> None:
         ("trim", {("flights", 0): -1, ("flights", 1): -1}),
     ]
     out("topic", "delete", "nothing", "--yes", code=3)
+
+
+class FakeTimes:
+    """Partition 0 has a record after any time, at offset 12; partition 1 has none, and ends at 40."""
+
+    def __enter__(self) -> FakeTimes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
+        return {TopicPartition(*tp): 40 for tp in partitions}
+
+    def offsets_for_times(self, times: Mapping[tuple[str, int], int]) -> dict[TopicPartition, Any]:
+        assert set(times.values()) == {1_795_255_200_000}
+        return {TopicPartition(*tp): SimpleNamespace(offset=12) if tp[1] == 0 else None for tp in times}
+
+
+def test_trimming_to_a_time_keeps_all_that_is_younger(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "consumer", lambda self, **_: FakeTimes())
+    out("topic", "trim", "flights", "--before-time", "2026-11-21T10:00", "-y")
+    out("topic", "trim", "flights", "--before-time", "2026-11-21T10:00", "-p", "0", "-y")
+    assert admin.asked == [
+        ("trim", {("flights", 0): 12, ("flights", 1): 40}),
+        ("trim", {("flights", 0): 12}),
+    ]
+    for wrong in (("--before-time", "soon"), ("--before-time", "5"), ("--before-time", "1d", "--all"), ()):
+        out("topic", "trim", "flights", *wrong, "-y", code=2)
+    assert len(admin.asked) == 2
 
 
 def test_trimming_all_partitions_goes_no_further_than_each_has_records(admin: FakeAdmin) -> None:

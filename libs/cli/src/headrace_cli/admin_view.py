@@ -11,7 +11,7 @@ from headrace_cli import log_view
 from headrace_cli.exits import CommandFailed, ExitCode
 
 if TYPE_CHECKING:
-    from headrace import AdminClient
+    from headrace import AdminClient, Consumer
     from headrace.admin_types import BrokerInfo, BrokerLogs, ConfigEntry, LogInfo, TopicDescription
     from headrace_proto.v1.broker_pb2 import MetadataResponse
 
@@ -123,6 +123,21 @@ def trim(admin: AdminClient, name: str, partitions: list[int] | None, offset: in
         rows = describe_topic(admin, name, segments=False)["partitions"]
         upto = {r["partition"]: offset if r["end_offset"] is None else min(offset, r["end_offset"]) for r in rows}
     starts = admin.delete_records({(name, number): last for number, last in upto.items()})
+    return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
+
+
+def trim_before_time(
+    admin: AdminClient, consumer: Consumer, name: str, partitions: list[int] | None, time_ms: int
+) -> list[Row]:
+    """
+    The first offset that is left, per partition: that of the first record at or after the time, or the end as it was
+    before that was looked up, so that no younger record goes.
+    """
+    numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
+    ends = consumer.end_offsets([(name, number) for number in numbers])
+    found = consumer.offsets_for_times({(name, number): time_ms for number in numbers})
+    upto = {(tp.topic, tp.partition): ends[tp] if at is None else at.offset for tp, at in found.items()}
+    starts = admin.delete_records(upto)
     return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
 
 

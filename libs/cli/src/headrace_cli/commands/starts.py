@@ -48,6 +48,25 @@ class Since:
 Start = Beginning | End | At | Last | Since
 
 
+def parse_time(text: str, now_ms: int, option: str) -> int:
+    """
+    A time or an age, in ms since the epoch.
+
+    Raises:
+        CommandFailed: it is neither.
+    """
+    refusal = CommandFailed(
+        f"{option} {text!r} is not known; it takes a time (2026-11-21T10:00) or an age (7d)", ExitCode.USAGE
+    )
+    try:
+        start = parse_start(text, now_ms)
+    except CommandFailed:
+        raise refusal from None
+    if not isinstance(start, Since):
+        raise refusal
+    return start.timestamp_ms
+
+
 def parse_start(text: str, now_ms: int) -> Start:
     """
     Raises:

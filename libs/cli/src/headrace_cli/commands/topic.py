@@ -160,18 +160,31 @@ def trim(
     offset: Annotated[
         int | None, typer.Option("--before", min=0, max=OFFSET_MAX, help="Remove what is before this offset")
     ] = None,
+    before_time: Annotated[
+        str | None,
+        typer.Option("--before-time", metavar="TIME", help="Remove what is before the first record at or after it"),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all records there are now")] = False,
     partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these")] = None,
     yes: Yes = False,
 ) -> None:
-    """Remove records from the start of partitions."""
+    """Remove records from the start of partitions, for good."""
     from headrace_cli import admin_view
+    from headrace_cli.commands.starts import parse_time
+    from headrace_common.runtime.clock import SystemClock
 
-    if (offset is None) == (not everything):
-        raise typer.BadParameter("give --before OFFSET, or --all")
-    what = "all records" if everything else f"records before offset {offset}"
+    if [offset is not None, before_time is not None, everything].count(True) != 1:
+        raise typer.BadParameter("give one of --before OFFSET, --before-time TIME, or --all")
+    what = (
+        "all records" if everything else f"records before {f'offset {offset}' if offset is not None else before_time}"
+    )
+    time_ms = None if before_time is None else parse_time(before_time, SystemClock().now_ms(), "--before-time")
     where = f"partitions {', '.join(map(str, partition))}" if partition else "every partition"
     confirm(f"remove {what} of {where} of {name}?", yes)
     with session.admin() as admin:
-        rows = admin_view.trim(admin, name, partition, -1 if offset is None else offset)
+        if time_ms is None:
+            rows = admin_view.trim(admin, name, partition, -1 if offset is None else offset)
+        else:
+            with session.consumer() as consumer:
+                rows = admin_view.trim_before_time(admin, consumer, name, partition, time_ms)
     session.show(rows, "partition", "start_offset")
