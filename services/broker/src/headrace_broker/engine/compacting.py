@@ -38,6 +38,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.ids import Offset
+from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.tasks import TaskRunner
 
 T = TypeVar("T")
@@ -126,6 +127,7 @@ class Compacting:
             Outpaced: it is over before its end.
             StorageFailed: the store refused a write; the process is about to stop.
         """
+        failpoint("cleaner.pass.before")
         keys = await self._pace.worked(partial(self._keys, map_bytes, seed))
         chunks = self._chunks(self._dirty.start, self._dirty.end, keys.wants, skips=True)
         async with aclosing(chunks):
@@ -133,6 +135,7 @@ class Compacting:
                 if not await self._understood(partial(_gathered, keys, chunk), keys):
                     break
         await self._pace.worked(keys.map.complete)
+        failpoint("cleaner.map.after")
         if keys.end <= self._dirty.start:
             raise Outpaced("the log start has passed what was dirty")
         for _ in range(BEGUN_ANEW_MAX):
@@ -161,8 +164,10 @@ class Compacting:
                     for step in await self._understood(partial(_cleaned, cleaning, chunk), cleaning):
                         await self._post(step)
             last = await self._pace.worked(partial(cleaning.finish, core.clean_points))
+            failpoint("cleaner.finish.before")
             await self._post(last)
             await self._confirmed(0)
+            failpoint("cleaner.finish.after")
         finally:
             for _, future in self._under_way:
                 future.add_done_callback(_seen)
@@ -245,8 +250,10 @@ class Compacting:
         await self._confirmed(STEPS_UNDER_WAY_MAX - 1)
         self._check()
         step.start = min([step.start, *(start for start, _ in self._under_way)])
+        failpoint("cleaner.step.before")
         done = self._loop.post(self._replica, Compacted(step, self._truncations), size)
         self._under_way.append((step.start, done))
+        failpoint("cleaner.step.posted")
         self._measures.cleaner_bytes_written += size
 
     async def _confirmed(self, left: int) -> None:
@@ -254,6 +261,7 @@ class Compacting:
         while len(self._under_way) > left:
             try:
                 await self._under_way[0][1]
+                failpoint("cleaner.step.after")
             except (NotLeader, UnknownTopicId) as error:
                 raise Outpaced(str(error)) from error
             finally:
