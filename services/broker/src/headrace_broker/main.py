@@ -73,7 +73,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             clock=clock,
             tasks=tasks,
         )
-        publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges)
+        publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
         server = await stack.enter_async_context(
             GrpcService.open(

@@ -19,6 +19,7 @@ from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import rebuilt
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Posting
+from headrace_broker.rpc import encode
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, decode_batch, read_header
@@ -456,3 +457,32 @@ async def test_all_codecs_are_written_anew_as_they_were() -> None:
         for row in batches(engine):
             [data] = await engine.store.read(log(engine).core.log, [row])
             assert read_header(data).codec == row.attributes & 7
+
+
+async def test_how_far_it_is_is_told() -> None:
+    async with running() as engine:
+        wrote_ms = engine.clock.now_ms()
+        await rewrite(engine)
+        await engine.broker.cleaner.look()
+        replica = log(engine)
+        told = encode.log_description(replica, None, engine.broker.compaction(replica))
+        end = replica.core.segments.active.base_offset
+        assert (told.compaction.cleaned_to, told.compaction.cleanable_to) == (end, end)
+        assert told.compaction.last_ms == engine.clock.now_ms()
+        assert not told.compaction.stuck
+        assert told.oldest_timestamp_ms == wrote_ms
+        await engine.clock.advance(2_000)
+        [gauge] = engine.broker.topic_gauges()
+        assert (gauge.topic, gauge.log_bytes, gauge.oldest_age_s) == ("t", replica.core.segments.size, 2.0)
+    async with running_engine({"t": 1}) as engine:
+        told = encode.log_description(log(engine), None, engine.broker.compaction(log(engine)))
+        assert not told.HasField("compaction")
+        assert not told.HasField("oldest_timestamp_ms")
+
+
+async def test_too_many_topics_are_published_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace_broker.engine.describing.GAUGES_PER_TOPIC_MAX", 1)
+    async with running_engine({"t": 1, "u": 1}) as engine:
+        await put(engine, [(b"k", b"v")])
+        [gauge] = engine.broker.topic_gauges()
+        assert (gauge.topic, gauge.log_bytes) == ("", log(engine).core.segments.size)

@@ -82,3 +82,14 @@ class PartitionGauges:
     log_end: int
     high_watermark: int
     last_stable: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGauges:
+    """What one broker has of one topic."""
+
+    topic: str
+    """Empty: all topics, as they are too many."""
+    log_bytes: int
+    oldest_age_s: float
+    """Of the oldest record, by its own time; 0: there is none."""

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from headrace_broker.core.leadership import Assignment
-from headrace_broker.core.measures import Measures, PartitionGauges
+from headrace_broker.core.measures import Measures, PartitionGauges, TopicGauges
 from headrace_broker.core.partition import segment_rows
 from headrace_broker.core.partition_events import CheckpointAsked
 from headrace_broker.core.rows import SegmentRow
@@ -21,7 +21,7 @@ from headrace_broker.engine.cleaner import Cleaner, Compaction
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
 from headrace_broker.engine.copy_session import Stored
-from headrace_broker.engine.describing import KnownProducers, describe_producers
+from headrace_broker.engine.describing import KnownProducers, describe_producers, topic_gauges
 from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
@@ -305,6 +305,10 @@ class Broker:
 
     def _count(self, standing: Standing) -> int:
         return sum(one.standing is standing for one in self.replicas.all())
+
+    def topic_gauges(self) -> Iterable[TopicGauges]:
+        """What is stored of each topic."""
+        return topic_gauges(self.replicas, self._clock.now_ms())
 
     def partition_gauges(self) -> Iterable[PartitionGauges]:
         """Where each served log stands; nothing when there are too many to publish."""

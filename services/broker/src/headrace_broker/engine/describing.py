@@ -1,5 +1,6 @@
 """
-What partitions know of their producers, for whoever looks for transactions that nobody ends.
+What logs are asked for by people: what they know of their producers, for whoever looks for transactions that nobody
+ends; how much they hold, and how old that is.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from headrace_broker.core.local_log import LocalLog, segment_rows
+from headrace_broker.core.measures import TopicGauges
 from headrace_broker.core.rows import ProducerRow
 from headrace_broker.engine.replicas import Replicas
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import PartitionId
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+GAUGES_PER_TOPIC_MAX: Final = 1_000
+"""With more topics than this only their sum is published; DescribeLogs has each."""
 PRODUCERS_MAX: Final = 1_000
 """Of one partition in an answer."""
 PRODUCERS_IN_ALL_MAX: Final = 10_000
@@ -32,6 +37,30 @@ class KnownProducers:
     """Ascending by the start of the open transaction, then by id; those without one come last."""
     more: bool = False
     error: HeadraceError | None = None
+
+
+def oldest_ms(log: LocalLog) -> int | None:
+    """About when its oldest record was written, by the records' own stamps; None: it has none with a time."""
+    if log.log_start == log.log_end:
+        return None
+    return next((row.min_timestamp for row in segment_rows(log) if row.size and row.min_timestamp >= 0), None)
+
+
+def topic_gauges(replicas: Replicas, now_ms: int) -> list[TopicGauges]:
+    """What is stored of each topic here; one line for all of them when there are too many to publish."""
+    bytes_of: dict[str, int] = {}
+    oldest_of: dict[str, int] = {}
+    for one in replicas.all():
+        bytes_of[one.topic] = bytes_of.get(one.topic, 0) + one.core.segments.size
+        oldest = oldest_ms(one.core)
+        if oldest is not None:
+            oldest_of[one.topic] = min(oldest, oldest_of.get(one.topic, oldest))
+    if len(bytes_of) > GAUGES_PER_TOPIC_MAX:
+        bytes_of, oldest_of = {"": sum(bytes_of.values())}, {"": min(oldest_of.values(), default=now_ms)}
+    return [
+        TopicGauges(topic, size, max(0.0, (now_ms - oldest_of.get(topic, now_ms)) / 1_000))
+        for topic, size in bytes_of.items()
+    ]
 
 
 async def describe_producers(

@@ -8,7 +8,8 @@ from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.core.copying import CopyAnswer
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.broker import Trimmed
-from headrace_broker.engine.describing import KnownProducers
+from headrace_broker.engine.cleaner import Compaction
+from headrace_broker.engine.describing import KnownProducers, oldest_ms
 from headrace_broker.engine.fetch import Fetched
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
@@ -235,7 +236,9 @@ def _topic(image: ClusterImage, topic: Topic, max_message_bytes: dict[bytes, int
     return message
 
 
-def log_description(replica: Replica, segments: Sequence[SegmentRow] | None) -> pb.LogDescription:
+def log_description(
+    replica: Replica, segments: Sequence[SegmentRow] | None, compaction: Compaction | None = None
+) -> pb.LogDescription:
     """One log of this broker."""
     core = replica.core
     damage = replica.damage
@@ -261,6 +264,20 @@ def log_description(replica: Replica, segments: Sequence[SegmentRow] | None) -> 
         fencing_token=core.fences.token if core.fences.token >= 0 else None,
         last_stable_offset=core.last_stable,
         oldest_open=_oldest_open(replica),
+        oldest_timestamp_ms=oldest_ms(core),
+        compaction=None if compaction is None else _compaction(compaction),
+    )
+
+
+def _compaction(found: Compaction) -> pb.LogCompaction:
+    return pb.LogCompaction(
+        cleaned_to=found.cleaned_to,
+        cleanable_to=found.cleanable_to,
+        clean_bytes=found.clean_bytes,
+        dirty_bytes=found.dirty_bytes,
+        last_ms=found.last_ms,
+        waits_for=found.waits_for,
+        stuck=found.stuck,
     )
 
 

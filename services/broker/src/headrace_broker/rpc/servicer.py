@@ -271,7 +271,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         del context
         broker = self._broker
         logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
-        described = [encode.log_description(one, broker.segments(one) if request.segments else None) for one in logs]
+        described = [
+            encode.log_description(one, broker.segments(one) if request.segments else None, broker.compaction(one))
+            for one in logs
+        ]
         free, total, reserve = broker.disk()
         return pb.DescribeLogsResponse(
             logs=[one for one in described if one.compaction.stuck] if request.only_stuck else described,
