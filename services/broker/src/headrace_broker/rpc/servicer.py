@@ -271,13 +271,15 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         del context
         broker = self._broker
         logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
-        described = [
-            encode.log_description(one, broker.segments(one) if request.segments else None, broker.compaction(one))
-            for one in logs
-        ]
+        found = [(one, broker.compaction(one)) for one in logs]
+        if request.only_stuck:  # asked again and again, so nothing is encoded in vain
+            found = [(one, compaction) for one, compaction in found if compaction is not None and compaction.stuck]
         free, total, reserve = broker.disk()
         return pb.DescribeLogsResponse(
-            logs=[one for one in described if one.compaction.stuck] if request.only_stuck else described,
+            logs=[
+                encode.log_description(one, broker.segments(one) if request.segments else None, compaction)
+                for one, compaction in found
+            ],
             disk_free_bytes=free,
             disk_total_bytes=total,
             disk_reserve_bytes=reserve,
