@@ -69,7 +69,7 @@ def steady(runs: int) -> list[Row]:
 
 def producing(runs: int) -> list[Row]:
     """Keyed records into a topic that is compacted all the time, beside the same with the cleaner switched off."""
-    records = sized(2_000_000, 100_000)
+    records = sized(2_000_000, 400_000)
     with HeadraceSide.running(settings={**_LIVELY, "log.cleaner.backoff.ms": "0"}) as cluster:
         cleaned: list[int] = []
 
@@ -78,7 +78,7 @@ def producing(runs: int) -> list[Row]:
             configs = {
                 "cleanup.policy": "compact",
                 "min.cleanable.dirty.ratio": "0.01",
-                "segment.bytes": str(4 << 20),
+                "segment.bytes": str(sized(4 << 20, 128 << 10)),
             }
             topic = cluster.topic(6, configs=configs)
             rate = cluster.client("produce", topic=topic, records=records, mode="keyed", keys=KEYS)["rec_s"]
@@ -138,7 +138,7 @@ def _read_all(bootstrap: str, topic: str) -> tuple[int, float]:
         partition = headrace.TopicPartition(topic, 0)
         consumer.assign([partition])
         end = consumer.end_offsets([partition])[partition]
-        consumer.seek_to_beginning([partition])
+        consumer.seek_to_beginning(partition)
         got = consumer.poll_table(30_000, max_records=1).num_rows
         start = time.perf_counter()
         while consumer.position(partition) < end:

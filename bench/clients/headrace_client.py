@@ -18,7 +18,7 @@ def produce(a: argparse.Namespace) -> None:
     """``send`` per record, ``send_many`` of 1,000, or ``send_many`` of keyed records."""
     values = random_values(a.size)
     with headrace.Producer(a.bootstrap, acks=a.acks, **settings(a)) as producer:
-        producer.send(a.topic, values[0]).result(30)
+        producer.send(a.topic, values[0], key=b"first" if a.mode == "keyed" else None).result(30)
         send = producer.send
         last = None
         with Clock() as clock:
