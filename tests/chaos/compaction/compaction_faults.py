@@ -60,24 +60,30 @@ async def kill_leader_twice(chaos: Chaos) -> None:
     await in_sync(chaos, MOVE_SECONDS)
 
 
-def at_step(point: str) -> Act:
+async def kill_at(chaos: Chaos, point: str) -> None:
     """The first broker that comes to this point of a compaction is killed there."""
+    folder = Path(os.environ[DIRECTORY_VARIABLE])
+    hit = folder / f"{point}.hit"
+    (folder / point).write_text("kill")
+    for _ in range(int(HIT_SECONDS / LOOK_SECONDS)):
+        await asyncio.sleep(LOOK_SECONDS)
+        if hit.exists():
+            break
+    else:
+        (folder / point).unlink(missing_ok=True)
+        chaos.problems.append(f"no broker came to {point} in {HIT_SECONDS:.0f} s")
+        return
+    chaos.say(f"process {hit.read_text()} was killed at {point}")
+    hit.unlink()
+
+
+def at_steps(*points: str) -> Act:
+    """Whoever comes to them one after the other; nobody waits until those that were killed are back."""
 
     async def kill(chaos: Chaos) -> None:
-        folder = Path(os.environ[DIRECTORY_VARIABLE])
-        hit = folder / f"{point}.hit"
-        (folder / point).write_text("kill")
-        for _ in range(int(HIT_SECONDS / LOOK_SECONDS)):
-            await asyncio.sleep(LOOK_SECONDS)
-            if hit.exists():
-                break
-        else:
-            (folder / point).unlink(missing_ok=True)
-            chaos.problems.append(f"no broker came to {point} in {HIT_SECONDS:.0f} s")
-            return
-        chaos.say(f"process {hit.read_text()} was killed at {point}")
-        hit.unlink()
-        await asyncio.sleep(LOOK_SECONDS)  # the supervisor has seen it by then
+        for point in points:
+            await kill_at(chaos, point)
+        await asyncio.sleep(2 * LOOK_SECONDS)  # the supervisor has seen it by then
         await chaos.processes_ready()
 
     return kill
@@ -98,14 +104,16 @@ POINTS = (
     "cleaner.pass.before",
     "cleaner.map.after",
     "cleaner.step.before",
+    "cleaner.step.posted",
     "cleaner.step.after",
     "cleaner.finish.before",
     "cleaner.finish.after",
 )
 """Of a compaction, in their order."""
-AT_STEPS = [Fault(f"kill -9 at {point}", at_step(point), None) for point in POINTS]
-STEPS = Plan("steps", [*AT_STEPS, *AT_STEPS], steady_seconds=1, failpoints=True)
-SHORT = Plan("short", [*AT_STEPS, KILL_COORDINATORS[0], KILL_ALL], steady_seconds=0.7, failpoints=True)
+AT_STEPS = [Fault(f"kill -9 at {point}", at_steps(point), None) for point in POINTS]
+AT_ALL = Fault("kill -9 at each step of a compaction", at_steps(*POINTS), None)
+STEPS = Plan("steps", [*AT_STEPS, AT_ALL, *AT_STEPS], steady_seconds=1, failpoints=True)
+SHORT = Plan("short", [AT_ALL, KILL_COORDINATORS[0], KILL_ALL], steady_seconds=1.5, failpoints=True)
 CALM = Plan("calm", [], steady_seconds=10)
 
 

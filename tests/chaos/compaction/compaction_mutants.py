@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,5 +25,6 @@ FOUND: Final[Mapping[str, frozenset[str]]] = {
 
 def plan_of(mutant: str) -> Plan:
     """A calm run with all brokers broken so."""
-    start = ("env", f"PYTHONPATH={FOLDER}", f"HEADRACE_MUTANT={mutant}")
+    path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
+    start = ("env", f"PYTHONPATH={path}", f"HEADRACE_MUTANT={mutant}")
     return replace(CALM, name=f"mutant-{mutant}", launchers={f"broker-{number}": start for number in RACKS})

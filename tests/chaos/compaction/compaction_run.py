@@ -25,7 +25,7 @@ from chaos_availability import SECOND, Gap, longest_gap
 from chaos_cluster import RACKS, Chaos
 from chaos_faults import Fault
 from compaction_copies import Copy, Unreadable, as_read, described, read_copy, uncompacted
-from compaction_topics import DELETE_RETENTION_MS, PARTITIONS, POLICIES, SETTINGS, TOPICS
+from compaction_topics import DELETE_RETENTION_MS, PARTITIONS, POLICIES, SEGMENT_MS, SETTINGS, TOPICS
 
 from headrace import aio
 from headrace_cli.local import LocalCluster
@@ -336,7 +336,7 @@ async def settle(directory: Path, bootstrap: str, chaos: Chaos, watch: Watch) ->
     out = compaction_load.Out(directory / "filler.history")
     compaction_load.WHO.set(FILLER)
     for turn in range(2):
-        await asyncio.sleep(2.2 if turn == 0 else DELETE_RETENTION_MS / 1000)  # segment.ms, and when deletions may go
+        await asyncio.sleep((SEGMENT_MS + 200 if turn == 0 else DELETE_RETENTION_MS) / 1000)
         await _fill(out, bootstrap, turn)
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:

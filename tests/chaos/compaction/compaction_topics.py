@@ -8,8 +8,9 @@ from typing import Final
 
 from headrace_common.testing.compaction_facts import Policy
 
-DELETE_RETENTION_MS: Final = 4_000
+DELETE_RETENTION_MS: Final = 3_000
 RETENTION_MS: Final = 5_000
+SEGMENT_MS: Final = 1_500
 LAG_MS: Final = 1_500
 KEYS: Final = 40
 """Of each partition."""
@@ -33,8 +34,8 @@ def _compacted(**more: str) -> dict[str, str]:
     return {
         "cleanup.policy": "compact",
         "segment.bytes": str(64 << 10),
-        "segment.ms": "2000",
-        "min.cleanable.dirty.ratio": "0.01",
+        "segment.ms": str(SEGMENT_MS),
+        "min.cleanable.dirty.ratio": "0",
         "delete.retention.ms": str(DELETE_RETENTION_MS),
         **{name.replace("_", "."): value for name, value in more.items()},
     }
@@ -71,7 +72,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     # Those of the coordinators' topics: they are compacted as hastily.
-    "log.roll.ms": "2000",
-    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.roll.ms": str(SEGMENT_MS),
+    "log.cleaner.min.cleanable.ratio": "0",
     "log.cleaner.delete.retention.ms": str(DELETE_RETENTION_MS),
 }
