@@ -15,6 +15,7 @@ from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.core.compaction import cleaning
 from headrace_broker.core.rows import LogId
+from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
 KEYS = 300
@@ -135,3 +136,47 @@ async def test_a_pass_that_was_cut_off_is_done_anew(tmp_path: Path, monkeypatch:
     await logs.close(None)
     directory.close()
     assert kept <= KEYS * 2, "of each key one record, and deletions once more"
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A directory whose log was compacted and flushed; nothing of it is in a write-ahead log."""
+    path = tmp_path_factory.mktemp("compacted") / "data"
+
+    async def make() -> int:
+        directory, logs, log = await written(path, flushed=True)
+        await log.clean()
+        await logs.reclaim()
+        await logs.reclaimed()
+        await logs.close(None)
+        directory.close()
+        return log.end
+
+    return path, asyncio.run(make())
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_flipped_bit_in_what_was_compacted_is_never_served(
+    compacted: tuple[Path, int], tmp_path: Path, seed: int
+) -> None:
+    """It is found, or it was in bytes that nothing refers to; whatever is served is what was written."""
+    chance = random.Random(seed)
+    whole, end = compacted
+    shutil.copytree(whole, tmp_path / "copy")
+    files = [one for one in (tmp_path / "copy" / "db").iterdir() if one.suffix in (".blob", ".sst")]
+    assert files
+    path = files[seed % len(files)]
+    data = bytearray(path.read_bytes())
+    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+    directory = DataDirectory.open(tmp_path / "copy")
+    logs = RocksDbLogs.open(directory, SMALL)
+    try:
+        (found,) = logs.recovered()
+        if found.damage is None:
+            assert await faults(logs, found.log, end, KEYS) == []
+    except StorageFailed as refused:
+        assert "is not the one that was written" in str(refused)
+    finally:
+        await logs.close(None)
+        directory.close()

@@ -13,10 +13,11 @@ from typing import TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
-from storage_batches import make_batch, make_row, partition
+from storage_batches import make_batch, make_row, partition, rewrite
 
 from headrace_broker.core.rows import (
     AbortedRow,
+    DropBatch,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -202,6 +203,24 @@ class StoreMachine(RuleBasedStateMachine):
         self.disk.logs.write(
             [DropSuffix(log, Offset(end)), PutEpoch(log, EpochRow(model.epoch, Offset(end))), *self.appends(log, sizes)]
         )
+
+    @rule(log=logs, data=st.data(), count=st.integers(1, 4), size=st.sampled_from([0, 0, 70, 500, 9000]))
+    def compact(self, log: LogId, data: st.DataObject, count: int, size: int) -> None:
+        """One batch gets others in its place, or a run of them becomes a gap."""
+        model = self.models[log]
+        if not model.rows:
+            return
+        first = data.draw(st.sampled_from(sorted(model.rows)))
+        epoch = model.rows[first].leader_epoch
+        run = [at for at in sorted(model.rows) if at >= first][: 1 if size else count]
+        run = [at for at in run if model.rows[at].leader_epoch == epoch]
+        end = model.rows[run[-1]].next_offset
+        put = rewrite(log, first, end, size, min(1, size), epoch)
+        for at in run:
+            del model.rows[at], model.batches[at]
+        model.rows = dict(sorted({**model.rows, first: put.row}.items()))
+        model.batches = dict(sorted({**model.batches, first: put.batch}.items()))
+        self.disk.logs.write([put, *(DropBatch(log, Offset(at)) for at in run[1:])])
 
     @rule(log=consumes(logs))
     def delete(self, log: LogId) -> None:
