@@ -45,7 +45,7 @@ from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, TopicInfo
 from headrace_coordinator.engine.outbox import Outbox, Visible
 
-from .world import WALL, World, topic_id
+from .world import WALL, World, compacted, topic_id
 
 E = ErrorCode
 GROUPS = ("g", "h")
@@ -183,7 +183,7 @@ class AgainstALog(RuleBasedStateMachine):
     @invariant()
     def a_replayed_shard_is_the_same(self) -> None:
         shard = Shard(0, self.w.settings)
-        shard.replay(self.w.log.items())
+        shard.replay(compacted(self.w.log))
         shard.handle(TopicsChanged(self.w.at, self.w.topics, {}))
         shard.handle(Loaded(self.w.at))
         assert [one.group_id for one in shard.listing() if one.group_id in GROUPS] == [
@@ -255,7 +255,7 @@ class UnderCrashes(RuleBasedStateMachine):
 
     def load(self) -> None:
         self.shard = Shard(0, GroupSettings())
-        self.shard.replay(self.log.items())
+        self.shard.replay(compacted(self.log))
         self.shard.handle(TopicsChanged(self.at, {"t": TopicInfo(topic_id("t"), 8)}, {}))
         self.shard.handle(Loaded(self.at))
         self.outbox: Outbox[Visible] = Outbox(self.shard.group_record, self.show)

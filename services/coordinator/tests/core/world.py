@@ -78,6 +78,11 @@ def sub(*topics: str, owned: Mapping[str, Iterable[int]] | None = None, generati
     return ClassicSubscription(topics, parts(owned or {}), generation)
 
 
+def compacted(log: Mapping[bytes, bytes | None]) -> list[tuple[bytes, bytes | None]]:
+    """The rows as a compacted log has them: the last value of each key, in another order than keys first came in."""
+    return sorted(log.items(), key=lambda row: row[0][::-1])
+
+
 class World:
     """Everything is committed and delivered at once; what was sent over a stream waits in ``inbox`` to be looked at."""
 
@@ -105,7 +110,7 @@ class World:
     def loaded(self) -> Shard:
         shard = Shard(0, self.settings)
         self.shard = shard
-        shard.replay(self.log.items())
+        shard.replay(compacted(self.log))
         self.tell(TopicsChanged(self.at, self.topics, self.matches))
         self.tell(Loaded(self.at))
         return shard

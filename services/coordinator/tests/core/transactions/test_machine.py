@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
 
     def start(self) -> None:
         self.shard = TransactionShard(0, self.settings)
-        self.shard.replay(self.log.items())
+        self.shard.replay(sorted(self.log.items(), key=lambda row: row[0][::-1]))  # as compaction leaves them
         self.outbox: Outbox[Visible] = Outbox(lambda _: pytest.fail("no group"), self.show)
         self.pending.clear()
         self.handle(Loaded(self.at))
