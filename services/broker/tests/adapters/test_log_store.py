@@ -7,6 +7,7 @@ from storage_batches import Writer, make_batch, make_row, partition
 
 from headrace_broker.core.rows import (
     AbortedRow,
+    Below,
     DropLog,
     DropPrefix,
     DropSuffix,
@@ -130,19 +131,24 @@ async def test_an_empty_log_ends_where_it_starts(disk: Disk) -> None:
     assert (found.log_end, found.last_row, found.producers_at, found.producers) == (500, None, 500, ())
 
 
-async def test_drop_prefix_takes_whole_segments_and_old_snapshots(disk: Disk) -> None:
+@pytest.mark.parametrize(
+    "below",
+    [None, Below((Offset(0),), aborted=True, snapshot=False), Below((Offset(0),), aborted=False, snapshot=True)],
+)
+async def test_drop_prefix_takes_whole_segments_and_old_snapshots(disk: Disk, below: Below | None) -> None:
+    """Whether it is told what is there, or has to look."""
     writer = await started(disk, 10)
     disk.logs.write(
         [
             PutSegment(writer.log, SegmentRow(Offset(0), 1, 2, Offset(30), 9, 0, 30)),
             PutSegment(writer.log, SegmentRow(Offset(30), 2, 3, Offset(60), 9, 30, 60)),
             PutSegment(writer.log, SegmentRow(Offset(60), 3)),
-            *(PutProducers(writer.log, Offset(at), (producer(at),)) for at in (10, 20, 40)),
+            *(PutProducers(writer.log, Offset(at), (producer(at),)) for at in (10, 20, 30, 40)),
         ]
     )
-    disk.logs.write(
-        [PutState(writer.log, StateRow(partition(1), Offset(30), Offset(30))), DropPrefix(writer.log, Offset(30))]
-    )
+    state = StateRow(partition(1), Offset(30), Offset(30))
+    disk.logs.write([PutState(writer.log, state), DropPrefix(writer.log, Offset(30), below)])
+    assert [(disk.logs.producers_before(writer.log, Offset(at)) or (-1,))[0] for at in (29, 39)] == [-1, 30]
     assert [row.base_offset for row in disk.logs.index(writer.log, Offset(0), Offset(999))] == list(range(30, 100, 10))
     (found,) = (await disk.restart()).recovered()
     assert [row.base_offset for row in found.segments] == [30, 60]

@@ -73,6 +73,20 @@ async def test_retention_gives_space_back(rocks: RocksDisk) -> None:
         assert await rocks.logs.read(writer.log, rows) == list(writer.batches.values())[50:]
 
 
+async def test_what_is_only_in_the_write_ahead_log_goes_too(rocks: RocksDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocksdb_reclaim, "DEAD_BYTES_MIN", 1 << 16)
+    writer = Writer(rocks.logs.new_log_id(), size=8_000)
+    write(rocks, [*writer.create(), *writer.append(80)])
+    start = Offset(700)
+    write(rocks, [PutState(writer.log, StateRow(partition(1), start, start)), DropPrefix(writer.log, start)])
+    assert on_disk(rocks.path, ".log") > 600_000
+    await rocks.logs.reclaim()
+    await rocks.logs.reclaimed()
+    await used(rocks)
+    assert on_disk(rocks.path, ".log", ".blob", ".sst") < 1.5 * 10 * 8_000
+    assert await rocks.logs.read(writer.log, writer.rows[70:]) == list(writer.batches.values())[70:]
+
+
 async def test_deleted_logs_give_space_back(rocks: RocksDisk) -> None:
     writers = await filled(rocks, 4, 60)
     before = await used(rocks)

@@ -74,6 +74,15 @@ async def test_a_row_from_before_does_not_serve_the_batch_of_now(disk: Disk) -> 
         await disk.logs.read(writer.log, [writer.rows[3]])
 
 
+async def test_a_row_of_a_gap_that_has_grown_does_not_serve_it(disk: Disk) -> None:
+    writer = await started(disk)
+    small = rewrite(writer.log, 10, 20)
+    disk.logs.write([small])
+    disk.logs.write(gap_of_three(writer.log))
+    with pytest.raises(BytesLost, match="offset 10 "):
+        await disk.logs.read(writer.log, [small.row])
+
+
 async def test_a_batch_replaced_twice_in_a_group_is_the_last(disk: Disk) -> None:
     writer = await started(disk)
     first, second = rewrite(writer.log, 20, 30, 700, 3), rewrite(writer.log, 20, 30)

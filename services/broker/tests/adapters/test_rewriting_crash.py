@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.core.compaction import cleaning
 from headrace_broker.core.rows import LogId
-from headrace_common.core.errors import StorageFailed
+from headrace_broker.ports import BytesLost
 from headrace_common.core.ids import Offset
 
 KEYS = 300
@@ -173,10 +174,8 @@ async def test_a_flipped_bit_in_what_was_compacted_is_never_served(
     logs = RocksDbLogs.open(directory, SMALL)
     try:
         (found,) = logs.recovered()
-        if found.damage is None:
-            assert await faults(logs, found.log, end, KEYS) == []
-    except StorageFailed as refused:
-        assert "is not the one that was written" in str(refused)
+        with suppress(BytesLost):  # found
+            assert found.damage is not None or await faults(logs, found.log, end, KEYS) == []
     finally:
         await logs.close(None)
         directory.close()

@@ -226,7 +226,9 @@ class MemoryLogs:
         await asyncio.sleep(0)
         batches = self._live[log].batches if log in self._live else {}
         for row in rows:
-            if len(batches.get(row.base_offset, b"")) != row.size:
+            now = self.floor(log, row.base_offset)
+            grown = now is not None and now.last_offset_delta != row.last_offset_delta
+            if grown or len(batches.get(row.base_offset, b"")) != row.size:
                 raise BytesLost(f"the batch of log {log} at offset {row.base_offset} is not the one that was written")
         return [batches[row.base_offset] for row in rows]
 
