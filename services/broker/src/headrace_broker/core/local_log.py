@@ -24,6 +24,7 @@ from headrace_broker.core.rows import (
     NO_TOKEN,
     TRANSACTIONAL_BIT,
     AbortedRow,
+    Below,
     CleanPoint,
     DropAborted,
     DropPrefix,
@@ -74,6 +75,8 @@ class LocalLog:
     producers: Producers
     snapshot_bytes: int = 0
     """Appended since the last producer snapshot."""
+    snapshots: set[Offset] = field(default_factory=set)
+    """Where producer snapshots are known to be; those from before the last restart are not."""
     first_batch: Offset = Offset(0)
     """Base of the first batch that exists; at or below the log start."""
     fences: Fences = field(default_factory=Fences)
@@ -200,13 +203,19 @@ class LocalLog:
         if self.snapshot_bytes == 0:
             return []
         self.snapshot_bytes = 0
+        self.snapshots.add(self.log_end)
         rows: tuple[ProducerRow, ...] = self.producers.snapshot()
         return [PutProducers(self.log, self.log_end, rows)]
 
     def roll(self, now_ms: int) -> list[LogWrite]:
         """Seal the active segment and begin the next."""
         sealed, opened = self.segments.roll(self.log_end, now_ms)
-        return [PutSegment(self.log, sealed), PutSegment(self.log, opened), *self.snapshot(), self.state()]
+        writes: list[LogWrite] = [PutSegment(self.log, sealed), PutSegment(self.log, opened)]
+        writes += [*self.snapshot(), self.state()]
+        if self.log_start == self.log_end:  # all of it was trimmed
+            known = self.log_end in self.snapshots
+            writes.append(DropPrefix(self.log, self.log_end, self._forget_below(self.log_end, snapshot=known)))
+        return writes
 
     def aged(self, now_ms: int) -> bool:
         """
@@ -254,13 +263,18 @@ class LocalLog:
         effects: list[LogWrite | ForgetBelow] = [self.state()]
         if boundary > self.first_batch:
             self.first_batch = boundary
-            self.segments.drop_below(boundary)
-            self.aborted.drop_below(boundary)
             # What producers sent before stays known after a restart, and after a cut of all that follows.
             effects += self.snapshot() if producers is None else [PutProducers(self.log, boundary, producers)]
-            effects.append(DropPrefix(self.log, boundary))
+            known = producers is not None or boundary in self.snapshots
+            effects.append(DropPrefix(self.log, boundary, self._forget_below(boundary, snapshot=known)))
         effects.append(ForgetBelow(offset))
         return effects
+
+    def _forget_below(self, boundary: Offset, *, snapshot: bool) -> Below:
+        aborted = len(self.aborted)
+        self.aborted.drop_below(boundary)
+        self.snapshots = {offset for offset in self.snapshots if offset >= boundary}
+        return Below(self.segments.drop_below(boundary), len(self.aborted) < aborted, snapshot)
 
     def truncation_point(self, epoch: int, end: Offset) -> Offset | None:
         """
@@ -281,6 +295,7 @@ class LocalLog:
         self.log_end = end
         self.written_end = min(self.written_end, end)
         self.high_watermark = min(self.high_watermark, end)
+        self.snapshots = {offset for offset in self.snapshots if offset <= end}
         self.epochs.truncate(end)
         self.fences.truncate(end)
         self.aborted.truncate(end)
@@ -306,6 +321,7 @@ class LocalLog:
         self.last_stable = start
         self.segments = Segments.fresh(start, now_ms, self.segments.roll_jitter)
         self.snapshot_bytes = 0
+        self.snapshots.clear()
         self.cleaned_to, self.clean_points, self.forgotten_to = Offset(0), (), Offset(0)
         return [DropSuffix(self.log, Offset(0)), PutSegment(self.log, self.segments.active), self.state()]
 

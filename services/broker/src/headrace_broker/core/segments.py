@@ -56,6 +56,11 @@ class Segments:
         """Bytes of all batches, those below the log start in the first segment included."""
         return sum(row.size for row in self.sealed) + self.active.size
 
+    @property
+    def first(self) -> Offset:
+        """Where the oldest segment begins."""
+        return self.sealed[0].base_offset if self.sealed else self.active.base_offset
+
     def must_roll(
         self, size: int, end: Offset, now_ms: int, *, segment_bytes: int, segment_ms: int, jitter_ms: int = 0
     ) -> bool:
@@ -103,15 +108,17 @@ class Segments:
                 found.append(self.sealed[at])
         return found
 
-    def drop_below(self, start: Offset) -> None:
-        """Forget sealed segments that end at or below ``start``."""
+    def drop_below(self, start: Offset) -> tuple[Offset, ...]:
+        """Forget sealed segments that end at or below ``start``; their bases."""
         keep = 0
         for row in self.sealed:
             assert row.end_offset is not None, "a sealed segment has an end"
             if row.end_offset > start:
                 break
             keep += 1
+        gone = tuple(row.base_offset for row in self.sealed[:keep])
         del self.sealed[:keep]
+        return gone
 
     def expired(
         self, now_ms: int, log_end: Offset, high_watermark: Offset, *, retention_ms: int, retention_bytes: int
