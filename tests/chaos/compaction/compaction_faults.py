@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import chaos_faults as act
 from chaos_cluster import Chaos
 from chaos_faults import Act, Fault
 from compaction_run import Plan, in_sync
+from compaction_topics import DELETE_RETENTION_MS
 
 from headrace import aio
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
@@ -51,6 +53,34 @@ async def move_replica(chaos: Chaos) -> None:
             else:
                 chaos.problems.append(f"replicas did not move to {wanted}: {now}")
     chaos.say("replicas were copied anew")
+
+
+def away(seconds: float) -> Act:
+    """
+    The broker that leads least is gone for so long. Longer than deletions stay, they wait for it, up to a minute; after
+    that they go, and it has to copy anew what it cannot be told of. Only where the supervisor leaves the dead alone.
+    """
+
+    async def gone(chaos: Chaos) -> None:
+        name = f"broker-{(await chaos.by_leaderships())[-1]}"
+        await chaos.kill(name)
+        await asyncio.sleep(seconds)
+        await chaos.start(name)
+        await chaos.processes_ready()
+
+    return gone
+
+
+def pause_follower(seconds: float) -> Act:
+    """SIGSTOP to the broker that leads least, for longer than deletions stay."""
+
+    async def act(chaos: Chaos) -> None:
+        name = f"broker-{(await chaos.by_leaderships())[-1]}"
+        await chaos.kill(name, number=signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        await chaos.kill(name, number=signal.SIGCONT)
+
+    return act
 
 
 async def kill_leader_twice(chaos: Chaos) -> None:
@@ -96,6 +126,8 @@ KILL_TWICE = Fault("kill -9 leader twice", kill_leader_twice, None)
 KILL_CONTROLLER = Fault("kill -9 active controller", act.kill_active_controller, None)
 KILL_COORDINATORS = [Fault(f"kill -9 coordinator {n}", kill_coordinator(n), None) for n in (1, 2)]
 PAUSE = Fault("SIGSTOP leader", act.pause_leader(SESSION_SECONDS + 2), None)
+PAUSE_FOLLOWER = Fault("SIGSTOP follower", pause_follower(3 * DELETE_RETENTION_MS / 1000), None)
+AWAY = [Fault(f"follower away {seconds} s", away(seconds), None) for seconds in (10, 70)]
 STOP = Fault("controlled stop", act.stop_leader, None)
 ROLL = Fault("rolling restart", act.roll, None)
 MOVE = Fault("reassignment", move_replica, None)
@@ -125,6 +157,7 @@ def long_plans(seed: int) -> Sequence[Plan]:
         KILL_FOLLOWER,
         *KILL_COORDINATORS,
         PAUSE,
+        PAUSE_FOLLOWER,
         MOVE,
         KILL_CONTROLLER,
         STOP,
@@ -135,6 +168,6 @@ def long_plans(seed: int) -> Sequence[Plan]:
     return [
         CALM,
         Plan("every", every, steady_seconds=5),
-        Plan("away", every, steady_seconds=5, restart=False),
+        Plan("away", [*every, *AWAY], steady_seconds=5, restart=False),
         Plan("mixture", chance.choices(every, k=15), steady_seconds=2),
     ]

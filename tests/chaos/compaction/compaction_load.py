@@ -1,10 +1,10 @@
 """
 A process of the load: ``compaction_load.py ROLE BOOTSTRAP NUMBER HISTORY SEED [RATE]``.
 
-ROLE is ``write`` (two producers, and two that write in transactions of which some are given up), ``read`` (two readers
-that begin again and again, one of them at followers, one that follows, and one that sleeps too long) or ``group`` (two
-members, one of which comes and goes). Processes of the history are NUMBER and the next ones. It says ``ready`` when its
-work has begun, and ends when its standard input does.
+ROLE is ``write`` (two producers, two that write in transactions of which some are given up, and one that trims),
+``read`` (two readers that begin again and again, one of them at followers, one that follows, and one that sleeps too
+long) or ``group`` (two members, one of which comes and goes). Processes of the history are NUMBER and the next ones. It
+says ``ready`` when its work has begun, and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -208,6 +208,21 @@ async def transaction(out: Out, producer: aio.Producer, source: Source, chance: 
     return not over
 
 
+async def trim(out: Out, bootstrap: str, chance: random.Random, stop: asyncio.Event, rate: float) -> None:
+    """Again and again a part of what there is goes, up to anywhere."""
+    del out, rate
+    tp = TopicPartition("trimmed", 0)
+    async with aio.AdminClient(bootstrap) as admin, aio.Consumer(bootstrap_servers=bootstrap) as consumer:
+        while not stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), chance.uniform(0.3, 2))
+            try:
+                start, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+                await admin.delete_records({tp: start + round((end - start) * chance.random() / 2)})
+            except HeadraceError as error:
+                print(f"trim: {error!r}", file=sys.stderr)
+
+
 # --- readers ----------------------------------------------------------------------------------------------------
 
 
@@ -394,8 +409,8 @@ class Members:
 
 
 async def write_all(out: Out, bootstrap: str, number: int, seed: str, stop: asyncio.Event, rate: float) -> None:
-    """Two producers of each kind."""
-    ways: list[Callable[..., Coroutine[None, None, None]]] = [produce, produce, transact, transact]
+    """Two producers of each kind, and somebody who trims."""
+    ways: list[Callable[..., Coroutine[None, None, None]]] = [produce, produce, transact, transact, trim]
 
     async def run(process: int, way: Callable[..., Coroutine[None, None, None]]) -> None:
         WHO.set(process)

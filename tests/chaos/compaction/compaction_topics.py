@@ -53,6 +53,11 @@ TOPICS: Final[Mapping[str, Topic]] = {
         Policy(compacts=True, delete_retention_ms=DELETE_RETENTION_MS, deletes=True, retention_ms=RETENTION_MS),
         _compacted(cleanup_policy="compact,delete", retention_ms=str(RETENTION_MS)),
     ),
+    "trimmed": Topic(  # by the load
+        1,
+        Policy(compacts=True, delete_retention_ms=DELETE_RETENTION_MS, deletes=True),
+        _compacted(cleanup_policy="compact,delete", retention_ms="-1"),
+    ),
     "deleted": Topic(
         2,
         Policy(compacts=False, deletes=True, retention_ms=RETENTION_MS),
@@ -61,8 +66,8 @@ TOPICS: Final[Mapping[str, Topic]] = {
 }
 PARTITIONS: Final = [(name, number) for name, topic in TOPICS.items() for number in range(topic.partitions)]
 POLICIES: Final = {f"{name}-{number}": TOPICS[name].policy for name, number in PARTITIONS}
-EXPIRING: Final = ("both", "deleted")
-GROUPED: Final = ("compacted", "both", "deleted")
+EXPIRING: Final = ("both", "deleted", "trimmed")
+GROUPED: Final = ("compacted", "both", "trimmed", "deleted")
 """What the group reads."""
 SETTINGS: Final[Mapping[str, str]] = {
     "broker.session.timeout.ms": "3000",

@@ -21,7 +21,7 @@ from headrace_common.testing.compaction_history import Event, Read
 
 SEED = int(os.environ.get("CHAOS_SEED", "20261121"))
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
 
 async def test_each_key_keeps_its_last_value_and_nothing_goes_early(tmp_path: Path) -> None:
