@@ -21,6 +21,7 @@ from bench import (
     peer,
     peer_replication,
     replication,
+    retention,
     scale,
     sdk_micro,
     sizes,
@@ -58,6 +59,7 @@ OWN: dict[str, Suite] = {
     "compaction-producing": compaction.producing,
     "compaction-reading": compaction.reading,
     "retention-space": compaction.steady,
+    "retention-partitions": retention.checking,
 }
 FULL: dict[str, Suite] = {
     "partitions-5000": lambda runs: scale.partitions(runs, 5000),
