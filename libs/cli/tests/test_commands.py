@@ -209,7 +209,9 @@ def test_how_far_replicas_are_compacted(admin: FakeAdmin, stub: Any) -> None:
             "waits_for": "a record is too young",
         }
     ]
-    assert "too young" not in out("topic", "describe", "flights")
+    text = out("topic", "describe", "flights")
+    assert "too young" not in text
+    assert "none since their brokers started; at most 25% dirty; 0 of 1 replica stuck" in text
     assert "1000 B (25%)" in out("topic", "describe", "flights", "--segments")
     admin.compaction = CompactionInfo(20, 28, 0, 0, 5, "batch 22 cannot be read", True)
     assert "batch 22 cannot be read" in out("topic", "describe", "flights")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace_cli.output import age_for_people, bytes_for_people, moment_for_people
+from headrace_cli.output import age_for_people, bytes_for_people, counted, moment_for_people
 
 if TYPE_CHECKING:
     from headrace.admin_types import BrokerLogs, CompactionInfo, LogInfo, SegmentInfo
@@ -108,6 +108,8 @@ def described_for_people(topic: Row, *, segments: bool, now_ms: int) -> Row:
     """A described topic with sizes, ages and times as people read them, without what is seldom of interest."""
     shown = sizes_for_people(topic, now_ms)
     rows = {name: shown.pop(name, []) for name in ("partitions", "compaction", "segments")}
+    if rows["compaction"]:
+        shown["compacted"] = _summary(rows["compaction"], now_ms)
     for rare in ("adding", "removing", "recovering"):
         if not any(row.get(rare) for row in rows["partitions"]):
             rows["partitions"] = [{k: v for k, v in row.items() if k != rare} for row in rows["partitions"]]
@@ -141,6 +143,15 @@ def segment_for_people(row: Row) -> Row:
         "from": moment_for_people(row["min_timestamp_ms"]),
         "to": moment_for_people(row["max_timestamp_ms"]),
     }
+
+
+def _summary(rows: Sequence[Row], now_ms: int) -> str:
+    """All replicas in one line."""
+    last = max((row["last_compacted_ms"] for row in rows if row["last_compacted_ms"] is not None), default=None)
+    when = "none since their brokers started" if last is None else f"last {age_for_people(now_ms - last)} ago"
+    dirty = max(row["dirty_ratio"] for row in rows)
+    stuck = sum(row["stuck"] for row in rows)
+    return f"{when}; at most {dirty:.0%} dirty; {stuck} of {counted(len(rows), 'replica')} stuck"
 
 
 def _compaction_for_people(row: Row, now_ms: int) -> Row:
