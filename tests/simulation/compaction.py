@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tests.simulation.brokers import Broker, Replica
     from tests.simulation.world import World
 
-COMPACTED_IN = (0, 5)
-"""Of each eight seeds; the others stay as they were."""
+COMPACTED_EVERY = 8
+"""One of so many seeds; the others stay as they were."""
 CLEAN_EVERY_MS = 120.0
 STEP_MS = 15.0
 KEYS = 6

@@ -356,7 +356,7 @@ OF_COMPACTION: dict[str, Callable[[], Patches]] = {
     "forgotten-unstored": forget_what_is_forgotten_at_a_restart,
     "deletions-at-once": delete_deletions_at_once,
 }
-"""They are looked for where there is compaction only."""
+"""They are looked for only where there is compaction."""
 MUTANTS |= OF_COMPACTION
 
 

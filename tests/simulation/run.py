@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import Protocol
 
-from tests.simulation.compaction import COMPACTED_IN
+from tests.simulation.compaction import COMPACTED_EVERY
 from tests.simulation.groups import mutants as of_groups
 from tests.simulation.groups.world import World as GroupWorld
 from tests.simulation.mutants import MUTANTS, OF_COMPACTION, mutated
@@ -128,11 +128,9 @@ def found_after(
     processes: int = PROCESSES,
     suite: str = REPLICATION,
 ) -> tuple[int, str] | None:
-    """After how many seeds a mutant is found, and by what; None: not within ``seeds_max``, or those that can."""
-    seeds = range(seeds_max)
-    compacted = suite == REPLICATION and mutant in OF_COMPACTION
-    tried = [seed for seed in seeds if seed % 8 in COMPACTED_IN] if compacted else seeds
-    found = results(tried, mode, mutant, processes=processes, suite=suite)
+    """After how many seeds a mutant is found, and by what; None: not within ``seeds_max``."""
+    each = COMPACTED_EVERY if suite == REPLICATION and mutant in OF_COMPACTION else 1
+    found = results(range(0, seeds_max * each, each), mode, mutant, processes=processes, suite=suite)
     for number, result in enumerate(found, start=1):
         if result.anomaly is not None:
             return number, result.anomaly

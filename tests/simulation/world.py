@@ -16,7 +16,7 @@ from random import Random
 
 from tests.simulation.brokers import Broker
 from tests.simulation.clients import Consumer, Producer
-from tests.simulation.compaction import COMPACTED_IN, Cleaner, Keyed, plain_batch
+from tests.simulation.compaction import COMPACTED_EVERY, Cleaner, Keyed, plain_batch
 from tests.simulation.controllers import Controller
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Invariants, Violation
@@ -133,7 +133,7 @@ class World:
         self.calm = False
         self.config = TopicConfig.effective({"segment.bytes": "1048576"}, {})
         self.keyed: Keyed | None = None
-        if (seed % 8 in COMPACTED_IN and profile is None) or (profile is not None and profile.compacted):
+        if (seed % COMPACTED_EVERY == 0 and profile is None) or (profile is not None and profile.compacted):
             self.keyed = Keyed(seed, self.config)
         self._value = 0
         self._rules: dict[tuple[int, int, int], Rules] = {}

@@ -17,8 +17,6 @@ NEAR_MS: Final = 500
 """A follower that is less than this behind is waited for, so that it can join under any load."""
 REFUSED_PAUSE_MS: Final = 1_000
 """After a refusal the same follower is not proposed again for so long."""
-AWAY_MS: Final = 600_000.0
-"""A follower that is behind and silent for longer is not spared any more: deletions go that it has not copied."""
 NOWHERE: Final = Offset(-1)
 EVERYWHERE: Final = Offset(2**63 - 1)
 

@@ -20,7 +20,7 @@ from headrace_broker.core.compaction.steps import StepOutdated
 from headrace_broker.core.controls import said_by
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import Fences
-from headrace_broker.core.leadership import AWAY_MS, Assignment, Leadership, Proposal
+from headrace_broker.core.leadership import Assignment, Leadership, Proposal
 from headrace_broker.core.led_log import Following, LedLog, appended_already
 from headrace_broker.core.local_log import SNAPSHOT_EVERY_BYTES, segment_rows
 from headrace_broker.core.partition_events import (
@@ -208,7 +208,7 @@ class Partition(LedLog):
         epoch, end = self.epochs.end_offset_for(last_epoch, self.log_end)
         return Parted(epoch, end) if epoch < last_epoch or end < log_end else None
 
-    def forgets_below(self, now_ms: float, away_ms: float = AWAY_MS) -> Offset:
+    def forgets_below(self, now_ms: float, away_ms: float) -> Offset:
         """
         Below, a compaction that begins now may remove deletions and markers that were to be read long enough.
 

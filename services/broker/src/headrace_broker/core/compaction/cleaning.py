@@ -47,8 +47,9 @@ if TYPE_CHECKING:
 
     Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-STEP_BYTES_MAX: Final = 1 << 20
-STEP_WRITES_MAX: Final = 2048
+STEP_BYTES_MAX: Final = 256 << 10
+STEP_WRITES_MAX: Final = 512
+"""A step is written in one go, on the event loop: in about a millisecond."""
 _ROW_BYTES: Final = 100
 """About what an index row with its key is in a write."""
 _OFFSETS_PER_BATCH_MAX: Final = 2**31 - 1
@@ -149,7 +150,7 @@ class Cleaning:
         self._resized: dict[Offset, SegmentRow] = {}
         """Since the last step."""
         self._forgotten = Offset(0)
-        """One past the last deletion or marker that went."""
+        """Every deletion and marker that went, or will yet go, is below; 0: none was met yet."""
 
     def wants(self, row: IndexRow) -> bool:
         """Whether the batch itself is needed."""
@@ -229,7 +230,7 @@ class Cleaning:
         told = bool(header.attributes & HORIZON_BIT)
         horizon_ms = header.base_timestamp if told else rules.now_ms + max(1, rules.delete_retention_ms)
         if horizon_ms <= rules.now_ms and row.next_offset <= rules.forgets_below:
-            self._forgotten = row.next_offset
+            self._forgotten = max(self._forgotten, rules.tombstones_below, row.next_offset)
             if not row.attributes & COMMITS_BIT:
                 self._open_step(row.base_offset).writes.append(DropAborted(self._log, row.base_offset))
             return _GONE
@@ -248,7 +249,7 @@ class Cleaning:
         if row.base_offset < self._rules.tombstones_below:
             deleted = keep & self._tombstones(decoded)
             if deleted.any():
-                self._forgotten = min(row.next_offset, self._rules.tombstones_below)
+                self._forgotten = max(self._forgotten, self._rules.tombstones_below)  # at once, not step by step
                 keep &= ~deleted
         kept = int(keep.sum())
         if kept == row.record_count:

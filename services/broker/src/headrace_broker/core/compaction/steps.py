@@ -47,7 +47,7 @@ class Step:
     cleaned: Cleaned | None = None
     """Only in the last step."""
     forgotten_to: Offset = Offset(0)
-    """All deletions and markers that went, in this step or before, are below."""
+    """All deletions and markers that went, in this step or before, are below; 0: none went."""
 
     def applies(self, first_batch: Offset) -> bool:
         """Whether it may be written to a log whose first batch is that."""
