@@ -42,10 +42,11 @@ from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.tasks import TaskRunner
 
 T = TypeVar("T")
-ROWS_MAX: Final = 512
+ROWS_MAX: Final = 256
 """Rows of one chunk; walking them holds the event loop for some microseconds each."""
 CHUNK_BYTES: Final = 1 << 20
-STEPS_UNDER_WAY_MAX: Final = 4
+STEPS_UNDER_WAY_MAX: Final = 8
+"""Each waits for its sync. Together 2 MiB, so that producers do not wait long behind them."""
 BEGUN_ANEW_MAX: Final = 5
 """How often the second half begins anew when the log start overtakes it; then the log has to wait for its next turn."""
 

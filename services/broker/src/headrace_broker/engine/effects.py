@@ -75,15 +75,16 @@ class Effects:
                 assert not isinstance(effect, (Answer, PutBatch))
                 group.writes.append(effect)
 
-    def rewrite(self, effects: list[Effect], group: Group) -> None:
+    def rewrite(self, replica: Replica, effects: list[Effect], group: Group) -> None:
         """What one step of a compaction writes: nobody waits for it, and no end moves."""
+        bases = group.rewritten.setdefault(replica.core.log, [])
         for effect in effects:
-            assert isinstance(effect, LogWrite), "a compaction only writes"
-            group.writes.append(effect)
-            if isinstance(effect, PutBatch):
-                group.rewritten.setdefault(effect.log, []).append(effect.row.base_offset)
-            elif isinstance(effect, DropBatch):
-                group.rewritten.setdefault(effect.log, []).append(effect.base_offset)
+            assert not isinstance(effect, (Answer, Refuse, ShowUpTo)), "a compaction only writes"
+            group.writes.append(cast(LogWrite, effect))
+            if type(effect) is PutBatch:
+                bases.append(effect.row.base_offset)
+            elif type(effect) is DropBatch:
+                bases.append(effect.base_offset)
 
     def _append_batch(self, replica: Replica, put: PutBatch, group: Group) -> None:
         row = put.row

@@ -307,7 +307,7 @@ class StorageLoop:
         if type(event) is Compacted:
             if replica.standing is not Standing.ONLINE:
                 raise _gone(replica)
-            self.effects.rewrite(self.effects.handled(replica, event), group)
+            self.effects.rewrite(replica, self.effects.handled(replica, event), group)
         else:
             self.effects.do(replica, self.effects.handled(replica, event), group)
 
