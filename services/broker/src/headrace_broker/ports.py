@@ -167,6 +167,23 @@ class LogStore(Protocol):
         ...
 
 
+class TimeMemory(Protocol):
+    """What a process knows of the time when the last one ended: a wall clock may be wrong from the start."""
+
+    def last_ms(self) -> int | None:
+        """What was kept last, by whatever process; None: nothing, or it cannot be read."""
+        ...
+
+    async def keep(self, time_ms: int) -> None:
+        """
+        Durably keep it; a crash leaves this or what was there before.
+
+        Raises:
+            StorageFailed: the disk refused; what was there before stands.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose data a directory holds."""

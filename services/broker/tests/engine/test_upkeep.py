@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAsk, OffsetFound
 from headrace_broker.engine.producer_ids import EPOCH_MAX, ProducerIds
+from headrace_broker.engine.upkeep import KEPT_EVERY_MS
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import FakeCluster, image_of, topic_id_of
@@ -47,6 +48,53 @@ async def test_retention_by_time_follows_the_clock_and_a_jump_deletes_nothing() 
         assert (await engine.fetch(0)).error is not None
         [result] = await engine.produce(batch_of(1, timestamp_ms=engine.clock.now_ms()))
         assert (result.base_offset, result.log_start) == (4, 4)
+
+
+@dataclass
+class Memory:
+    """A ``TimeMemory`` that a test looks at."""
+
+    kept: int | None = None
+
+    def last_ms(self) -> int | None:
+        return self.kept
+
+    async def keep(self, time_ms: int) -> None:
+        self.kept = time_ms
+
+
+async def test_a_broker_that_starts_with_a_clock_a_day_ahead_deletes_nothing_early() -> None:
+    configs = {"t": {"retention.ms": str(HOUR)}}
+    store, memory = MemoryLogs(), Memory()
+    async with running_engine(configs=configs, store=store) as engine:
+        engine.broker.upkeep.remember(memory)
+        await engine.produce(batch_of(1, timestamp_ms=engine.clock.now_ms()))
+        await engine.clock.advance(INTERVAL_MS)
+        assert memory.kept is not None
+        assert engine.clock.now_ms() - KEPT_EVERY_MS <= memory.kept <= engine.clock.now_ms()
+        began = engine.clock.now_ms()
+    async with running_engine(configs=configs, store=store.reopened()) as engine:
+        engine.clock.jump_wall(began - engine.clock.now_ms() + 24 * HOUR)
+        engine.broker.upkeep.remember(memory)
+        await engine.clock.advance(2 * INTERVAL_MS)
+        assert await start_of(engine) == 0
+        assert memory.kept < engine.clock.now_ms() - 23 * HOUR, "and the next start knows no later time"
+        await engine.clock.advance(HOUR)
+        assert await start_of(engine) == 1, "it stood for an hour"
+
+
+async def test_what_is_stamped_while_the_clock_is_a_day_behind_is_not_a_day_older_afterwards() -> None:
+    configs = {"t": {"retention.ms": str(2 * HOUR), "message.timestamp.type": "LogAppendTime"}}
+    async with running_engine(configs=configs) as engine:
+        engine.clock.jump_wall(-24 * HOUR)
+        [stamped] = await engine.produce(batch_of(1, timestamp_ms=engine.clock.now_ms()))
+        assert stamped.log_append_time_ms == engine.clock.now_ms() + 24 * HOUR
+        await engine.clock.advance(INTERVAL_MS)
+        engine.clock.jump_wall(24 * HOUR)
+        await engine.clock.advance(HOUR + 2 * INTERVAL_MS)
+        assert await start_of(engine) == 0
+        await engine.clock.advance(HOUR)
+        assert await start_of(engine) == 1
 
 
 async def test_retention_by_size_keeps_at_least_what_is_asked_for() -> None:

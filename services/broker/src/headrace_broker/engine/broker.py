@@ -33,6 +33,7 @@ from headrace_broker.engine.producer_ids import ProducerIds
 from headrace_broker.engine.rebuilding import trimmed
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replication import Replication
+from headrace_broker.engine.stamping import StampingClock
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
@@ -101,17 +102,18 @@ class Broker:
         clock: Clock,
         tasks: TaskRunner,
     ) -> None:
+        stamps = StampingClock(clock)
         self.who = who
         self.measures = Measures()
         self.replicas = Replicas(who.broker_id)
         self.tail = TailCache(settings.tail_cache_bytes)
-        self.loop = StorageLoop(store, clock, self.tail, self.measures, settings.flush, settings.limits)
+        self.loop = StorageLoop(store, stamps, self.tail, self.measures, settings.flush, settings.limits)
         cold = ColdReader(store, tasks, self.measures)
         self.tail.on_forget = cold.forget
         stored = Stored(store, self.tail, cold)
-        self.replication = Replication(self.replicas, self.loop, stored, cluster, leaders, clock, tasks)
+        self.replication = Replication(self.replicas, self.loop, stored, cluster, leaders, stamps, tasks)
         self.follower = ImageFollower(
-            self.replicas, self.loop, store, self.tail, clock, who.incarnation, self.replication
+            self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication
         )
         self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
         self.offsets = Offsets(self.replicas, store, cold)

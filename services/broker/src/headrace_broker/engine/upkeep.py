@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Final
 
 from headrace_broker.core.local_log import segment_rows
@@ -19,8 +20,9 @@ from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.storage_loop import StorageLoop
-from headrace_broker.ports import LogStore
+from headrace_broker.ports import LogStore, TimeMemory
 from headrace_common.core.configs import BROKER_SETTINGS
+from headrace_common.core.errors import StorageFailed
 from headrace_common.runtime.clock import Clock
 
 DISK_CHECK_MS: Final = 2_000
@@ -29,6 +31,8 @@ CHECKED_AT_ONCE: Final = 32
 """Partitions given to the storage loop in one go: 1 to 3 ms where all of them drop something. Others come between."""
 UNDER_WAY_MAX: Final = 4 * CHECKED_AT_ONCE
 """Partitions that may wait for the storage loop, or for the sync of what it wrote."""
+KEPT_EVERY_MS: Final = 20_000
+"""How often the time that retention goes by is written down."""
 RETENTION_SLEEP_MS: Final = 1_000
 """The longest sleep between looks at the interval and the disk, either of which may change."""
 
@@ -54,6 +58,8 @@ class Upkeep:
         self._measures = measures
         self._reserve_bytes = reserve_bytes
         self._time = RetentionClock(clock.now_ms(), clock.monotonic_ms())
+        self._memory: TimeMemory | None = None
+        self._kept_ms = -inf
         self._disk_is_low = False
         loop.on_growth = self.check_disk
         self.sessions: set[ProduceSession] = set()
@@ -64,6 +70,11 @@ class Upkeep:
         image = self._replicas.image
         own = image.broker_configs.get(self._replicas.broker_id, {})
         return int(own.get(name, image.cluster_configs.get(name, BROKER_SETTINGS[name].default)))
+
+    def remember(self, memory: TimeMemory) -> None:
+        """Go on from the time that the last process went by, and keep it for the next. Before the loops begin."""
+        self._memory = memory
+        self._time = RetentionClock(self._clock.now_ms(), self._clock.monotonic_ms(), memory.last_ms())
 
     def time_ms(self) -> int:
         """The time that retention and compaction go by."""
@@ -83,12 +94,22 @@ class Upkeep:
         last = self._clock.monotonic_ms()
         while True:
             now = self._clock.monotonic_ms()
+            await self._keep_time(now)
             left = last + self.setting("log.retention.check.interval.ms") - now
             if left > 0 and not self._disk_is_low:
                 await self._clock.sleep_ms(min(left, RETENTION_SLEEP_MS))
                 continue
             last, self._disk_is_low = now, False
             await self.check_retention()
+
+    async def _keep_time(self, monotonic_ms: float) -> None:
+        if self._memory is None or monotonic_ms - self._kept_ms < KEPT_EVERY_MS:
+            return
+        self._kept_ms = monotonic_ms
+        try:
+            await self._memory.keep(self.time_ms())
+        except StorageFailed as error:
+            _log.warning("the time that retention goes by is not kept: %s", error)
 
     async def check_retention(self) -> None:
         """Seal what is old enough for it, and drop what may go in every partition that is led here."""
