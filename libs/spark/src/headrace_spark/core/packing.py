@@ -1,9 +1,9 @@
 """
 Which task reads which ranges: few partitions are split, many are packed, so that every task has about the same to do.
 
-Ranges are laid in a row, by topic and partition, and the row is cut into equal shares. A cut near a range's border is
-moved there. Nothing depends on chance or on the order of the input, so a repeated batch is packed alike. Called by the
-readers on the driver.
+Ranges are laid in a row, by topic and partition, and the row is cut into equal shares. A cut near the border of a range
+is moved there, so that partitions of about the same size stay whole. Nothing depends on chance or on the order of the
+input: a repeated batch is packed alike. Called by the readers on the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ TASK_BYTES_MIN: Final = 8 << 20
 """Below this a task costs more to start than to run: an empty Python task takes 60 ms, and 1.2 million records of 100
 bytes are read in a second."""
 SLACK: Final = 16
-"""A share may differ by one part of so many, to leave a range in one piece."""
+"""A share may be larger by one part of so many, to leave a range in one piece…"""
+SLIVER: Final = 64
+"""…or smaller by one of so many, not to begin one."""
 
 Task: TypeAlias = tuple[OffsetRange, ...]
 
@@ -83,23 +85,30 @@ class _Filling:
     def next_task(self, tasks_left: int) -> None:
         """Fill one task, so that so many, with this one, get the same."""
         share = -(-self._bytes // tasks_left)
-        slack = share // SLACK
+        slack, sliver = share // SLACK, share // SLIVER
         offsets_left = self._packing.offsets_max
         task: list[OffsetRange] = []
         while self.rest and share > 0 and offsets_left != 0:
-            each = self.rest.pop()
+            each = self.rest[-1]
             size = _record_bytes(each, self._packing)
             whole = len(each) * size <= share + slack
+            if not whole and task and share <= sliver:
+                break
             count = len(each) if whole else max(1, share // size)
             if offsets_left is not None:
                 count = min(count, offsets_left)
                 offsets_left -= count
-            if not whole and task and share < slack:
-                self.rest.append(each)
-                break
-            task.append(OffsetRange(each.partition, each.start, each.start + count))
-            if count < len(each):
-                self.rest.append(OffsetRange(each.partition, each.start + count, each.end))
+            task.append(self._take(count))
             share -= count * size
             self._bytes -= count * size
+            if count < len(each):
+                break
         self.tasks.append(tuple(task))
+
+    def _take(self, count: int) -> OffsetRange:
+        """The first offsets of the row."""
+        each = self.rest.pop()
+        middle = each.start + count
+        if middle < each.end:
+            self.rest.append(OffsetRange(each.partition, middle, each.end))
+        return OffsetRange(each.partition, each.start, middle)
