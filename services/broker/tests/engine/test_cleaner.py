@@ -16,6 +16,7 @@ from headrace_broker.engine import compacting
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import STUCK_MS, Compaction
 from headrace_broker.engine.follow import restored
+from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.rebuilding import rebuilt
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Posting
@@ -487,3 +488,44 @@ async def test_too_many_topics_are_published_as_one(monkeypatch: pytest.MonkeyPa
         await put(engine, [(b"k", b"v")])
         [gauge] = engine.broker.topic_gauges()
         assert (gauge.topic, gauge.log_bytes) == ("", log(engine).core.segments.size)
+
+
+async def transact(engine: Engine, epoch: int, pairs: Pairs, *, commit: bool | None) -> None:
+    """One transaction of producer 7; None: it stays open."""
+    columns = RecordColumns([v for _, v in pairs], [k for k, _ in pairs], timestamps_ms=engine.clock.now_ms())
+    batch = build_batch(columns, producer_id=7, producer_epoch=epoch, base_sequence=0, transactional=True)
+    [result] = await engine.produce(batch, transactional_id="id")
+    assert result.error is None
+    if commit is not None:
+        assert await engine.broker.markers.write([MarkerAsk(7, epoch + 1, commit, [T0])]) == [[None]]
+
+
+async def test_what_was_aborted_has_no_say_and_what_is_open_is_not_passed() -> None:
+    configs = {"t": {**CONFIGS, "delete.retention.ms": "0"}}
+    async with running_engine({"t": 1}, configs=configs, coordinator=True) as engine:
+        wanted = await rewrite(engine, rounds=2)
+        for epoch in range(0, 12, 2):
+            kept = {b"key-0": b"kept-%d" % epoch, b"txn-%d" % epoch: b"v"}
+            await transact(engine, epoch, list(kept.items()), commit=True)
+            await transact(engine, epoch + 1, [(b"key-0", b"never"), (b"key-1", b"never")], commit=False)
+            wanted |= kept
+        await transact(engine, 12, [(b"key-2", b"not yet")], commit=None)
+        last_stable = log(engine).core.last_stable
+        await rewrite(engine, rounds=4)
+        while await engine.broker.cleaner.look():
+            pass
+        core = log(engine).core
+        assert 0 < core.cleaned_to <= last_stable == core.last_stable
+        assert "has to end first" in (said(engine).waits_for or "")
+        assert table(await read(engine, committed=True)) == wanted
+        seen = await read(engine, committed=True)
+        assert len(seen) < last_stable
+        await engine.broker.markers.write([MarkerAsk(7, 13, True, [T0])])
+        for _ in range(4):  # markers go once more than one pass has seen nothing of their transactions
+            wanted |= {**await rewrite(engine, rounds=6), b"key-2": b"2-5"}
+            while await engine.broker.cleaner.look():
+                await engine.clock.advance(10)
+        assert table(await read(engine, committed=True)) == wanted
+        assert core.aborted.rows() == []
+    async with running_engine({"t": 1}, configs=configs, store=engine.store.reopened(), coordinator=True) as again:
+        assert table(await read(again, committed=True)) == wanted
