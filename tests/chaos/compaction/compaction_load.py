@@ -45,6 +45,7 @@ NUMBERS = 1_000_000
 DELETIONS, GIVEN_UP = 0.12, 0.2
 PER_TRANSACTION = 6
 TRANSACTION_TIMEOUT_MS = 6_000
+CODECS = ("none", "gzip", "lz4", "zstd")
 RACKS = ("", "rack-2", "rack-3")
 COMMIT_SECONDS = 0.5
 STAY_SECONDS = 4.0
@@ -150,7 +151,7 @@ async def produce(out: Out, bootstrap: str, chance: random.Random, stop: asyncio
     """``rate`` records a second."""
     source, due = Source(WHO.get(), chance), time.monotonic()
     notes: set[asyncio.Task[None]] = set()
-    async with aio.Producer(bootstrap, acks="all", linger_ms=5) as producer:
+    async with aio.Producer(bootstrap, linger_ms=5, compression_type=chance.choice(CODECS)) as producer:
         while not stop.is_set():
             write, value = source.next()
             task = asyncio.ensure_future(settle(out, write, await send(producer, write, value)))
@@ -166,7 +167,7 @@ async def transact(out: Out, bootstrap: str, chance: random.Random, stop: asynci
     source, due = Source(WHO.get(), chance), time.monotonic()
     settings = {"transactional_id": f"aging-{WHO.get()}", "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
     while not stop.is_set():
-        async with aio.Producer(bootstrap, linger_ms=2, **settings) as producer:
+        async with aio.Producer(bootstrap, linger_ms=2, compression_type=chance.choice(CODECS), **settings) as producer:
             going = True
             while going and not stop.is_set():
                 going = await transaction(out, producer, source, chance)
@@ -249,11 +250,12 @@ class Walk:
     async def begin(self, kind: Kind = Kind.READER) -> None:
         """From the first offsets."""
         self._consumer.seek_to_beginning()
-        self.at = {tp: await self._consumer.position(tp) for tp in sorted(self._consumer.assignment())}
+        self.at.clear()
         self._moved.clear()
-        now = time.monotonic_ns()
-        for tp, position in self.at.items():
-            self._out.note(Began(WHO.get(), str(tp), position, now, kind, first=True))
+        for tp in sorted(self._consumer.assignment()):
+            # At once: while others are looked up, it may be told that this one is lost.
+            self.at[tp] = position = await self._consumer.position(tp)
+            self._out.note(Began(WHO.get(), str(tp), position, time.monotonic_ns(), kind, first=True))
 
     async def read_on(self, records_max: int) -> None:
         """One poll."""
