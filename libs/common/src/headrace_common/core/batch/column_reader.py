@@ -81,11 +81,17 @@ class IntColumn:
         self.count = count
         self.code = code
 
-    def to_list(self) -> list[int]:
-        """The numbers."""
+    def to_list(self, plus: int = 0) -> list[int]:
+        """The numbers, and ``plus`` to each."""
         if self.count <= SMALL:  # one more than records, for the bounds of a small column
-            return list(struct.unpack_from(f"<{self.count}{self.code}", self.body, self.at))
-        listed: list[int] = self.to_numpy().tolist()
+            few = struct.unpack_from(f"<{self.count}{self.code}", self.body, self.at)
+            return [plus + number for number in few] if plus else list(few)
+        numbers = self.to_numpy()
+        if plus:
+            import numpy as np
+
+            numbers = numbers + np.int64(plus)
+        listed: list[int] = numbers.tolist()
         return listed
 
     def to_numpy(self) -> np.ndarray[Any, Any]:

@@ -161,7 +161,7 @@ class ColumnBatch(DecodedBatch):
         base = self.header.base_offset
         if self._deltas is None:
             return list(range(base, base + self.header.record_count))
-        return [base + delta for delta in self._deltas.to_list()]
+        return self._deltas.to_list(base)
 
     def timestamps(self) -> list[int]:
         if self._timestamps is None:
