@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.core.status import State, Status, observe
 from headrace_admin.core.stored import Disk, Stored, StuckLog, not_compacted
 from headrace_admin.core.verdict import verdict
+from headrace_admin.engine import stored_logs
 from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ImageDelta, Node, NodeKey, Partition, Role, Topic
@@ -105,6 +107,19 @@ class TestAsking:
         told = await StoredLogs(cluster, cluster).look()
         assert told.disk(NodeId(1)) is None
         assert told.disk(NodeId(2)) is not None
+
+    async def test_who_hangs_is_not_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Hanging(MemoryCluster):
+            async def describe_logs(
+                self, broker: NodeId, request: broker_pb2.DescribeLogsRequest
+            ) -> broker_pb2.DescribeLogsResponse:
+                if broker == 1:
+                    await asyncio.Event().wait()
+                return await super().describe_logs(broker, request)
+
+        monkeypatch.setattr(stored_logs, "ASK_MS_MAX", 10)
+        told = await StoredLogs(Hanging(), Hanging()).look()
+        assert [d.broker for d in told.disks] == [2]
 
     async def test_who_is_fenced_is_not_asked(self, cluster: MemoryCluster) -> None:
         cluster.node(1, fenced=True)
