@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headrace_coordinator.testing.processes import Cluster, answered, running_cluster, until_answered
+from headrace_coordinator.testing.transactional import TransactionalProducer, until_stable
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -22,6 +23,7 @@ GROUPS = [f"g{n}" for n in range(4)]
 PARTITIONS = 10
 ROUNDS = 500
 TOPIC = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
 SEGMENT_BYTES = 16 << 10
 PATIENCE_S = 60
 
@@ -63,10 +65,10 @@ async def logs_of(cluster: Cluster, topic: str) -> list[broker_pb2.LogDescriptio
     return list(answer.logs)
 
 
-async def until_clean(cluster: Cluster, topic: str) -> None:
-    """Until no log has more than two segments that were not compacted."""
+async def until_clean(cluster: Cluster, topic: str, left: int) -> None:
+    """Until no log has more than ``left`` offsets above what was compacted."""
     async with asyncio.timeout(PATIENCE_S):
-        while any(one.log_end_offset - one.compaction.cleaned_to > 1_000 for one in await logs_of(cluster, topic)):
+        while any(one.log_end_offset - one.compaction.cleaned_to > left for one in await logs_of(cluster, topic)):
             await asyncio.sleep(0.1)
 
 
@@ -84,7 +86,7 @@ async def test_a_load_takes_as_long_as_there_are_keys_not_as_there_were_commits(
     await asyncio.gather(*map(write, GROUPS))
     written = sum(one.log_end_offset for one in await logs_of(cluster, TOPIC))
     assert written >= len(GROUPS) * PARTITIONS * ROUNDS
-    await until_clean(cluster, TOPIC)
+    await until_clean(cluster, TOPIC, 1_000)
 
     owner, _ = await cluster.find(GROUPS[0])
     heir = cluster.of(3 - owner)
@@ -113,3 +115,35 @@ async def test_groups_that_were_deleted_stay_deleted_when_nothing_of_them_is_lef
     _, other = await cluster.find("gone", but=owner)
     found = await until_answered(lambda: other.FetchOffsets(pb.FetchOffsetsRequest(group_id="gone"), timeout=6))
     assert list(found.offsets) == []
+
+
+async def test_ids_of_transactions_are_loaded_not_their_history(cluster: Cluster) -> None:
+    producers = [TransactionalProducer(cluster, f"id-{number}") for number in range(4)]
+    for producer in producers:
+        await producer.init()
+    await configure(cluster, controller_pb2.BROKER_CONFIG, "", log_cleaner_backoff_ms="100")
+    hurry = {"segment_bytes": "1024", "min_cleanable_dirty_ratio": "0.01"}
+    await configure(cluster, controller_pb2.TOPIC_CONFIG, TRANSACTIONS, **hurry)
+
+    async def write(producer: TransactionalProducer) -> None:
+        for number in range(60):
+            await producer.send("t", 0, f"{producer.id}-{number}".encode())
+            await producer.end(commit=True)
+
+    await asyncio.gather(*map(write, producers))
+    written = sum(one.log_end_offset for one in await logs_of(cluster, TRANSACTIONS))
+    assert written >= 4 * 60 * 2
+    await until_clean(cluster, TRANSACTIONS, 30)
+
+    owner, _ = await cluster.locate(broker_pb2.TRANSACTION, "id-0")
+    heir = cluster.of(3 - owner)
+    before = len(heir.logged("shard is served"))
+    await cluster.of(owner).stop(signal.SIGKILL)
+    for producer in producers:
+        await producer.send("t", 0, b"after")
+        await producer.end(commit=True)
+    loads = heir.logged("shard is served")[before:]
+    assert sum(load["records"] for load in loads) < written / 4, loads
+    values = await until_stable(cluster, "t", 0)
+    assert len(values) == len(producers) * 61
+    assert values.count(b"after") == len(producers)
