@@ -27,4 +27,6 @@ def plan_of(mutant: str) -> Plan:
     """A calm run with all brokers broken so."""
     path = os.pathsep.join(filter(None, (str(FOLDER), os.environ.get("PYTHONPATH"))))
     start = ("env", f"PYTHONPATH={path}", f"HEADRACE_MUTANT={mutant}")
-    return replace(CALM, name=f"mutant-{mutant}", launchers={f"broker-{number}": start for number in RACKS})
+    return replace(
+        CALM, name=f"mutant-{mutant}", steady_seconds=15, launchers={f"broker-{number}": start for number in RACKS}
+    )

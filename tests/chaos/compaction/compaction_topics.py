@@ -11,7 +11,7 @@ from headrace_common.testing.compaction_facts import Policy
 DELETE_RETENTION_MS: Final = 3_000
 RETENTION_MS: Final = 5_000
 SEGMENT_MS: Final = 1_500
-LAG_MS: Final = 1_500
+LAG_MS: Final = 3_000
 KEYS: Final = 40
 """Of each partition."""
 
