@@ -30,12 +30,13 @@ DEAD_BYTES_MIN: Final = 4 << 20
 DEAD_SHARE_MAX: Final = 0.2
 """From this share of dead blobs on live ones are moved out of the oldest files."""
 REWRITTEN_SHARE_MAX: Final = 0.1
-"""From this share of all that is stored on, what compaction of logs left behind is looked for."""
+"""From this share of all that is stored on, what compaction of logs left behind is looked for, when that is asked."""
+DUE_SHARE_MAX: Final = 0.25
+"""And from this share on it is not waited for: less often while a log is compacted, as then more of it dies."""
 UNFLUSHED_SHARE_MAX: Final = 0.2
 """From this share of all that is stored on, memtables are flushed: what is dead in them goes, and the WAL."""
-SMALL_BYTES: Final = 1 << 30
-"""Up to so many bytes of blobs are gone through at once, above a quarter at a time."""
 _PARTS: Final = 4
+"""Live blobs are moved out of a quarter of all files at a time, the oldest: most is dead there."""
 LOG_ID_MAX: Final = LogId(2**32 - 1)
 
 _Dropped = dict[LogId, Offset | None]
@@ -156,7 +157,7 @@ class Reclaimer:
                 self._noted.dead += noted.dead
             rewritten = set()
         self._compact(noted.dropped, rewritten)
-        self._due_from = max(DEAD_BYTES_MIN, int(self._store.stored_bytes() * REWRITTEN_SHARE_MAX))
+        self._due_from = max(DEAD_BYTES_MIN, int(self._store.stored_bytes() * DUE_SHARE_MAX))
 
     def _compact(self, dropped: _Dropped, rewritten: set[LogId]) -> None:
         gone = {log for log, start in dropped.items() if start is None}
@@ -169,11 +170,12 @@ class Reclaimer:
             if dead < max(DEAD_BYTES_MIN, size * DEAD_SHARE_MAX) or self._stopping.is_set():
                 return
             everything = (make_key(LogId(0), 0, 0), make_key(LOG_ID_MAX, Kind.END, 0))
-            self._collecting(iter([everything]), 1.0 if size <= SMALL_BYTES else 1 / _PARTS)
+            self._collecting(iter([everything]))
 
-    def _collecting(self, ranges: Iterator[tuple[bytes, bytes]], share: float = 1 / _PARTS) -> None:
-        """Compact the ranges and move what lives in them out of the oldest ``share`` of all blob files."""
-        self._store.collect_blobs(True, share)
+    def _collecting(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
+        """Compact the ranges and move what lives in them out of the oldest blob files, of one at least."""
+        count = max(1, self._store.blob_files())
+        self._store.collect_blobs(True, min(1.0, (max(1, count // _PARTS) + 0.5) / count))
         try:
             self._compact_ranges(ranges)
         finally:

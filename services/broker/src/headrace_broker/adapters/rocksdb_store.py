@@ -286,7 +286,7 @@ class RocksDbStore:
             self._db.set_options(
                 {
                     "enable_blob_garbage_collection": "true" if on else "false",
-                    "blob_garbage_collection_age_cutoff": f"{share:.2f}",
+                    "blob_garbage_collection_age_cutoff": f"{share:.4f}",
                 }
             )
 
@@ -306,6 +306,11 @@ class RocksDbStore:
             size = self._db.property_int_value("rocksdb.live-blob-file-size")
             dead = self._db.property_int_value("rocksdb.live-blob-file-garbage-size")
         return int(size or 0), int(dead or 0)
+
+    def blob_files(self) -> int:
+        """How many there are."""
+        with mapped("reading a property"):
+            return int(self._db.property_int_value("rocksdb.num-blob-files") or 0)
 
     def compact(self, low: bytes, high: bytes) -> None:
         """Rewrite what overlaps the range, so that deleted rows leave the disk. In a thread; not during close."""
