@@ -169,6 +169,14 @@ def test_what_the_application_raises_there_comes_out_of_the_poll(memory: MemoryB
         assert offsets(consumer, 4) == [6, 7, 8, 9], "told once"
 
 
+def test_the_function_may_choose_another_place_to_go_on(memory: MemoryBackend) -> None:
+    memory.cluster.trim("t", 0, 4)
+    consumer = memory.consumer("t", on_position_reset=lambda event: consumer.seek(event.partition, 8))
+    with consumer:
+        consumer.seek(T0, 0)
+        assert offsets(consumer, 2) == [8, 9]
+
+
 def test_only_a_function_is_taken() -> None:
     with pytest.raises(InvalidConfig, match="on_position_reset takes a function"):
         headrace.Consumer("t", on_position_reset="log")

@@ -246,14 +246,14 @@ async def test_a_committed_read_under_which_the_log_is_rewritten_is_done_again()
         read = log.engine.store.read
 
         async def slow(*args: object) -> list[bytes]:
-            found = await read(*args)  # type: ignore[arg-type]
+            found = await read(*args)
             if not reads:  # the marker goes between the read and its answer
                 core.aborted.remove([1])
                 core.rewrites += 1
             reads.append(args)
             return found
 
-        log.engine.store.read = slow  # type: ignore[method-assign]
+        log.engine.store.read = slow
         result = await log.fetch(0, committed=True)
         assert len(reads) == 2
         assert result.error is None
@@ -266,9 +266,9 @@ async def test_who_never_gets_a_quiet_moment_is_told_to_ask_again() -> None:
 
         async def rewritten(*args: object) -> list[bytes]:
             log.replica.core.rewrites += 1
-            return await read(*args)  # type: ignore[arg-type]
+            return await read(*args)
 
-        log.engine.store.read = rewritten  # type: ignore[method-assign]
+        log.engine.store.read = rewritten
         result = await log.fetch(0, committed=True)
         assert result.error is not None
         assert result.error.code is ErrorCode.OFFSET_NOT_AVAILABLE

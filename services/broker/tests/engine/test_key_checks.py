@@ -53,7 +53,7 @@ async def verdict(engine: Engine, topic: str, one: bytes, **options: Any) -> Err
     engine.session.accept(1, -1, 30_000, entries, options.get("transactional_id"), keys)
     _, [result] = await engine.answer()
     if result.error is not None:
-        assert engine.store.floor(engine.broker.replicas.get(entries[0].partition).core.log, 10**9) is None  # type: ignore[union-attr,arg-type]
+        assert engine.store.floor(engine.broker.replicas.get(entries[0].partition).core.log, 10**9) is None
     return None if result.error is None else result.error.code
 
 

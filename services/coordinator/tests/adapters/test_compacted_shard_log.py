@@ -153,7 +153,7 @@ async def test_a_load_while_the_log_is_rewritten_gives_what_a_quiet_one_gives(
         fetched = log._fetched
 
         async def compacting(at: int, fetched: object = fetched) -> object:
-            found = await fetched(at)  # type: ignore[operator]
+            found = await fetched(at)
             if random.random() < 0.4:
                 await world.compact(later_ms=1_000)
             return found
