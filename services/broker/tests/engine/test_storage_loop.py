@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.rows import LogWrite, PutBatch
+from headrace_broker.core.compaction.steps import Step
+from headrace_broker.core.partition_events import Compacted
+from headrace_broker.core.rows import DropBatch, LogWrite, PutBatch
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.storage_loop import STALL_WAIT_MS
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
@@ -16,9 +19,9 @@ from headrace_broker.engine.upkeep import DISK_CHECK_MS, LATE_CHECK_MS
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.engine import running_engine
 from headrace_broker.testing.standalone import topic_id_of
-from headrace_common.core.batch import decode_batch
+from headrace_common.core.batch import build_gap_batch, decode_batch
 from headrace_common.core.errors import ErrorCode, StorageFailed
-from headrace_common.core.ids import PartitionId
+from headrace_common.core.ids import Offset, PartitionId
 
 GROUP = EngineSettings(flush=Flush.GROUP)
 ALWAYS = EngineSettings(flush=Flush.ALWAYS)
@@ -223,6 +226,24 @@ async def test_a_request_that_takes_too_long_is_answered_as_unknown_and_once() -
         await engine.settle()
         assert not engine.session.answers
         assert len((await engine.fetch()).batches) == 1
+
+
+async def test_a_trim_sees_what_a_compaction_has_rewritten_just_before() -> None:
+    """Or it would begin the log at a batch that is part of a gap by now, and leave a hole where that gap began."""
+    async with running_engine() as engine:
+        for _ in range(3):
+            await engine.produce(batch_of(2))
+        [replica] = [one for one in engine.broker.replicas.all() if one.core.log_end]
+        log = replica.core.log
+        first = next(engine.store.index(log, Offset(0), Offset(1)))
+        gap = build_gap_batch(0, 4, first.leader_epoch, base_timestamp=0, max_timestamp=0)
+        row = replace(first, last_offset_delta=3, size=len(gap), record_count=0)
+        step = Step(Offset(0), Offset(4), [PutBatch(log, row, gap), DropBatch(log, Offset(2))])
+        done = engine.broker.loop.post(replica, Compacted(step, replica.core.truncations))
+        [trimmed] = await engine.broker.trim([(replica.id, 3)])
+        await done
+        assert trimmed.log_start == 3
+        assert [one.base_offset for one in engine.store.index(log, Offset(0), Offset(9))] == [0, 4]
 
 
 async def test_evidence_follows_syncs_only() -> None:

@@ -30,6 +30,8 @@ from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.tasks import first_of
 
 POSITIONS_PER_ASK: Final = 1_000
+TRIMS_AT_ONCE: Final = 32
+"""Logs that follow their leaders' starts in one go, as where retention has dropped something of thousands."""
 RETRY_MS_MIN: Final = 20.0
 RETRY_MS_MAX: Final = 1_000.0
 
@@ -317,7 +319,8 @@ class Copier:
         now_ms = self._clock.now_ms()
         if point is None:
             level = logging.WARNING if core.log_end > core.log_start else logging.INFO
-            _log.log(level, "the log begins anew at %d, as the leader's does", followed.log_start, extra=extra)
+            reason = copied.error or "the logs have nothing in common that can be kept"
+            _log.log(level, "the log begins anew at %d: %s", followed.log_start, reason, extra=extra)
             return Emptied(followed.leader_epoch, followed.log_start, now_ms, copied.fencing_token)
         lost = point < core.high_watermark
         level = logging.ERROR if lost else logging.INFO
@@ -332,8 +335,12 @@ class Copier:
             start = min(one.log_start, core.high_watermark)
             if start > core.log_start and core.following == (self.leader, one.leader_epoch):
                 steps.append((one.replica, partial(trimmed, self._store, core, start, self._clock.now_ms())))
-        if steps:
-            await self._loop.post_all(steps)
+        posted: list[asyncio.Future[None]] = []
+        for at in range(0, len(steps), TRIMS_AT_ONCE):
+            posted += [self._loop.post(*step) for step in steps[at : at + TRIMS_AT_ONCE]]
+            await asyncio.sleep(0)  # the storage loop takes them, and others their turn
+        if posted:
+            await asyncio.gather(*posted)
 
     def _about(self, followed: _Followed) -> dict[str, object]:
         replica = followed.replica

@@ -243,6 +243,8 @@ class StorageLoop:
                 assert isinstance(item, Posted)
                 if room < item.size and group.writes:
                     break
+                if callable(item.event) and item.replica.core.log in group.rewritten:
+                    break  # it looks for rows that are not as the store has them yet
                 queue.popleft()
                 room -= item.size
                 self._queued_bytes -= item.size
