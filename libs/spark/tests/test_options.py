@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from dataclasses import fields
 from typing import Any
 
@@ -14,6 +15,7 @@ from headrace.settings import ProducerSettings, read_settings
 from headrace_common.core.errors import InvalidConfig, UnknownTopicOrPartition
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.core import kafka_settings
+from headrace_spark.core import options as options_module
 from headrace_spark.core.limits import (
     Assign,
     AtOffsets,
@@ -348,6 +350,17 @@ def test_sinks_said_wrongly(options: dict[str, str], told: str) -> None:
 
 def test_at_least_once_may_use_fewer_acks() -> None:
     assert parse(AT | {"transactional": "false", "kafka.acks": "1"}, Mode.WRITE_BATCH).client == {"acks": "1"}
+
+
+def test_queries_are_shown_as_groups() -> None:
+    assert parse(READ).group("5b") == "spark-headrace-source-5b"
+    assert parse(READ | {"groupIdPrefix": "p"}).group("5b") == "p-5b"
+    assert parse(READ | {"kafka.group.id": "mine"}).group("5b") == "mine"
+
+
+def test_the_example_in_the_module_is_true() -> None:
+    assert doctest.testmod(options_module).attempted == 3
+    assert doctest.testmod(options_module).failed == 0
 
 
 # --- hostile -----------------------------------------------------------------------------------------------------

@@ -6,10 +6,22 @@ import pytest
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.core.limits import AtOffsets, AtTime, Latest
+from headrace_spark.core.limits import AtOffsets, AtTime, Earliest, Latest
 from headrace_spark.core.losses import Cause, Loss, RecordsLost
-from headrace_spark.core.offsets import Bound, OffsetRange, Positions
-from headrace_spark.core.stream import LOOK_AGAIN_MS, LOOKS_MAX, FetchSnapshot
+from headrace_spark.core.offsets import Bound, OffsetRange, Positions, Snapshot
+from headrace_spark.core.options import ConnectorOptions, Mode
+from headrace_spark.core.stream import (
+    LOOK_AGAIN_MS,
+    LOOKS_MAX,
+    Answer,
+    FetchSnapshot,
+    InitialAsked,
+    SnapshotFetched,
+    StreamPlanner,
+    StreamSettings,
+    default_offsets_max,
+    stream_settings,
+)
 
 from .streams import Query, World
 
@@ -341,6 +353,36 @@ def test_available_now_where_latest_is_later_than_the_target(world: World) -> No
     first = query.initial()
     assert query.latest(first) == first
     assert query.latest(first) == first
+
+
+# --- options -----------------------------------------------------------------------------------------------------
+
+
+def test_what_the_options_say() -> None:
+    given_ = {"kafka.bootstrap.servers": "a:1", "subscribe": "a"}
+    plain = ConnectorOptions.parse(given_, Mode.READ_STREAM)
+    assert stream_settings(plain) == StreamSettings(start=Latest())
+    assert default_offsets_max(plain) is None
+    more = {"minOffsetsPerTrigger": "3", "maxTriggerDelay": "2s", "failOnDataLoss": "false", "longPollMs": "5"}
+    least = ConnectorOptions.parse(given_ | more, Mode.READ_STREAM)
+    assert stream_settings(least) == StreamSettings(
+        start=Latest(), fail_on_data_loss=False, offsets_min=3, delay_ms_max=2_000, long_poll_ms=5
+    )
+    assert default_offsets_max(least) == 2**63 - 1
+    most = ConnectorOptions.parse(given_ | more | {"maxOffsetsPerTrigger": "9"}, Mode.READ_STREAM)
+    assert default_offsets_max(most) == 9
+
+
+def test_a_query_keeps_its_name(world: World) -> None:
+    planner = StreamPlanner(StreamSettings(start=Earliest()))
+    planner.handle(InitialAsked("5b"))
+    (answer,) = planner.handle(SnapshotFetched(Snapshot(world.logs, world.ids), 0))
+    assert isinstance(answer, Answer)
+    assert answer.positions is not None
+    assert answer.positions.text == '{"@headrace": {"reader": "5b", "topics": {"a": "a1"}}, "a": {"0": 0}}'
+    assert planner.handle(InitialAsked("6c")) == [answer]
+    later = Query(world).latest(answer.positions)
+    assert (later.next, later.reader) == ({A0: 10}, "5b")
 
 
 # --- reports -----------------------------------------------------------------------------------------------------

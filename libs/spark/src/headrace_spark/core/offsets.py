@@ -3,10 +3,11 @@ Positions of a query: what its checkpoint holds, as text that compares, and what
 
 A position is the offset of the next record to read, so that a range is ``start <= offset < end``. In JSON::
 
-    {"@headrace": {"topics": {"flights": "9f…"}}, "flights": {"0": 23, "1": 7}}
+    {"@headrace": {"reader": "5b…", "topics": {"flights": "9f…"}}, "flights": {"0": 23, "1": 7}}
 
 The first entry, which users need not give and no topic can be called, says which incarnation of a topic was read:
-one that was deleted and created again has another id. Spark compares offsets as text, so names are always sorted.
+one that was deleted and created again has another id. It also names the reader, for its lag to be shown under one
+name for as long as there is the checkpoint. Spark compares offsets as text, so names are always sorted.
 Called by ``resolving``, ``stream`` and the adapter.
 """
 
@@ -55,21 +56,27 @@ class Positions:
 
     next: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    reader: str = ""
+    """Ends the name of the group as which the query is shown; empty: not known."""
 
     @staticmethod
-    def of(positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]) -> Positions:
+    def of(positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, str], reader: str = "") -> Positions:
         """Sorted, and with the ids of no other topics."""
         topics = {tp.topic for tp in positions}
         return Positions(
             dict(sorted(positions.items())),
             {topic: topic_ids[topic] for topic in sorted(topics) if topic in topic_ids},
+            reader,
         )
 
     def to_json(self) -> dict[str, Any]:
         """What Spark is given: its order is the order of its text."""
         found: dict[str, Any] = {}
+        ours: dict[str, Any] = {"reader": self.reader} if self.reader else {}
         if self.topic_ids:
-            found[OURS] = {"topics": dict(sorted(self.topic_ids.items()))}
+            ours["topics"] = dict(sorted(self.topic_ids.items()))
+        if ours:
+            found[OURS] = ours
         for tp, offset in sorted(self.next.items()):
             found.setdefault(tp.topic, {})[str(tp.partition)] = offset
         return found
@@ -93,18 +100,23 @@ class Positions:
                 raise ValueError(expected)
             rest = {name: value for name, value in given.items() if name != OURS}
             positions = read_partition_numbers(rest, expected, 0) if rest else {}
-            return Positions.of(positions, _topic_ids(given.get(OURS, {}), expected))
+            topic_ids, reader = _ours(given.get(OURS, {}), expected)
+            return Positions.of(positions, topic_ids, reader)
         except ValueError as error:
             raise InvalidConfig(
                 f"{error}; it was written by another source, or damaged: start the query with a new checkpoint"
             ) from None
 
 
-def _topic_ids(given: object, expected: str) -> Mapping[str, str]:
-    topics = given.get("topics", {}) if isinstance(given, dict) else None
-    if not isinstance(topics, dict) or not all(isinstance(each, str) for each in topics.values()):
+def _ours(given: object, expected: str) -> tuple[Mapping[str, str], str]:
+    if not isinstance(given, dict):
         raise ValueError(expected)
-    return topics
+    topics, reader = given.get("topics", {}), given.get("reader", "")
+    if not isinstance(topics, dict) or not isinstance(reader, str):
+        raise ValueError(expected)
+    if not all(isinstance(each, str) for each in topics.values()):
+        raise ValueError(expected)
+    return topics, reader
 
 
 @dataclass(frozen=True, slots=True, order=True)

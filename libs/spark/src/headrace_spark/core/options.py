@@ -96,6 +96,10 @@ class ConnectorOptions:
         """Whether only what is committed is read."""
         return self.client.get("isolation_level") == "read_committed"
 
+    def group(self, reader: str) -> str:
+        """Under which name a reading query is shown; ``reader`` is ``Positions.reader`` of a stream."""
+        return self.group_id or f"{self.group_id_prefix}-{reader}"
+
     @staticmethod
     def parse(options: Mapping[str, str], mode: Mode) -> ConnectorOptions:
         """

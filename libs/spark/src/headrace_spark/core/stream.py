@@ -29,6 +29,8 @@ from headrace_spark.core.follow import Followed, follow, planned
 from headrace_spark.core.limits import Start
 from headrace_spark.core.losses import Loss, RecordsLost, warning
 from headrace_spark.core.offsets import OffsetRange, Positions, Snapshot
+from headrace_spark.core.option_values import LONG_MAX
+from headrace_spark.core.options import ConnectorOptions
 from headrace_spark.core.rate import limited, worth_it
 from headrace_spark.core.resolving import resolve_start, times_wanted
 
@@ -51,12 +53,37 @@ class StreamSettings:
     long_poll_ms: int = 200
 
 
+def stream_settings(options: ConnectorOptions) -> StreamSettings:
+    """What the options of a streaming query say."""
+    return StreamSettings(
+        start=options.start,
+        latest_if_no_match=options.latest_if_no_match,
+        fail_on_data_loss=options.fail_on_data_loss,
+        offsets_min=options.min_offsets_per_trigger,
+        delay_ms_max=options.max_trigger_delay_ms,
+        long_poll_ms=options.long_poll_ms,
+    )
+
+
+def default_offsets_max(options: ConnectorOptions) -> int | None:
+    """
+    What ``getDefaultReadLimit`` says, as ``ReadMaxRows``; None: ``ReadAllAvailable``. Where only a minimum was given it
+    is a limit without effect: so ``ReadAllAvailable`` still tells a trigger that wants everything.
+    """
+    if options.max_offsets_per_trigger is None and options.min_offsets_per_trigger is not None:
+        return LONG_MAX
+    return options.max_offsets_per_trigger
+
+
 # --- events ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InitialAsked:
     """Spark asks where a new query begins; it asks twice."""
+
+    reader: str = ""
+    """A fresh name, for ``Positions.reader``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +190,7 @@ class StreamPlanner:
     def __init__(self, settings: StreamSettings) -> None:
         self._settings = settings
         self._question: Question | None = None
+        self._reader = ""
         self._initial: Positions | None = None
         self._anchored = False
         self._target: Positions | None = None
@@ -206,7 +234,8 @@ class StreamPlanner:
 
     def _asked(self, question: Question) -> list[Effect]:
         match question:
-            case InitialAsked():
+            case InitialAsked(reader):
+                self._reader = reader
                 return [FetchSnapshot()] if self._initial is None else self._answered(Answer(self._initial))
             case AvailableNowAsked():
                 return [FetchSnapshot()]
@@ -222,7 +251,8 @@ class StreamPlanner:
                 return [FetchSnapshot()]
 
     def _look(self, asked: LatestAsked) -> FetchSnapshot:
-        if self._target is not None or asked.everything:
+        held_back = asked.everything and self._settings.offsets_min is not None
+        if self._target is not None or held_back:
             return FetchSnapshot()
         if self._held is None:
             return FetchSnapshot(asked.start.next, self._settings.long_poll_ms)
@@ -260,7 +290,7 @@ class StreamPlanner:
             latest_if_no_match=self._settings.latest_if_no_match,
         )
         warnings = self._tell(losses)
-        self._initial = Positions.of(starts, self._snapshot.topic_ids)
+        self._initial = Positions.of(starts, self._snapshot.topic_ids, self._reader)
         return self._answered(Answer(self._initial), warnings)
 
     def _latest(self, asked: LatestAsked, snapshot: Snapshot, now_ms: float) -> list[Effect]:
@@ -270,7 +300,7 @@ class StreamPlanner:
             return again
         warnings = self._tell(followed.losses)
         ends = self._ends(asked, followed, now_ms)
-        answer = Positions.of(ends, {**asked.start.topic_ids, **snapshot.topic_ids})
+        answer = Positions.of(ends, {**asked.start.topic_ids, **snapshot.topic_ids}, asked.start.reader)
         if answer != asked.start:
             self._last_batch_ms = now_ms
         return self._answered(Answer(answer), warnings)
