@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.partition_events import Compacted
 from headrace_broker.core.rows import DropBatch, LogWrite, PutBatch
 from headrace_broker.engine.broker import EngineSettings
+from headrace_broker.engine.rebuilding import trimmed
 from headrace_broker.engine.storage_loop import STALL_WAIT_MS
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.upkeep import DISK_CHECK_MS, LATE_CHECK_MS
@@ -239,10 +241,10 @@ async def test_a_trim_sees_what_a_compaction_has_rewritten_just_before() -> None
         gap = build_gap_batch(0, 4, first.leader_epoch, base_timestamp=0, max_timestamp=0)
         row = replace(first, last_offset_delta=3, size=len(gap), record_count=0)
         step = Step(Offset(0), Offset(4), [PutBatch(log, row, gap), DropBatch(log, Offset(2))])
-        done = engine.broker.loop.post(replica, Compacted(step, replica.core.truncations))
-        [trimmed] = await engine.broker.trim([(replica.id, 3)])
-        await done
-        assert trimmed.log_start == 3
+        trim = partial(trimmed, engine.store, replica.core, Offset(3), engine.clock.now_ms())
+        post = engine.broker.loop.post
+        await asyncio.gather(post(replica, Compacted(step, replica.core.truncations)), post(replica, trim))
+        assert replica.core.log_start == 3
         assert [one.base_offset for one in engine.store.index(log, Offset(0), Offset(9))] == [0, 4]
 
 
