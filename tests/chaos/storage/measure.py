@@ -3,7 +3,9 @@ Figures for ``docs/storage.md``, by hand: ``python tests/chaos/storage/measure.p
 
 WHAT is ``group`` (cost of a write group and of a sync), ``open`` (SIZE partitions, after a kill and a clean stop),
 ``read`` (a log of SIZE GiB from start, middle and tail) ``space`` (what deletions give back, SIZE GiB) or
-``amplification`` (bytes written for SIZE GiB with retention) or ``pace`` (loop delay, SIZE seconds).
+``amplification`` (bytes written for SIZE GiB with retention), ``pace`` (loop delay, SIZE seconds), ``compaction`` (SIZE
+million updates of 100,000 keys, each time compacted when half is dirty) or ``deletion`` (of one of two logs of SIZE
+GiB, while the other is written).
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "services" / "broker" / "tests" / "adapters"))
 
+from compacted_log import CompactedLog
 from storage_batches import Writer, make_batch, make_row, partition
 
 from headrace_broker.adapters.data_directory import DataDirectory
@@ -266,6 +270,100 @@ async def measure_amplification(path: Path, size: float) -> None:
     directory.close()
 
 
+def on_disk(path: Path) -> int:
+    """Bytes that the store takes of the disk."""
+    total = 0
+    for one in (path / "db").iterdir():
+        with suppress(FileNotFoundError):
+            total += one.stat().st_blocks * 512
+    return total
+
+
+async def measure_compaction(path: Path, size: float) -> None:
+    """Batches of 500 records; everything is compacted in the end."""
+    directory, logs = opened(path)
+    log = CompactedLog(logs, logs.new_log_id(), keys=100_000, segment_bytes=8 << 20, tombstones=False)
+    await put(logs, log.create())
+    before, most, passes = written_bytes(), 0, 0
+    while log.end < size * 1e6:
+        writes = log.append(500)
+        await put(logs, writes)
+        dirty = sum(row.size for row in log.segments.values() if row.base_offset >= log.cleaned_to)
+        if len(writes) > 1 and dirty * 2 >= sum(row.size for row in log.segments.values()):
+            await log.clean()
+            await logs.reclaim()
+            passes, most = passes + 1, max(most, on_disk(path))
+    await put(logs, log.roll())
+    await log.clean()
+    await logs.reclaim()
+    await logs.reclaimed()
+    await asyncio.sleep(1)
+    live = sum(row.size for row in logs.index(log.log, Offset(0), Offset(log.end)))
+    used_now = on_disk(path)
+    print(f"{passes} passes, {live / 1e6:.1f} MB live, {used_now / 1e6:.1f} on disk: {used_now / live:.2f} times")
+    print(f"at most {most / 1e6:.0f} MB on disk, {(written_bytes() - before) / 1e6:.0f} MB written")
+    await logs.close(1)
+    directory.close()
+
+
+async def measure_deletion(path: Path, size: float) -> None:
+    """When the space is back, and what a writer of 30 MB/s notices."""
+    directory, logs = opened(path)
+    body = make_batch(0, 10, 64 << 10)
+    kept, gone = logs.new_log_id(), logs.new_log_id()
+    await put(logs, [PutState(log, StateRow(partition(log), Offset(0), Offset(0))) for log in (kept, gone)])
+    end = int(size * 2**30 / len(body)) * 10
+    for at in range(0, end, 80):
+        await put(logs, [one for log in (kept, gone) for one in batches_of(log, body, at, 8)])
+        await logs.sync()
+    delays: list[float] = []
+    writes: list[float] = []
+    stop = asyncio.Event()
+
+    async def probe() -> None:
+        while not stop.is_set():
+            began = time.perf_counter()
+            await asyncio.sleep(0.001)
+            delays.append(time.perf_counter() - began - 0.001)
+
+    async def produce() -> None:
+        nonlocal end
+        began, sent = time.perf_counter(), 0
+        while not stop.is_set():
+            if sent < (time.perf_counter() - began) * 30e6:
+                wrote = time.perf_counter()
+                await put(logs, batches_of(kept, body, end, 1))
+                writes.append(time.perf_counter() - wrote)
+                end, sent = end + 10, sent + len(body)
+            await asyncio.sleep(0.0005)
+
+    async def sync() -> None:
+        while not stop.is_set():
+            await logs.sync()
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(probe()), asyncio.create_task(produce()), asyncio.create_task(sync())]
+    for what in ("before", "while space is given back"):
+        delays.clear()
+        writes.clear()
+        began = time.perf_counter()
+        if what == "before":
+            await asyncio.sleep(5)
+        else:
+            await logs.lower_evidence([(gone, Offset(0), -1)])
+            await put(logs, [DropLog(gone)])
+            await logs.reclaim()
+            await logs.reclaimed()
+        print(f"{what}: {time.perf_counter() - began:.1f} s, {on_disk(path) >> 20} MiB on disk")
+        percentiles("loop delay", delays)
+        percentiles("write", writes)
+    stop.set()
+    await asyncio.gather(*tasks)
+    print(f"live data {end // 10 * len(body) >> 20} MiB")
+    await logs.close(1)
+    directory.close()
+
+
 MEASURES: dict[str, Callable[[Path, float], object]] = {
     "group": measure_group,
     "open": measure_open,
@@ -273,6 +371,8 @@ MEASURES: dict[str, Callable[[Path, float], object]] = {
     "space": measure_space,
     "amplification": measure_amplification,
     "pace": measure_pace,
+    "compaction": measure_compaction,
+    "deletion": measure_deletion,
 }
 
 
