@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from tests.simulation.brokers import Broker
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.compaction import COMPACTED_EVERY
+from tests.simulation.mutants import MUTANTS, OF_COMPACTION
 from tests.simulation.run import one
 from tests.simulation.world import FAULTS, TOPIC, Profile, World
 
@@ -26,6 +28,10 @@ SOON_FOUND = (
     "tokens-uncopied",
     "tokens-uncut",
     "tokens-unstored",
+    "unstable-compaction",
+    "stale-steps",
+    "kafka-tombstones",
+    "deletions-at-once",
 )
 SEEDS_PER_MUTANT = 60
 
@@ -119,10 +125,24 @@ def test_every_fault_happens() -> None:
     assert {"fences", "values under a token", "writers fenced"} <= seen
 
 
+def test_logs_are_compacted_while_all_that_happens() -> None:
+    seen = Counter[str]()
+    for seed in range(0, 20 * COMPACTED_EVERY, COMPACTED_EVERY):
+        result = one((seed, "safety", None))
+        assert result.anomaly is None, f"{result.text}\n{result.story}"
+        seen += result.counts
+    assert seen["compactions"] > 100
+    assert seen["compaction steps"] > 2 * seen["compactions"]
+    assert seen["steps outdated"] > 0
+    assert seen["truncations"] > 0
+
+
 @pytest.mark.parametrize("mutant", SOON_FOUND)
 def test_a_bug_is_found(mutant: str) -> None:
     """``make sim`` looks for all of them."""
-    found = next((s for s in range(SEEDS_PER_MUTANT) if one((s, "both", mutant)).anomaly is not None), None)
+    each = COMPACTED_EVERY if mutant in OF_COMPACTION else 1
+    seeds = range(0, SEEDS_PER_MUTANT * each, each)
+    found = next((s for s in seeds if one((s, "both", mutant)).anomaly is not None), None)
     assert found is not None, f"{SEEDS_PER_MUTANT} seeds do not find {mutant}"
 
 
