@@ -6,7 +6,7 @@ import pytest
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import TopicPartition
-from headrace_spark.core.limits import AtOffsets, AtTime, Earliest, Latest
+from headrace_spark.core.limits import AtOffsets, AtTime, Earliest, Latest, Subscribe
 from headrace_spark.core.losses import Cause, Loss, RecordsLost
 from headrace_spark.core.offsets import Bound, OffsetRange, Positions, Snapshot
 from headrace_spark.core.options import ConnectorOptions, Mode
@@ -224,6 +224,14 @@ def test_a_topic_is_gone(world: World) -> None:
     assert query.plan(start, end) == (OffsetRange(B0, 0, 4),)
 
 
+def test_a_topic_that_the_options_name_no_more(world: World) -> None:
+    start = Positions.of({A0: 5, B0: 0}, world.ids)
+    with pytest.raises(RecordsLost, match="b-0: .* are not read any more: the options name other topics"):
+        Query(world, selection=Subscribe(("a",))).latest(start)
+    forgets = Query(world, selection=Subscribe(("a",)), fail_on_data_loss=False)
+    assert forgets.latest(start).next == {A0: 10}
+
+
 def test_a_topic_gone_between_plan_and_replay(world: World) -> None:
     world.remove("a")
     start, end = Positions.of({A0: 5}, {}), Positions.of({A0: 9}, {})
@@ -361,12 +369,17 @@ def test_available_now_where_latest_is_later_than_the_target(world: World) -> No
 def test_what_the_options_say() -> None:
     given_ = {"kafka.bootstrap.servers": "a:1", "subscribe": "a"}
     plain = ConnectorOptions.parse(given_, Mode.READ_STREAM)
-    assert stream_settings(plain) == StreamSettings(start=Latest())
+    assert stream_settings(plain) == StreamSettings(start=Latest(), selection=Subscribe(("a",)))
     assert default_offsets_max(plain) is None
     more = {"minOffsetsPerTrigger": "3", "maxTriggerDelay": "2s", "failOnDataLoss": "false", "longPollMs": "5"}
     least = ConnectorOptions.parse(given_ | more, Mode.READ_STREAM)
     assert stream_settings(least) == StreamSettings(
-        start=Latest(), fail_on_data_loss=False, offsets_min=3, delay_ms_max=2_000, long_poll_ms=5
+        start=Latest(),
+        selection=Subscribe(("a",)),
+        fail_on_data_loss=False,
+        offsets_min=3,
+        delay_ms_max=2_000,
+        long_poll_ms=5,
     )
     assert default_offsets_max(least) == 2**63 - 1
     most = ConnectorOptions.parse(given_ | more | {"maxOffsetsPerTrigger": "9"}, Mode.READ_STREAM)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace_common.core.ids import TopicPartition
+from headrace_spark.core.limits import Selection
 from headrace_spark.core.losses import Cause, Loss
 from headrace_spark.core.offsets import OffsetRange, Positions, Snapshot, ranges_between
 
@@ -25,7 +26,9 @@ class Followed:
     losses: list[Loss] = field(default_factory=list)
 
 
-def follow(start: Positions, snapshot: Snapshot, target: Positions | None) -> Followed:
+def follow(
+    start: Positions, snapshot: Snapshot, target: Positions | None, selection: Selection | None = None
+) -> Followed:
     """
     Where the next batch may read from and to.
 
@@ -34,12 +37,14 @@ def follow(start: Positions, snapshot: Snapshot, target: Positions | None) -> Fo
 
     Args:
         target: with AvailableNow, what may be read at most; partitions that it does not name join in the next run.
+        selection: what the options name now; None: not known.
     """
     found = Followed()
     for tp, position in sorted(start.next.items()):
         bound = snapshot.bounds.get(tp)
         if bound is None:
-            found.losses.append(Loss(tp, Cause.DELETED, position))
+            there = selection is None or selection.allows(tp)
+            found.losses.append(Loss(tp, Cause.DELETED if there else Cause.UNSELECTED, position))
         elif _recreated(tp, start, snapshot):
             found.losses.append(Loss(tp, Cause.RECREATED, position))
             found.base[tp] = found.ends[tp] = bound.first

@@ -24,6 +24,7 @@ class Cause(Enum):
     TRIMMED = "were removed by retention before they were read"
     TRUNCATED = "are not in the log any more: its end fell back"
     DELETED = "are gone with their topic or partition"
+    UNSELECTED = "are not read any more: the options name other topics or partitions than when the query began"
     RECREATED = "are gone: the topic was deleted and created again"
     JOINED_LATE = "of a partition found only now were removed by retention before they were read"
 

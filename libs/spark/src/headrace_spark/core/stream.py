@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.follow import Followed, follow, planned
-from headrace_spark.core.limits import Start
+from headrace_spark.core.limits import Selection, Start
 from headrace_spark.core.losses import Loss, RecordsLost, warning
 from headrace_spark.core.offsets import OffsetRange, Positions, Snapshot
 from headrace_spark.core.option_values import LONG_MAX
@@ -46,6 +46,7 @@ class StreamSettings:
     """What of the options matters here."""
 
     start: Start
+    selection: Selection | None = None
     latest_if_no_match: bool = False
     fail_on_data_loss: bool = True
     offsets_min: int | None = None
@@ -57,6 +58,7 @@ def stream_settings(options: ConnectorOptions) -> StreamSettings:
     """What the options of a streaming query say."""
     return StreamSettings(
         start=options.start,
+        selection=options.selection,
         latest_if_no_match=options.latest_if_no_match,
         fail_on_data_loss=options.fail_on_data_loss,
         offsets_min=options.min_offsets_per_trigger,
@@ -294,7 +296,7 @@ class StreamPlanner:
         return self._answered(Answer(self._initial), warnings)
 
     def _latest(self, asked: LatestAsked, snapshot: Snapshot, now_ms: float) -> list[Effect]:
-        followed = follow(asked.start, snapshot, self._target)
+        followed = follow(asked.start, snapshot, self._target, self._settings.selection)
         again = self._or_look_again(followed.losses)
         if again:
             return again
