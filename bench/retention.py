@@ -40,7 +40,7 @@ class Look:
     cpu_ms: float
     """Of the thread that the event loop runs in; says more where others use the machine as well."""
     delay_p99_ms: float
-    """How late a task was that wanted to run every half millisecond meanwhile."""
+    """How late a task was that wanted to run every millisecond meanwhile."""
     delay_max_ms: float
     dropped: int
     """Segments."""
@@ -144,8 +144,8 @@ async def _look(broker: Broker) -> Look:
 async def _tick(late: list[float]) -> None:
     while True:
         start = time.perf_counter()
-        await asyncio.sleep(0.0005)
-        late.append((time.perf_counter() - start) * 1e3 - 0.5)
+        await asyncio.sleep(0.001)
+        late.append((time.perf_counter() - start) * 1e3 - 1)
 
 
 def _segments(broker: Broker) -> int:

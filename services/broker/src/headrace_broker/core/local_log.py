@@ -264,8 +264,11 @@ class LocalLog:
         if boundary > self.first_batch:
             self.first_batch = boundary
             # What producers sent before stays known after a restart, and after a cut of all that follows.
-            effects += self.snapshot() if producers is None else [PutProducers(self.log, boundary, producers)]
             known = producers is not None or boundary in self.snapshots
+            if producers is not None:
+                effects.append(PutProducers(self.log, boundary, producers))
+            elif not known:
+                effects += self.snapshot()
             effects.append(DropPrefix(self.log, boundary, self._forget_below(boundary, snapshot=known)))
         effects.append(ForgetBelow(offset))
         return effects
