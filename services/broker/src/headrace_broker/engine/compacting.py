@@ -42,7 +42,7 @@ from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.tasks import TaskRunner
 
 T = TypeVar("T")
-ROWS_MAX: Final = 256
+ROWS_MAX: Final = 128
 """Rows of one chunk; walking them holds the event loop for some microseconds each."""
 CHUNK_BYTES: Final = 1 << 20
 STEPS_UNDER_WAY_MAX: Final = 8
@@ -50,7 +50,12 @@ STEPS_UNDER_WAY_MAX: Final = 8
 BEGUN_ANEW_MAX: Final = 5
 """How often the second half begins anew when the log start overtakes it; then the log has to wait for its next turn."""
 
+WRITE_BYTES: Final = 2048
+"""What a write of a step counts in the queue at least: for so many bytes it keeps the storage loop busy."""
+
 Chunk = list[tuple[IndexRow, bytes | None]]
+Wants = Callable[[Sequence[IndexRow]], list[bool]]
+"""Which of these batches are needed."""
 
 
 class Stuck(Exception):
@@ -130,7 +135,7 @@ class Compacting:
         """
         failpoint("cleaner.pass.before")
         keys = await self._pace.worked(partial(self._keys, map_bytes, seed))
-        chunks = self._chunks(self._dirty.start, self._dirty.end, keys.wants, skips=True)
+        chunks = self._chunks(self._dirty.start, self._dirty.end, partial(_wanted_keys, keys), skips=True)
         async with aclosing(chunks):
             async for chunk in chunks:
                 if not await self._understood(partial(_gathered, keys, chunk), keys):
@@ -159,7 +164,7 @@ class Compacting:
         segments = {row.base_offset: row for row in core.segments.sealed}
         cleaning = Cleaning(core.log, self._name, self._rules, keys.map, self._dirty.start, segments.values())
         try:
-            chunks = self._chunks(start, keys.end, cleaning.wants, skips=False)
+            chunks = self._chunks(start, keys.end, partial(_wanted, cleaning), skips=False)
             async with aclosing(chunks):
                 async for chunk in chunks:
                     for step in await self._understood(partial(_cleaned, cleaning, chunk), cleaning):
@@ -185,9 +190,7 @@ class Compacting:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def _chunks(
-        self, start: Offset, end: Offset, wants: Callable[[IndexRow], bool], *, skips: bool
-    ) -> AsyncGenerator[Chunk, None]:
+    async def _chunks(self, start: Offset, end: Offset, wants: Wants, *, skips: bool) -> AsyncGenerator[Chunk, None]:
         """
         The log's batches in order, from ``start`` to ``end``; those that are not wanted without their bytes.
 
@@ -216,12 +219,12 @@ class Compacting:
         finally:
             ahead.cancel()
 
-    async def _try(self, start: Offset, end: Offset, wants: Callable[[IndexRow], bool]) -> Chunk | StorageFailed:
+    async def _try(self, start: Offset, end: Offset, wants: Wants) -> Chunk | StorageFailed:
         try:
             rows = self._rows(start, end)
             if not rows:
                 return []
-            wanted = await self._pace.worked(lambda: [wants(row) for row in rows])
+            wanted = await self._pace.worked(partial(wants, rows))
             picked = [row for row, want in zip(rows, wanted, strict=True) if want]
             size = sum(row.size for row in picked)
             await self._pace.spend(size)
@@ -252,7 +255,8 @@ class Compacting:
         self._check()
         step.start = min([step.start, *(start for start, _ in self._under_way)])
         failpoint("cleaner.step.before")
-        done = self._loop.post(self._replica, Compacted(step, self._truncations), size)
+        queued = max(size, WRITE_BYTES * len(step.writes))
+        done = self._loop.post(self._replica, Compacted(step, self._truncations), queued)
         self._under_way.append((step.start, done))
         failpoint("cleaner.step.posted")
         self._measures.cleaner_bytes_written += size
@@ -276,6 +280,15 @@ class Compacting:
             raise Outpaced("the end of the log was cut")
         if not self._core.config.compacts or not self._pace.may_go_on():
             raise Outpaced("the log, or all logs, are not to be compacted now")
+
+
+def _wanted_keys(keys: DirtyKeys, rows: Sequence[IndexRow]) -> list[bool]:
+    return [keys.wants(row) for row in rows]
+
+
+def _wanted(cleaning: Cleaning, rows: Sequence[IndexRow]) -> list[bool]:
+    cleaning.look_ahead(rows)
+    return [cleaning.wants(row) for row in rows]
 
 
 def _gathered(keys: DirtyKeys, chunk: Chunk) -> bool:

@@ -10,7 +10,7 @@ only for what was clean before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace_broker.core.compaction.key_hash import FEW, hash_column, hash_list
@@ -150,6 +150,14 @@ class OffsetMap:
     def count_within(self, start: int, end: int) -> int:
         """How many those are."""
         return len(self.newest_within(start, end))
+
+    def counts_between(self, bounds: Sequence[int]) -> list[int]:
+        """How many from each of ``bounds``, ascending, to the next: one search for many batches."""
+        import numpy as np
+
+        assert self._sorted is not None, "completed first"
+        counts: list[int] = np.diff(self._sorted.searchsorted(np.array(bounds, np.int64))).tolist()
+        return counts
 
     def newest(self, batch: DecodedBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """
