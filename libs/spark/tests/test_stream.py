@@ -226,7 +226,7 @@ def test_a_topic_is_gone(world: World) -> None:
 
 def test_a_topic_that_the_options_name_no_more(world: World) -> None:
     start = Positions.of({A0: 5, B0: 0}, world.ids)
-    with pytest.raises(RecordsLost, match="b-0: .* are not read any more: the options name other topics"):
+    with pytest.raises(RecordsLost, match="are not read any more: the options name other topics"):
         Query(world, selection=Subscribe(("a",))).latest(start)
     forgets = Query(world, selection=Subscribe(("a",)), fail_on_data_loss=False)
     assert forgets.latest(start).next == {A0: 10}
