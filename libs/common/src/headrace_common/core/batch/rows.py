@@ -8,7 +8,7 @@ buffer. So it gets bytes that are inflated already, followed by a record of our 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from operator import lt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _RECORD_SIZE_MIN: Final = 7  # a length, attributes, two deltas, two lengths and a count, of one byte each
 _HEADER_SIZE_MIN: Final = 2  # the length of a key and of a value
 _VARINT_SIZE_MAX: Final = 10
+_ROWS_AT_ONCE: Final = 512
 
 # Length 39, no attributes, deltas 0, a key of 32 bytes, no value, no headers. No byte has its high bit set, so a varint
 # that is cut off before it ends at its first byte.
@@ -251,7 +252,7 @@ def _read_rows(header: BatchHeader, rows: Body) -> list[Any]:
     try:
         reader = DefaultRecordBatch(b"".join((FIELDS.pack(*guarded), rows, _GUARD)))
         if len(rows) <= _HEADER_SIZE_MIN * HEADERS_PER_BATCH_MAX:
-            records = list(reader)
+            records = _read_in_turns(reader)
         else:
             _check_long_records(memoryview(rows), header.record_count)
             records = _read_counting(reader)
@@ -260,6 +261,15 @@ def _read_rows(header: BatchHeader, rows: Body) -> list[Any]:
     guard = records.pop()
     if guard.key != _GUARD_KEY or guard.value is not None or guard.headers:
         raise CorruptBatch("bytes follow the last record")
+    return records
+
+
+def _read_in_turns(reader: Any) -> list[Any]:
+    """All records. The codec keeps the interpreter to itself, so other threads get their turn every few hundred."""
+    records: list[Any] = []
+    rest = chain(reader)  # the codec's own iterator cannot be begun a second time
+    while some := list(islice(rest, _ROWS_AT_ONCE)):
+        records += some
     return records
 
 
