@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.brokers import Broker, Replica
     from tests.simulation.world import World
 
-COMPACTED_EVERY = 8
+COMPACTED_EVERY = 16
 """One of so many seeds; the others stay as they were."""
 CLEAN_EVERY_MS = 120.0
 STEP_MS = 15.0

@@ -311,18 +311,6 @@ def copy_without_what_is_forgotten() -> Patches:
     return [patch.object(Partition, "_copy", copied)]
 
 
-def forget_what_is_forgotten_at_a_restart() -> Patches:
-    """Up to where deletions may be missing lives in memory only."""
-    restored = simulated.restored
-
-    def forgetful(*given: object) -> Partition:
-        core: Partition = restored(*given)  # type: ignore[arg-type]  # whatever it takes
-        core.forgotten_to = Offset(0)
-        return core
-
-    return [patch.object(simulated, "restored", forgetful)]
-
-
 def delete_deletions_at_once() -> Patches:
     """The first compaction that passes a deletion removes it."""
     return [patch.object(rules, "passed_below", lambda points, _now_ms, _retention_ms: points[-1].end)]
@@ -353,7 +341,6 @@ OF_COMPACTION: dict[str, Callable[[], Patches]] = {
     "whole-gaps": send_whole_gaps,
     "kafka-tombstones": let_everybody_go_on,
     "forgotten-uncopied": copy_without_what_is_forgotten,
-    "forgotten-unstored": forget_what_is_forgotten_at_a_restart,
     "deletions-at-once": delete_deletions_at_once,
 }
 """They are looked for only where there is compaction."""
