@@ -7,6 +7,7 @@ each retention check where the log may start now. Time is the wall clock of the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -102,10 +103,11 @@ class Segments:
     def resized(self, rows: Mapping[Offset, SegmentRow]) -> list[SegmentRow]:
         """Compaction has left these, by base, with other sizes; those that are still here."""
         found: list[SegmentRow] = []
-        for at, row in enumerate(self.sealed):
-            if row.base_offset in rows:
-                self.sealed[at] = rows[row.base_offset]
-                found.append(self.sealed[at])
+        for base, row in rows.items():
+            at = bisect_left(self.sealed, base, key=_base)
+            if at < len(self.sealed) and self.sealed[at].base_offset == base:
+                self.sealed[at] = row
+                found.append(row)
         return found
 
     def drop_below(self, start: Offset) -> tuple[Offset, ...]:
@@ -142,6 +144,10 @@ class Segments:
         if self.active.size and log_end <= high_watermark and _is_old(self.active, now_ms, retention_ms):
             return log_end
         return start
+
+
+def _base(row: SegmentRow) -> Offset:
+    return row.base_offset
 
 
 def _is_old(row: SegmentRow, now_ms: int, retention_ms: int) -> bool:
