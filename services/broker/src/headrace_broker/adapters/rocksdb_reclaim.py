@@ -25,15 +25,18 @@ from headrace_broker.core.rows import LogId, SegmentRow
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
-DEAD_BYTES_MIN: Final = 4 << 20
+DEAD_BYTES_MIN: Final = 1 << 20
 """Below this nothing is done for what is dead, and nothing is flushed."""
 DEAD_SHARE_MAX: Final = 0.2
 """From this share of dead blobs on live ones are moved out of the oldest files."""
-REWRITTEN_SHARE_MAX: Final = 0.1
+SMALL_BYTES: Final = 128 << 20
+"""With fewer bytes of blobs it is half of that share: a small store has a write-ahead log and files of its own besides,
+and moving its blobs costs little."""
+REWRITTEN_SHARE_MAX: Final = 0.05
 """From this share of all that is stored on, what compaction of logs left behind is looked for, when that is asked."""
 DUE_SHARE_MAX: Final = 0.25
 """And from this share on it is not waited for: less often while a log is compacted, as then more of it dies."""
-UNFLUSHED_SHARE_MAX: Final = 0.2
+UNFLUSHED_SHARE_MAX: Final = 0.1
 """From this share of all that is stored on, memtables are flushed: what is dead in them goes, and the WAL."""
 _PARTS: Final = 4
 """Live blobs are moved out of a quarter of all files at a time, the oldest: most is dead there."""
@@ -167,7 +170,8 @@ class Reclaimer:
             self._collecting(_log_ranges(gone))
         for _ in range(_PARTS):
             size, dead = self._store.blob_bytes()
-            if dead < max(DEAD_BYTES_MIN, size * DEAD_SHARE_MAX) or self._stopping.is_set():
+            share = DEAD_SHARE_MAX if size >= SMALL_BYTES else DEAD_SHARE_MAX / 2
+            if dead < max(DEAD_BYTES_MIN, size * share) or self._stopping.is_set():
                 return
             everything = (make_key(LogId(0), 0, 0), make_key(LOG_ID_MAX, Kind.END, 0))
             self._collecting(iter([everything]))

@@ -87,9 +87,9 @@ def _rocks_options(sizes: StoreOptions) -> Options:
     options.set_bytes_per_sync(1 << 20)
     options.set_wal_bytes_per_sync(1 << 20)
     options.set_max_open_files(sizes.open_files_max)
-    options.set_max_manifest_file_size(4 << 20)
+    options.set_max_manifest_file_size(1 << 20)
     options.set_keep_log_file_num(2)  # RocksDB's own diary counts on the disk too
-    options.set_max_log_file_size(1 << 20)
+    options.set_max_log_file_size(512 << 10)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
