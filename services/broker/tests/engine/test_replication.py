@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.copying import CopyAsk, Position
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.partition import Partition
-from headrace_broker.core.rows import IndexRow
+from headrace_broker.core.rows import IndexRow, LogId
 from headrace_broker.engine import lost_batches
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.offsets import OffsetAsk
@@ -287,6 +288,32 @@ async def test_an_order_for_a_replica_that_came_back_is_not_carried_out() -> Non
         await Client(trio, ONE).produce(batch_of(1))
         await until(lambda: core(trio, THREE).log_end == 2)
         assert trio.members[THREE].cluster.removed == []
+
+
+async def test_a_replica_that_comes_back_while_it_is_deleted_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would open it again: the image that gave it back was taken in before its log was gone."""
+    lower, deleting, returned = MemoryLogs.lower_evidence, asyncio.Event(), asyncio.Event()
+
+    async def slowly(store: MemoryLogs, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
+        deleting.set()
+        await returned.wait()
+        await lower(store, logs)
+
+    async with running_trio() as trio:
+        await Client(trio, ONE).produce(batch_of(1))
+        broker = trio.members[THREE].broker
+        trio.change(ID, replicas=(ONE, TWO), isr=(ONE, TWO))
+        await until(lambda: broker.replicas.all()[0].standing is Standing.STRAY)
+        monkeypatch.setattr(MemoryLogs, "lower_evidence", slowly)
+        trio.image = replace(trio.image, removals={ID: ReplicaRemoval(ID, (THREE,))})
+        trio.show()
+        await asyncio.wait_for(deleting.wait(), 5)
+        trio.image = replace(trio.image, removals={})
+        trio.change(ID, replicas=(ONE, TWO, THREE))
+        await until(lambda: THREE in broker.replicas.image.partitions[ID].replicas)
+        returned.set()
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+        assert core(trio, THREE).log_end == 1
 
 
 async def test_followers_begin_where_the_leaders_log_begins() -> None:

@@ -323,7 +323,20 @@ class ImageFollower:
             "logs were deleted by order",
             extra={"logs": len(doomed), "topics": len(topics), "partitions": len(partitions)},
         )
+        await self._take_back([replica.id for replica in doomed])
         await self._store.reclaim()
+
+    async def _take_back(self, deleted: Iterable[PartitionId]) -> None:
+        """Replicas that were given to this broker again while their logs were being deleted begin anew."""
+        image, steps = self._replicas.image, list[_Step]()
+        for id in deleted:
+            partition = image.partitions.get(id)
+            hosted = partition is not None and self._replicas.broker_id in partition.replicas
+            if partition is not None and hosted and id.topic_id in image.topics and self._replicas.get(id) is None:
+                steps += self._host(image, partition)
+        await self._loop.post_all(steps)
+        for replica in {replica for replica, _ in steps}:
+            self._replication.follow(replica)
 
 
 def restored(
@@ -348,7 +361,7 @@ def restored(
     segments.drop_below(log.state.log_start)
     core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers, first_batch)
     core.with_transactions(log.aborted, ended)
-    core.snapshot_bytes = sum(row.size for row in rows if row.base_offset >= log.producers_at)
+    core.snapshot_bytes = sum(row.size for row in rows)  # one that holds the log start is in no snapshot either
     return core
 
 
