@@ -169,5 +169,6 @@ def long_plans(seed: int) -> Sequence[Plan]:
         CALM,
         Plan("every", every, steady_seconds=5),
         Plan("away", [*every, *AWAY], steady_seconds=5, restart=False),
+        Plan("moves", [PAUSE_FOLLOWER, *[MOVE] * 10], steady_seconds=1),
         Plan("mixture", chance.choices(every, k=15), steady_seconds=2),
     ]

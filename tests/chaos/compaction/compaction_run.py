@@ -26,6 +26,7 @@ from chaos_cluster import RACKS, Chaos
 from chaos_faults import Fault
 from compaction_copies import Copy, Unreadable, as_read, described, read_copy, uncompacted
 from compaction_topics import DELETE_RETENTION_MS, PARTITIONS, POLICIES, SEGMENT_MS, SETTINGS, TOPICS
+from grpc import RpcError
 
 from headrace import aio
 from headrace_cli.local import LocalCluster
@@ -250,12 +251,35 @@ async def in_sync(chaos: Chaos, timeout_seconds: float) -> float | None:
             if len(whole) == len(PARTITIONS) and all(answers):
                 return time.monotonic() - began
         await asyncio.sleep(LOOK_SECONDS / 2)
+    await _say_who_is_not(chaos)
     return None
 
 
-async def _described(chaos: Chaos, broker: int) -> pb.MetadataResponse | None:
-    from grpc import RpcError
+async def _say_who_is_not(chaos: Chaos) -> None:
+    """What brokers answer of partitions that are not whole, into the fault log."""
+    for broker in chaos.stubs:
+        answer = await _described(chaos, broker)
+        if answer is None:
+            chaos.say(f"broker {broker} does not answer")
+            continue
+        ends = {(log.topic_id, log.partition): log for log in (await _logs(chaos, broker))}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                if one.leader < 0 or set(one.isr) != set(one.replicas):
+                    log = ends.get((topic.topic_id, one.partition))
+                    here = "no log" if log is None else f"{log.log_start_offset} to {log.log_end_offset}, {log.note}"
+                    text = f"leader {one.leader}, replicas {list(one.replicas)}, ISR {list(one.isr)}, here {here}"
+                    chaos.say(f"broker {broker}, revision {answer.revision}: {topic.name}-{one.partition}: {text}")
 
+
+async def _logs(chaos: Chaos, broker: int) -> list[pb.LogDescription]:
+    try:
+        return list((await chaos.stubs[broker].DescribeLogs(pb.DescribeLogsRequest(), timeout=5)).logs)
+    except RpcError:
+        return []
+
+
+async def _described(chaos: Chaos, broker: int) -> pb.MetadataResponse | None:
     try:
         return await chaos.stubs[broker].Metadata(pb.MetadataRequest(topics=list(TOPICS)), timeout=1)
     except RpcError:
