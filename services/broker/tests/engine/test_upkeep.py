@@ -174,6 +174,23 @@ async def test_a_trimmed_log_is_found_again_as_it_was() -> None:
         assert await start_of(engine) == 4, "the second broker ran on a copy"
 
 
+async def test_a_producer_is_known_after_a_trim_into_its_only_batch_a_restart_retention_and_a_restart() -> None:
+    configs, store = {"t": {"retention.ms": "1000"}}, MemoryLogs()
+    batch = batch_of(3, timestamp_ms=0, producer_id=3, epoch=0, sequence=0)
+    for step in ("trim", "retain", "repeat"):
+        async with running_engine(configs=configs, store=store) as engine:
+            if step == "trim":
+                await engine.produce(batch)
+                await engine.broker.trim([(T0, 1)])
+            elif step == "retain":
+                await engine.clock.advance(INTERVAL_MS)
+                assert await start_of(engine) == 3
+            else:
+                [known] = await engine.produce(batch)
+                assert (known.base_offset, engine.broker.measures.duplicate_batches) == (0, 1)
+            store = engine.store.reopened()
+
+
 async def test_a_restart_after_a_clean_end_replays_nothing() -> None:
     store = MemoryLogs()
     async with running_engine(store=store) as engine:
