@@ -278,7 +278,7 @@ def test_a_deletion_may_be_missed_by_a_slow_reader_and_while_leaders_move() -> N
     def slow(first_s: float, second_s: float) -> list[Event]:
         return [
             *WRITES,
-            Began(2, "c", 0, SECOND),
+            Began(2, "c", 0, int((first_s - 0.1) * SECOND)),
             Read(2, "c", 0, 2, points((0, "a"), (1, "b")), int(first_s * SECOND)),
             Read(2, "c", 2, 5, points((2, "a"), (4, "c")), int(second_s * SECOND)),
         ]
@@ -288,6 +288,8 @@ def test_a_deletion_may_be_missed_by_a_slow_reader_and_while_leaders_move() -> N
     moved = check_compacted(slow(5.5, 5.7), COMPACTED, [(int(5.6 * SECOND), 6 * SECOND)])
     assert (moved.counts, moved.allowed.keys()) == ({}, {"resurrected"})
     assert check_compacted(slow(3.5, 5.7), COMPACTED).allowed.keys() == {"resurrected"}
+    ahead = [Began(2, "c", 0, SECOND) if isinstance(event, Began) else event for event in slow(5.5, 5.7)]
+    assert check_compacted(ahead, COMPACTED).allowed.keys() == {"resurrected"}, "it may have been fetched long before"
     newer = [sent(5, "b", 5.6), *slow(5.5, 5.7), Read(2, "c", 5, 6, points((5, "b")), 6 * SECOND)]
     assert check_compacted(newer, COMPACTED).allowed == {}, "it was superseded, so it may go at once"
 

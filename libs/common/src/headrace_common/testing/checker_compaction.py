@@ -83,10 +83,11 @@ class _Sweep:
     number: int
     """Which of this process and this log."""
     kind: Kind
-    seen: dict[str, tuple[Point, int]] = field(default_factory=dict)
-    """Key → the newest record, and when it came."""
+    since_ns: int
+    seen: dict[str, Point] = field(default_factory=dict)
+    """Key → the newest record."""
     risen: dict[str, tuple[Point, int, int]] = field(default_factory=dict)
-    """Key → a value whose deletion was not there: when it came, and when the deletion was passed."""
+    """Key → a value whose deletion was not there: when it came at the earliest, and when the deletion was passed."""
 
     @property
     def last(self) -> bool:
@@ -142,7 +143,7 @@ class _Readers:
         if before is not None:
             self._end(*place, before)
         self._begun[place] += 1
-        sweep = _Sweep(event.position, self._begun[place], event.kind)
+        sweep = _Sweep(event.position, self._begun[place], event.kind, event.time_ns)
         self._sweeps[place] = sweep
         if event.kind is Kind.REPLICA:
             self.copies[event.log][event.process] = sweep
@@ -165,7 +166,7 @@ class _Readers:
         for offset in sorted({*there, *passed}):
             point = there.get(offset)
             if point is not None:
-                sweep.seen[point.key] = point, event.time_ns
+                sweep.seen[point.key] = point
                 sweep.risen.pop(point.key, None)
             elif not any(t.lost <= offset < t.position for t in told):
                 self._missing(event, sweep, offset, who)
@@ -196,14 +197,16 @@ class _Readers:
             self._verdict.anomalies[name].append(text)
         elif write.deletes and event.time_ns + SLACK_MS * MS < facts.superseded[log][offset]:
             older = sweep.seen.get(write.key)
-            if older is not None and not older[0].deletes:
-                sweep.risen[write.key] = *older, event.time_ns
+            if older is not None and not older.deletes:
+                # Records are fetched ahead, nobody knows when: not before the reader began, nor before they were sent.
+                sent_ns = facts.writes[older.number].began_ns if older.number in facts.writes else 0
+                sweep.risen[write.key] = older, max(sweep.since_ns, sent_ns), event.time_ns
 
     def _end(self, process: int, log: Log, sweep: _Sweep) -> None:
         retention_ns = self._facts.policies[log].delete_retention_ms * MS
         for point, came_ns, passed_ns in sweep.risen.values():
             text = f"process {process}, {log}: {point.key} has the value of {point.offset}, it was deleted"
-            # What is fetched ahead and the time a compaction takes are given as half of the retention.
+            # The time that a compaction takes is given as half of the retention.
             slow = not sweep.last and passed_ns - came_ns >= retention_ns // 2
             moved = not sweep.last and any(begin <= passed_ns and came_ns <= end for begin, end in self._disturbed)
             found = self._verdict.allowed if slow or moved else self._verdict.anomalies
@@ -291,5 +294,5 @@ def _replicas(judge: _Readers, verdict: Aged) -> None:
 
 def _values(sweep: _Sweep, start: int) -> dict[str, tuple[int, int]]:
     """Key → offset and number of its value; of deleted keys nothing, whether the deletion is still there or not."""
-    newest = {key: point for key, (point, _) in sweep.seen.items() if point.offset >= start}
+    newest = {key: point for key, point in sweep.seen.items() if point.offset >= start}
     return {key: (point.offset, point.number) for key, point in newest.items() if not point.deletes}
