@@ -16,6 +16,7 @@ from pathlib import Path
 from bench import (
     codec,
     compaction,
+    compaction_rate,
     consumer_micro,
     groups,
     peer,
@@ -55,6 +56,7 @@ OWN: dict[str, Suite] = {
     "transactions": transactions.throughput,
     "transactions-reading": transactions.reading,
     "transactions-units": transactions.units,
+    "compaction-rate": compaction_rate.run,
     "compaction-space": compaction.space,
     "compaction-producing": compaction.producing,
     "compaction-reading": compaction.reading,
