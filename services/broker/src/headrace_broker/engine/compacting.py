@@ -215,6 +215,7 @@ class Compacting:
                     return
                 start = found[-1][0].next_offset
                 ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
+                await asyncio.sleep(0)  # what it asks of the thread comes before the work on this one, its reading beside
                 yield found
         finally:
             ahead.cancel()
