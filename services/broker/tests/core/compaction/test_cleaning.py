@@ -11,6 +11,7 @@ from headrace_broker.core.compaction.rules import HORIZON_BIT
 from headrace_broker.core.compaction.steps import DropBatch, Step
 from headrace_broker.core.rows import COMMITS_BIT, IndexRow, PutBatch
 from headrace_common.core.batch import decode_batch, read_header
+from headrace_common.core.configs import LONG_MAX
 from headrace_common.core.errors import CorruptBatch
 from headrace_common.core.ids import Offset
 
@@ -144,6 +145,14 @@ def test_markers_stay_for_a_time_after_their_records() -> None:
     world.now_ms += 1
     assert shape(again(world))[:2] == [(0, 5, 0, -1), (5, 6, 1, 11)]
     assert not world.disk.aborted
+
+
+def test_a_marker_may_stay_for_ever() -> None:
+    world = compacted(transactions, retention_ms=LONG_MAX)
+    horizons = [read_header(world.disk.batches[at]) for at in (1, 3)]
+    assert all(header.attributes & HORIZON_BIT and header.base_timestamp == LONG_MAX for header in horizons)
+    world.now_ms += 1_000 * DAY_MS
+    assert (1, 2, 1, 11) in shape(again(world, retention_ms=LONG_MAX))
 
 
 def test_a_marker_stays_with_the_records_of_its_transaction() -> None:

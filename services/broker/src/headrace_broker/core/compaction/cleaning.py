@@ -40,6 +40,7 @@ from headrace_common.core.batch import (
     read_header,
 )
 from headrace_common.core.batch.header import rewritten
+from headrace_common.core.configs import LONG_MAX
 from headrace_common.core.ids import Offset
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class Cleaning:
             return None
         header = read_header(_present(batch))
         told = bool(header.attributes & HORIZON_BIT)
-        horizon_ms = header.base_timestamp if told else rules.now_ms + max(1, rules.delete_retention_ms)
+        horizon_ms = header.base_timestamp if told else min(LONG_MAX, rules.now_ms + max(1, rules.delete_retention_ms))
         if horizon_ms <= rules.now_ms and row.next_offset <= rules.forgets_below:
             self._forgotten = max(self._forgotten, rules.tombstones_below, row.next_offset)
             if not row.attributes & COMMITS_BIT:
