@@ -10,9 +10,14 @@ from dataclasses import replace
 import pytest
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.compaction.cleaning import Cleaning
+from headrace_broker.core.compaction.plan import DirtyRange
+from headrace_broker.core.compaction.steps import Step
+from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition_events import Compacted, Followed, Truncated
 from headrace_broker.core.rows import IndexRow, LogId, LogWrite
-from headrace_broker.engine import compacting
+from headrace_broker.core.time_search import Floor
+from headrace_broker.engine import cleaner, compacting
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import STUCK_MS, Compaction
 from headrace_broker.engine.follow import restored
@@ -24,7 +29,7 @@ from headrace_broker.rpc import encode
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, decode_batch, read_header
-from headrace_common.core.errors import NotLeader
+from headrace_common.core.errors import NotLeader, StorageFailed
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
 T0 = PartitionId(topic_id_of("t"), 0)
@@ -279,6 +284,66 @@ async def test_a_batch_that_is_not_one_does_not_stop_the_others() -> None:
         await engine.broker.trim([(T0, 6)])
         assert await engine.broker.cleaner.look(), "what was bad of it has gone"
         assert log(engine).core.cleaned_to > 0
+
+
+@pytest.mark.parametrize("place", ["take", "look"])
+async def test_an_error_that_nobody_expected_spares_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    take, look = Cleaning.take, cleaner.dirty_range
+
+    def taken(self: Cleaning, row: IndexRow, batch: bytes | None) -> Step | None:
+        step = take(self, row, batch)
+        if self._name == "t-0" and row.base_offset == 5:
+            raise TypeError("a bug")
+        return step
+
+    def looked(core: LocalLog, floor: Floor, lag_ms_min: int, now_ms: int) -> DirtyRange:
+        if core.id == T0:
+            raise TypeError("a bug")
+        return look(core, floor, lag_ms_min, now_ms)
+
+    if place == "take":
+        monkeypatch.setattr(Cleaning, "take", taken)
+    else:
+        monkeypatch.setattr(cleaner, "dirty_range", looked)
+    async with running_engine({"t": 2}, configs={"t": CONFIGS}) as engine:
+        await rewrite(engine)
+        other = engine.broker.replicas.get(PartitionId(T0.topic_id, 1))
+        assert other is not None
+        for _ in range(40):
+            await engine.produce({1: of([(b"k", b"v" * 50)], engine.clock.now_ms())})
+        while await engine.broker.cleaner.look():
+            pass
+        assert other.core.cleaned_to == other.core.segments.active.base_offset > 0
+        told = said(engine)
+        assert told.stuck
+        assert "TypeError: a bug" in (told.waits_for or "")
+        assert ("at offset 5 or before" in (told.waits_for or "")) == (place == "take")
+        assert engine.broker.gauges()["cleaner_stuck_logs"]() == 1
+        assert engine.broker.measures.cleaner_crashes > 0
+        [record] = [each for each in caplog.records if "cannot be compacted" in each.message]
+        assert record.exc_info is not None, "with its traceback"
+        engine.broker.measures.cleaner_crashes = 0
+        if place == "take":
+            await engine.broker.trim([(T0, 6)])
+            assert await engine.broker.cleaner.look(), "what was bad of it has gone"
+            assert log(engine).core.cleaned_to > 0
+
+
+async def test_a_store_that_has_failed_is_no_error_of_one_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as engine:
+        await rewrite(engine)
+
+        def refused(*_: object) -> asyncio.Future[None]:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            done.set_exception(StorageFailed("no more writes"))
+            return done
+
+        monkeypatch.setattr(engine.broker.loop, "post", refused)
+        with pytest.raises(StorageFailed):
+            await engine.broker.cleaner.look()
+        assert engine.broker.cleaner.stuck_logs == 0
 
 
 class Interrupted:

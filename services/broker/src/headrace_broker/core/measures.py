@@ -58,6 +58,7 @@ class Measures:
     retention_dropped_bytes: int = 0
     cleaner_runs: int = 0
     cleaner_failures: int = 0
+    cleaner_crashes: int = 0
     cleaner_bytes_read: int = 0
     cleaner_bytes_written: int = 0
     cleaner_bytes_removed: int = 0

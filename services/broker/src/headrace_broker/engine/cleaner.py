@@ -2,7 +2,7 @@
 Compacts the logs of topics that have ``cleanup.policy=compact``, led and followed alike, one at a time.
 
 One task for the broker: it looks at all of them, takes the dirtiest that is due, and looks again; with nothing to do it
-waits ``log.cleaner.backoff.ms``. A log that cannot be read is left aside for a while, and named; the others go on.
+waits ``log.cleaner.backoff.ms``. A log that cannot be compacted is left aside for a while, and named; the others go on.
 The rules are in ``core/compaction``, one pass over one log is in ``compacting``.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -122,6 +123,7 @@ class Cleaner:
         self._bad: dict[PartitionId, _Bad] = {}
         self._last: dict[PartitionId, int] = {}
         self._current: PartitionId | None = None
+        self._work: Compacting | None = None
         self._removed = 0
         self._ran_ms = clock.monotonic_ms()
         self._draining = False
@@ -157,9 +159,12 @@ class Cleaner:
         replica, _ = looked[id]
         self._current = id
         try:
-            return await self._compact(replica, dirty, now_ms)
+            with self._spared(replica):
+                if not await self._compact(replica, dirty, now_ms):
+                    return False
+            return True
         finally:
-            self._current = None
+            self._current = self._work = None
 
     # --- which --------------------------------------------------------------------------------------------
 
@@ -174,9 +179,10 @@ class Cleaner:
                 continue
             if replica.core.aged(now_ms):  # what is sealed only when something is appended would never be compacted
                 await self._seal(replica, now_ms)
-            seen = self._look_at(replica, now_ms)
-            if seen is not None and not self._is_bad(replica):
-                found[replica.id] = replica, seen
+            with self._spared(replica):
+                seen = self._look_at(replica, now_ms)
+                if seen is not None and not self._is_bad(replica):
+                    found[replica.id] = replica, seen
         known = {replica.id for replica in compacted}
         for kept in (self._seen, self._bad, self._last):
             for id in kept.keys() - known:
@@ -223,6 +229,7 @@ class Cleaner:
         rules = self._rules(replica, dirty, now_ms)
         began = self._clock.monotonic_ms()
         work = Compacting(replica, dirty, rules, self, self._store, self._loop, self._tasks, self._measures)
+        self._work = work
         try:
             done = await work.run(self._settings.whole("log.cleaner.dedupe.buffer.size"), new_seed())
         except Outpaced as error:
@@ -258,9 +265,28 @@ class Cleaner:
             self._removed = 0
             await self._store.reclaim()
 
-    # --- logs that cannot be read -------------------------------------------------------------------------
+    # --- logs that cannot be compacted --------------------------------------------------------------------
 
-    def _leave_aside(self, replica: Replica, at: Offset, reason: str) -> None:
+    @contextmanager
+    def _spared(self, replica: Replica) -> Iterator[None]:
+        """
+        What nobody expected of one log is said, with its traceback, and this log is left aside; all else goes on.
+
+        Each replica has the same records, so an error that ended the process would end every broker of the log, and
+        again whenever one is started. What the pass wrote is sound, step by step. ``StorageFailed`` passes.
+        """
+        try:
+            yield
+        except StorageFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 - one pass is run like a task, and its failure means this log alone
+            self._measures.cleaner_crashes += 1
+            at = Offset(-1) if self._work is None else self._work.at
+            where = "" if at < 0 else f", at offset {at} or before"
+            reason = f"an error that nobody expected{where}: {type(error).__name__}: {str(error)[:200]}"
+            self._leave_aside(replica, at, f"{reason}; the broker's log has the traceback, report it", error)
+
+    def _leave_aside(self, replica: Replica, at: Offset, reason: str, bug: Exception | None = None) -> None:
         core = replica.core
         self._measures.cleaner_failures += 1
         wait_ms = max(STUCK_MS, self._settings.number("log.cleaner.backoff.ms"))
@@ -268,7 +294,7 @@ class Cleaner:
         self._bad[replica.id] = _Bad(core.log, reason, at, core.truncations, self._clock.monotonic_ms() + wait_ms)
         if known is None or known.reason != reason:
             extra = {**_about(replica), "retry_ms": round(wait_ms)}
-            _log.error("the log cannot be compacted; the others go on: %s", reason, extra=extra)
+            _log.error("the log cannot be compacted; the others go on: %s", reason, exc_info=bug, extra=extra)
 
     def _is_bad(self, replica: Replica) -> bool:
         """Whether to leave it aside: until its time has come, or what was bad of it has gone."""

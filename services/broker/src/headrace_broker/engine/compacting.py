@@ -122,6 +122,12 @@ class Compacting:
         self._name = f"{replica.topic}-{replica.id.partition}"
         self._under_way: deque[tuple[Offset, asyncio.Future[None]]] = deque()
         self._removed = 0
+        self._walk: DirtyKeys | Cleaning | None = None
+
+    @property
+    def at(self) -> Offset:
+        """The base of the batch that is worked on; -1: none yet."""
+        return Offset(-1) if self._walk is None else self._walk.at
 
     async def run(self, map_bytes: int, seed: int) -> Done:
         """
@@ -134,11 +140,11 @@ class Compacting:
             StorageFailed: the store refused a write; the process is about to stop.
         """
         failpoint("cleaner.pass.before")
-        keys = await self._pace.worked(partial(self._keys, map_bytes, seed))
+        self._walk = keys = await self._pace.worked(partial(self._keys, map_bytes, seed))
         chunks = self._chunks(self._dirty.start, self._dirty.end, partial(_wanted_keys, keys), skips=True)
         async with aclosing(chunks):
             async for chunk in chunks:
-                if not await self._understood(partial(_gathered, keys, chunk), keys):
+                if not await self._understood(partial(_gathered, keys, chunk)):
                     break
         await self._pace.worked(keys.map.complete)
         failpoint("cleaner.map.after")
@@ -163,11 +169,12 @@ class Compacting:
             raise Outpaced("the log start has passed what was dirty")
         segments = {row.base_offset: row for row in core.segments.sealed}
         cleaning = Cleaning(core.log, self._name, self._rules, keys.map, self._dirty.start, segments.values())
+        self._walk = cleaning
         try:
             chunks = self._chunks(start, keys.end, partial(_wanted, cleaning), skips=False)
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    for step in await self._understood(partial(_cleaned, cleaning, chunk), cleaning):
+                    for step in await self._understood(partial(_cleaned, cleaning, chunk)):
                         await self._post(step)
             last = await self._pace.worked(partial(cleaning.finish, core.clean_points))
             failpoint("cleaner.finish.before")
@@ -182,11 +189,11 @@ class Compacting:
         after = {row.base_offset: row.size for row in core.segments.sealed}
         self._removed += sum(row.size - after[base] for base, row in segments.items() if base in after)
 
-    async def _understood(self, work: Callable[[], T], walk: DirtyKeys | Cleaning) -> T:
+    async def _understood(self, work: Callable[[], T]) -> T:
         try:
             return await self._pace.worked(work)
         except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as error:
-            raise Stuck(walk.at, error) from error
+            raise Stuck(self.at, error) from error
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -215,7 +222,9 @@ class Compacting:
                     return
                 start = found[-1][0].next_offset
                 ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
-                await asyncio.sleep(0)  # what it asks of the thread comes before the work on this one, its reading beside
+                await asyncio.sleep(
+                    0
+                )  # what it asks of the thread comes before the work on this one, its reading beside
                 yield found
         finally:
             ahead.cancel()

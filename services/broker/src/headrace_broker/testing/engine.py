@@ -142,3 +142,4 @@ async def running_engine(
         yield engine
         if not fails and tasks.failure is not None:
             raise tasks.failure
+        assert fails or not broker.measures.cleaner_crashes, "the cleaner met an error that nobody expected"

@@ -195,6 +195,7 @@ async def running_trio(
         for member in trio.members.values():
             if member.tasks.failure is not None:
                 raise member.tasks.failure
+            assert not member.broker.measures.cleaner_crashes, "a cleaner met an error that nobody expected"
 
 
 __all__ = ["HeadraceError", "Member", "Trio", "running_trio", "until"]
