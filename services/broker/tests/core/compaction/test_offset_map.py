@@ -38,6 +38,26 @@ def test_many_keys_are_hashed_as_each_alone(keys: list[bytes], seed: int) -> Non
     assert list(zip(*(half.tolist() for half in hash_list(keys, seed)), strict=True)) == wanted
 
 
+@pytest.mark.parametrize("size", [3, LONG, LONG + 44])
+def test_a_missing_key_may_have_bytes_in_its_place(size: int) -> None:
+    """As Arrow arrays of a fixed width have them, and as a client may send them."""
+    keys = [b"%0*d" % (size, at % 7) if at % 5 else None for at in range(40)]
+    batch = build_batch(RecordColumns([b"v"] * 40, pa.array(keys, pa.binary(size))), base_offset=100)
+    column = decode_batch(batch).key_column()
+    lengths = np.diff(np.frombuffer(memoryview(column.buffers()[1]), "<i4", 41))
+    assert column.null_count == 8
+    assert set(lengths.tolist()) == {size}
+    newest = {key: 100 + at for at, key in enumerate(keys) if key is not None}
+    map = OffsetMap(1 << 20, SEED)
+    map.add(decode_batch(batch))
+    map.complete()
+    assert map.newest_within(0, 1000).tolist() == sorted(newest.values())
+    assert not map.newest(decode_batch(batch)).any(), "all are known, or missing"
+    none = OffsetMap(1 << 20, SEED)
+    none.complete()
+    assert none.newest(decode_batch(batch)).tolist() == [key is not None for key in keys]
+
+
 def test_keys_that_are_alike_have_hashes_that_are_not() -> None:
     """Each half alone tells 200,000 of them apart, under any seed."""
     keys = [b"key-%d" % at for at in range(100_000)] + [b"%016d" % at for at in range(50_000)]

@@ -74,7 +74,10 @@ def hash_column(keys: pa.Array[Any], seed: int) -> tuple[Words, Words]:
     halves = tuple(
         _lane(words, starts, lengths, lane, begin) for lane, begin in zip(_LANES, _begins(seed), strict=True)
     )
-    for at in np.flatnonzero(lengths > LONG).tolist():
+    long = lengths > LONG
+    if keys.null_count:  # the place of a missing key may have bytes
+        long &= keys.is_valid().to_numpy(zero_copy_only=False)
+    for at in np.flatnonzero(long).tolist():
         halves[0][at], halves[1][at] = hash_one(keys[at].as_py(), seed)
     return halves[0], halves[1]
 
