@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench.clients.values import random_values
-from bench.rows import Row, compare
+from bench.in_process import as_brokers_do, delays
+from bench.rows import Row, compare, percentile
 from bench.sizes import sized
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
@@ -36,19 +37,24 @@ def run(runs: int) -> list[Row]:
         ("100 B records, zstd", 100, 1_000, sized(3_000_000, 100_000), Codec.ZSTD),
     ]
     rows: list[Row] = []
+    as_brokers_do()
     for name, size, per_batch, records, codec in shapes:
         compacted: list[float] = []
         scanned: list[float] = []
+        late: list[float] = []
         for _ in range(runs):
-            ours, plain = asyncio.run(_measured(size, per_batch, records, codec))
+            ours, plain, delay = asyncio.run(_measured(size, per_batch, records, codec))
             compacted.append(ours)
             scanned.append(plain)
+            late.append(delay)
         target = "≥ 0.25" if codec is Codec.NONE else ""
         rows.append(compare(f"compaction / plain scan, {name}", "records/s", compacted, scanned, target=target))
+        rows.append(compare(f"loop delay p99 while compacting, {name}", "ms", late, target="≤ 5"))
     return rows
 
 
-async def _measured(size: int, per_batch: int, records: int, codec: Codec) -> tuple[float, float]:
+async def _measured(size: int, per_batch: int, records: int, codec: Codec) -> tuple[float, float, float]:
+    """Records a second that were compacted, and that were scanned; how late the event loop was meanwhile, in ms."""
     async with _engine() as engine:
         await _fill(engine, size, per_batch, records, codec)
         replica = engine.broker.replicas.get(PartitionId(topic_id_of("t"), 0))
@@ -61,10 +67,12 @@ async def _measured(size: int, per_batch: int, records: int, codec: Codec) -> tu
             count = await _scan(engine, rows)
             seconds.append(time.perf_counter() - start)
         assert count == end
-        start = time.perf_counter()
-        while replica.core.cleaned_to < end:
-            assert await engine.broker.cleaner.look(), "there is something to compact"
-        return count / (time.perf_counter() - start), count / seconds[-1]
+        async with delays() as late:
+            start = time.perf_counter()
+            while replica.core.cleaned_to < end:
+                assert await engine.broker.cleaner.look(), "there is something to compact"
+            took = time.perf_counter() - start
+        return count / took, count / seconds[-1], percentile(late, 0.99)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.in_process import as_brokers_do, delays
 from bench.rows import Row, compare, percentile
 from bench.sizes import sized
 from headrace_broker.adapters.data_directory import DataDirectory
@@ -60,6 +61,7 @@ def checking(runs: int) -> list[Row]:
 
 def measure(partitions: int, runs: int) -> list[Look]:
     """``runs`` looks at so many partitions; in each of them every partition has one segment to drop."""
+    as_brokers_do()
     return asyncio.run(_measure(partitions, runs))
 
 
@@ -129,23 +131,11 @@ async def _write(broker: Broker, partitions: int) -> None:
 
 async def _look(broker: Broker) -> Look:
     before = _segments(broker)
-    late: list[float] = []
-    ticking = asyncio.ensure_future(_tick(late))
-    await asyncio.sleep(0.05)
-    late.clear()
-    start, cpu = time.perf_counter(), time.thread_time()
-    await broker.upkeep.check_retention()
-    took, cpu = time.perf_counter() - start, time.thread_time() - cpu
-    ticking.cancel()
-    late.sort()
+    async with delays() as late:
+        start, cpu = time.perf_counter(), time.thread_time()
+        await broker.upkeep.check_retention()
+        took, cpu = time.perf_counter() - start, time.thread_time() - cpu
     return Look(took * 1e3, cpu * 1e3, percentile(late, 0.99), late[-1], before - _segments(broker))
-
-
-async def _tick(late: list[float]) -> None:
-    while True:
-        start = time.perf_counter()
-        await asyncio.sleep(0.001)
-        late.append((time.perf_counter() - start) * 1e3 - 1)
 
 
 def _segments(broker: Broker) -> int:
