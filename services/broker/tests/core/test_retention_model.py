@@ -88,12 +88,14 @@ class Segment:
     def size(self) -> int:
         return sum(batch.size for batch in self.batches)
 
-    def newest(self) -> int:
-        """As old as its newest record; without any time in it, as old as the moment when it was sealed, or begun."""
-        times = [batch.newest for batch in self.batches if batch.newest >= 0]
-        if times:
-            return max(times)
-        return self.created if self.sealed is None else self.sealed
+    def is_old(self, now: int, retention_ms: int) -> bool:
+        """By its newest record; those without a time count from when the segment was sealed, so not before."""
+        times = [batch.newest for batch in self.batches]
+        if NO_TIME in times:
+            if self.sealed is None:
+                return False
+            times.append(self.sealed)
+        return bool(times) and retention_ms >= 0 and now - max(times) > retention_ms
 
 
 @dataclass
@@ -142,7 +144,7 @@ class Model:
         retention_ms, retention_bytes = self.get("retention.ms", 7 * 86_400_000), self.get("retention.bytes", -1)
         while True:
             first, others = self.segments[0], self.segments[1:]
-            old = bool(first.batches) and retention_ms >= 0 and now - first.newest() > retention_ms
+            old = first.is_old(now, retention_ms)
             large = bool(others) and retention_bytes >= 0 and sum(other.size for other in others) >= retention_bytes
             end = self.end if first.end is None else first.end
             if not self.start < end <= self.committed or not (old or large):

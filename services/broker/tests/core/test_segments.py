@@ -115,6 +115,19 @@ def test_records_without_time_count_from_when_their_segment_was_sealed() -> None
     assert segments.expired(5_101, Offset(1), Offset(1), **wanted) == 1
 
 
+def test_records_without_time_are_not_old_before_their_segment_is_sealed() -> None:
+    """Whenever it was begun, and whatever others in it say: they may have been written just now."""
+    wanted = {"retention_ms": 100, "retention_bytes": -1}
+    for stamps in ([-1], [-1, 5], [5, -1]):
+        segments, end = Segments.fresh(Offset(0), 1_000), Offset(len(stamps))
+        for at, stamp in enumerate(stamps):
+            segments.appended(Offset(at), 10, stamp, stamp)
+        assert segments.expired(9_000_000, end, end, **wanted) is None
+        segments.roll(end, 9_000_000)
+        assert segments.expired(9_000_100, end, end, **wanted) is None
+        assert segments.expired(9_000_101, end, end, **wanted) == end
+
+
 def test_a_recovered_log_goes_on_where_it_was() -> None:
     segments, end = build([Piece(10, 5), Piece(20, 7)])
     rows = [*segments.sealed, SegmentRow(Offset(1), 0)]

@@ -154,6 +154,8 @@ def _is_old(row: SegmentRow, now_ms: int, retention_ms: int) -> bool:
     if retention_ms < 0:
         return False
     newest = row.max_timestamp
-    if newest < 0:  # its records have no time of their own
-        newest = row.sealed_at_ms if row.sealed_at_ms is not None else row.created_at_ms
+    if row.min_timestamp < 0:  # records without a time of their own: the last may have come just before it was sealed
+        if row.sealed_at_ms is None:
+            return False
+        newest = max(newest, row.sealed_at_ms)
     return now_ms - newest > retention_ms
