@@ -217,13 +217,18 @@ def test_what_is_left_of_an_aborted_transaction_goes_from_memory_too() -> None:
 
 
 def test_a_compacted_log_is_sealed_by_the_age_at_which_it_must_be_compacted() -> None:
-    config = replace(CONFIG, compaction_lag_ms_max=1_000, segment_jitter_ms=1)
+    config = replace(CONFIG, compaction_lag_ms_max=1_000)
     log = Log(1, config)
+    log.core.segments.roll_jitter = 1.0  # of segment.jitter.ms=0, which is none
     assert log.core.handle(RetentionChecked(NOW_MS + 999, 0)) == []
     assert len(log.take(log.core.handle(RetentionChecked(NOW_MS + 1_000, 0)))) > 0
     assert [row.end_offset for row in log.core.segments.sealed] == [1]
     plain = Log(1, replace(config, compacts=False))
     assert plain.core.handle(RetentionChecked(NOW_MS + 1_000, 0)) == []
+    early = Log(1, replace(config, segment_jitter_ms=100))
+    early.core.segments.roll_jitter = 1.0
+    assert early.core.handle(RetentionChecked(NOW_MS + 899, 0)) == []
+    assert len(early.take(early.core.handle(RetentionChecked(NOW_MS + 900, 0)))) > 0
 
 
 def test_a_follower_seals_what_it_compacts_and_drops_nothing() -> None:

@@ -470,7 +470,7 @@ async def read_stored(engine: Engine, number: LogId) -> list[tuple[int, bytes | 
 
 
 async def test_the_active_segment_is_sealed_when_it_has_to_be_compacted() -> None:
-    configs = {"segment.bytes": str(1 << 20), "max.compaction.lag.ms": "60000", "segment.jitter.ms": "1"}
+    configs = {"segment.bytes": str(1 << 20), "max.compaction.lag.ms": "60000"}
     async with running(configs) as engine:
         wanted = await rewrite(engine, rounds=5)
         assert not await engine.broker.cleaner.look()

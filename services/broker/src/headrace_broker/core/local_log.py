@@ -48,8 +48,6 @@ from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import Offset, PartitionId
 
-ROLL_JITTER: Final = 0.1
-"""Share of ``segment.ms`` by which segments roll earlier at most, where ``segment.jitter.ms`` is 0."""
 SNAPSHOT_EVERY_BYTES: Final = 64 << 20
 """Bytes between two producer snapshots, so that a restart replays no more than that."""
 
@@ -229,7 +227,7 @@ class LocalLog:
         """The age at which a segment is sealed, and how much earlier it may be, in ms."""
         config = self.config
         age_ms = min(config.segment_ms, config.compaction_lag_ms_max) if config.compacts else config.segment_ms
-        return age_ms, config.segment_jitter_ms or int(age_ms * ROLL_JITTER)
+        return age_ms, config.segment_jitter_ms
 
     def compacted(self, step: Step) -> list[LogWrite]:
         """Take in one step of a compaction, which applies; the writes that do it."""
