@@ -135,6 +135,17 @@ def test_it_is_full_at_its_bound_and_takes_one_batch_at_least(bytes_max: int) ->
     assert at * KEY_BYTES <= bytes_max + 20 * KEY_BYTES
 
 
+def test_long_keys_that_were_compressed_well_do_not_wait_for_others() -> None:
+    """A batch of a few hundred bytes may hold a key of many MiB."""
+    map = OffsetMap(1 << 30, SEED)
+    for at in range(40):
+        key = b"%d" % at + bytes(1 << 20)
+        map.add(batch_at(at, [key, None], codec=Codec.ZSTD))
+        assert sum(len(each) for each in map._few[0] if each is not None) < 6 << 20
+    map.complete()
+    assert len(map) == 40
+
+
 def test_keys_that_are_known_take_no_room() -> None:
     map = OffsetMap(90 * KEY_BYTES, SEED)
     for at in range(0, 10_000, 50):

@@ -89,12 +89,14 @@ class OffsetMap:
         """
         assert not self.full, "asked before"
         self._waiting += batch.record_count
-        self._column_bytes += batch.header.size
         if batch.record_count < FEW:
-            self._few[0].extend(batch.keys())
+            keys = batch.keys()
+            self._few[0].extend(keys)
             self._few[1].extend(batch.offsets())
+            self._column_bytes += sum(map(len, filter(None, keys)))
         else:
             self._columns.append((batch.key_column(), offsets_of(batch)))
+            self._column_bytes += batch.header.size
         inflated = batch.header.codec and self._columns  # its keys hold on to all of it
         if inflated or self._waiting >= _HASHED_TOGETHER or self._column_bytes >= _HASHED_BYTES_MAX:
             self._hash()
