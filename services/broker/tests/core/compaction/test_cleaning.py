@@ -10,7 +10,7 @@ from headrace_broker.core.compaction import cleaning
 from headrace_broker.core.compaction.rules import HORIZON_BIT
 from headrace_broker.core.compaction.steps import DropBatch, Step
 from headrace_broker.core.rows import COMMITS_BIT, IndexRow, PutBatch
-from headrace_common.core.batch import decode_batch, read_header
+from headrace_common.core.batch import HEADER_SIZE, decode_batch, read_header
 from headrace_common.core.configs import LONG_MAX
 from headrace_common.core.errors import CorruptBatch
 from headrace_common.core.ids import Offset
@@ -222,7 +222,8 @@ def test_a_bad_batch_is_named_and_nothing_is_written() -> None:
     world.append([(b"k", b"v")])
     world.roll()
     world.commit_all()
-    world.disk.batches[1] = world.disk.batches[1][:-1] + b"?"
+    batch = world.disk.batches[1]
+    world.disk.batches[1] = batch[:HEADER_SIZE] + b"?" * (len(batch) - HEADER_SIZE)
     with pytest.raises(CorruptBatch, match="t-0@1"):
         world.steps()
 

@@ -179,7 +179,8 @@ class Cleaning:
 
     def take(self, row: IndexRow, batch: bytes | None) -> Step | None:
         """
-        The next batch of the log; None for one that is not wanted. What is to be written now, if anything.
+        The next batch of the log, as the store read it, so its checksum is right; None for one that is not wanted. What
+        is to be written now, if anything.
 
         Raises:
             CorruptBatch, UnsupportedVersion, UnsupportedCompression: the log cannot be compacted further.
@@ -260,7 +261,7 @@ class Cleaning:
             return _GONE
         if batch is None:  # not wanted: all of its records are the newest, or none
             return None if self._count(row) else _GONE
-        decoded = decode_batch(batch, where=f"{self._name}@{row.base_offset}")
+        decoded = decode_batch(batch, verify_crc=False, where=f"{self._name}@{row.base_offset}")
         keep = self._newest(row, decoded)
         if row.base_offset < self._rules.tombstones_below:
             deleted = keep & self._tombstones(decoded)
