@@ -223,7 +223,7 @@ def test_a_bad_batch_is_named_and_nothing_is_written() -> None:
     world.roll()
     world.commit_all()
     batch = world.disk.batches[1]
-    world.disk.batches[1] = batch[:HEADER_SIZE] + b"?" * (len(batch) - HEADER_SIZE)
+    world.disk.batches[1] = batch[:HEADER_SIZE] + b"\0" * (len(batch) - HEADER_SIZE)
     with pytest.raises(CorruptBatch, match="t-0@1"):
         world.steps()
 
