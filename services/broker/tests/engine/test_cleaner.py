@@ -20,6 +20,7 @@ from headrace_broker.core.time_search import Floor
 from headrace_broker.engine import cleaner, compacting
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import STUCK_MS, Compaction
+from headrace_broker.engine.describing import oldest_ms
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.rebuilding import rebuilt
@@ -28,7 +29,7 @@ from headrace_broker.engine.storage_queue import Posting
 from headrace_broker.rpc import encode
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import topic_id_of
-from headrace_common.core.batch import Codec, RecordColumns, build_batch, decode_batch, read_header
+from headrace_common.core.batch import HEADER_SIZE, Codec, RecordColumns, build_batch, decode_batch, read_header
 from headrace_common.core.errors import NotLeader, StorageFailed
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
@@ -545,6 +546,34 @@ async def test_how_far_it_is_is_told() -> None:
         told = encode.log_description(log(engine), None, engine.broker.compaction(log(engine)))
         assert not told.HasField("compaction")
         assert not told.HasField("oldest_timestamp_ms")
+
+
+async def test_segments_without_records_do_not_tell_an_age() -> None:
+    async with running() as engine:
+        wrote_ms = engine.clock.now_ms()
+        began_ms = wrote_ms - 50_000
+        for _ in range(80):
+            await engine.produce(of([(b"key-0", b"v")], began_ms))
+        await rewrite(engine)
+        replica = log(engine)
+        assert oldest_ms(replica.core) == began_ms
+        assert await engine.broker.cleaner.look()
+        first, *_ = engine.broker.segments(replica)
+        assert (first.min_timestamp, first.size) == (began_ms, HEADER_SIZE)
+        assert oldest_ms(replica.core) == wrote_ms
+
+
+async def test_a_log_of_which_all_was_trimmed_has_no_bytes() -> None:
+    async with running({"segment.bytes": str(1 << 20)}) as engine:
+        await rewrite(engine)
+        replica = log(engine)
+        assert encode.log_description(replica, None).size_bytes == replica.core.segments.size > 0
+        await engine.broker.trim([(T0, replica.core.log_end)])
+        assert replica.core.segments.size > 0, "retention goes by the segments as they were written"
+        told = encode.log_description(replica, engine.broker.segments(replica))
+        assert (told.size_bytes, [segment.size_bytes for segment in told.segments]) == (0, [0])
+        [gauge] = engine.broker.topic_gauges()
+        assert (gauge.log_bytes, gauge.oldest_age_s) == (0, 0)
 
 
 async def test_too_many_topics_are_published_as_one(monkeypatch: pytest.MonkeyPatch) -> None:

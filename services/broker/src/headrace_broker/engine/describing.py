@@ -12,8 +12,9 @@ from typing import Final
 
 from headrace_broker.core.local_log import LocalLog, segment_rows
 from headrace_broker.core.measures import TopicGauges
-from headrace_broker.core.rows import ProducerRow
+from headrace_broker.core.rows import ProducerRow, SegmentRow
 from headrace_broker.engine.replicas import Replicas
+from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import PartitionId
 
@@ -40,10 +41,26 @@ class KnownProducers:
 
 
 def oldest_ms(log: LocalLog) -> int | None:
-    """About when its oldest record was written, by the records' own stamps; None: it has none with a time."""
+    """
+    When its oldest record was written, by the records' own stamps, or before; None: it has none with a time.
+
+    Of what is compacted it is the oldest that the first segment with something left was written with.
+    """
     if log.log_start == log.log_end:
         return None
-    return next((row.min_timestamp for row in segment_rows(log) if row.size and row.min_timestamp >= 0), None)
+    return next(
+        (row.min_timestamp for row in segment_rows(log) if row.size > _least(row) and row.min_timestamp >= 0), None
+    )
+
+
+def stored_bytes(log: LocalLog) -> int:
+    """Bytes of its batches, with what was trimmed of the first segment while something of that is left."""
+    return 0 if log.log_start == log.log_end else log.segments.size
+
+
+def _least(row: SegmentRow) -> int:
+    """What a segment has at least when all of it was compacted away: a sealed one has a header for its offsets."""
+    return 0 if row.sealed_at_ms is None else HEADER_SIZE
 
 
 def topic_gauges(replicas: Replicas, now_ms: int) -> list[TopicGauges]:
@@ -51,7 +68,7 @@ def topic_gauges(replicas: Replicas, now_ms: int) -> list[TopicGauges]:
     bytes_of: dict[str, int] = {}
     oldest_of: dict[str, int] = {}
     for one in replicas.all():
-        bytes_of[one.topic] = bytes_of.get(one.topic, 0) + one.core.segments.size
+        bytes_of[one.topic] = bytes_of.get(one.topic, 0) + stored_bytes(one.core)
         oldest = oldest_ms(one.core)
         if oldest is not None:
             oldest_of[one.topic] = min(oldest, oldest_of.get(one.topic, oldest))

@@ -9,7 +9,7 @@ from headrace_broker.core.copying import CopyAnswer
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import Compaction
-from headrace_broker.engine.describing import KnownProducers, oldest_ms
+from headrace_broker.engine.describing import KnownProducers, oldest_ms, stored_bytes
 from headrace_broker.engine.fetch import Fetched
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
@@ -257,9 +257,9 @@ def log_description(
         log_start_offset=core.log_start,
         log_end_offset=core.log_end,
         high_watermark=core.high_watermark,
-        size_bytes=core.segments.size,
+        size_bytes=stored_bytes(core),
         leader_epoch=core.epochs.latest,
-        segments=[_segment(row, core.log_end) for row in segments or ()],
+        segments=[_segment(row, core.log_start, core.log_end) for row in segments or ()],
         note=note,
         fencing_token=core.fences.token if core.fences.token >= 0 else None,
         last_stable_offset=core.last_stable,
@@ -330,11 +330,12 @@ def partition_producers(found: KnownProducers) -> pb.PartitionProducers:
     return message
 
 
-def _segment(row: SegmentRow, log_end: int) -> pb.SegmentDescription:
+def _segment(row: SegmentRow, log_start: int, log_end: int) -> pb.SegmentDescription:
+    end = log_end if row.end_offset is None else row.end_offset
     return pb.SegmentDescription(
         base_offset=row.base_offset,
-        end_offset=log_end if row.end_offset is None else row.end_offset,
-        size_bytes=row.size,
+        end_offset=end,
+        size_bytes=row.size if log_start < end else 0,
         created_at_ms=row.created_at_ms,
         sealed_at_ms=row.sealed_at_ms,
         min_timestamp_ms=row.min_timestamp,
