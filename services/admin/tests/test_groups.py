@@ -15,6 +15,7 @@ from headrace_admin.engine.coordination import Coordination
 from headrace_admin.engine.groups import AGES_AT_ONCE_MAX, Groups
 from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.resets import Ago, Resets
+from headrace_common.core.batch import build_gap_batch
 from headrace_common.core.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -29,11 +30,11 @@ from headrace_common.core.errors import (
     Rejected,
     UnknownTopicOrPartition,
 )
-from headrace_common.core.ids import PartitionId, TopicPartition
+from headrace_common.core.ids import NodeId, PartitionId, TopicPartition
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_common.testing.clock import FakeClock
+from headrace_proto.v1 import broker_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
-from headrace_proto.v1 import coordinator_pb2
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -174,6 +175,30 @@ class TestLag:
         world.coordinators.commit("g", {T0: 3})
         _, (zero,) = await world.groups.lag("g")
         assert (zero.lag, zero.lag_ms) == (490, world.clock.now_ms() - TIME_ZERO_MS - 10_000)
+
+    async def test_the_age_of_compacted_partitions_is_that_of_the_first_record_that_is_left(self, world: World) -> None:
+        """What is unread may begin with gaps, one in each segment of which nothing is left."""
+        world.cluster.make_shards()
+        world.coordinators.commit("g", {T0: 20, T1: 899})
+        fetch, asked = world.cluster.fetch, list[int]()
+
+        async def compacted(broker: NodeId, request: broker_pb2.FetchRequest) -> broker_pb2.FetchResponse:
+            answer = await fetch(broker, request)
+            for wanted, got in zip(request.partitions, answer.partitions, strict=True):
+                at = wanted.fetch_offset
+                if wanted.partition == 0 and at < 495:
+                    asked.append(at)
+                    size = 1 if wanted.max_bytes == 1 else 100
+                    gaps = [(low, min(low + 3, 495)) for low in range(at, 495, 3)][:size]
+                    del got.batches[:]
+                    got.batches.extend(build_gap_batch(*gap, 0, base_timestamp=5, max_timestamp=5) for gap in gaps)
+            return answer
+
+        world.cluster.fetch = compacted
+        _, (zero, one) = await world.groups.lag("g")
+        assert (zero.lag, zero.lag_ms) == (480, world.clock.now_ms() - TIME_ZERO_MS - 495_000)
+        assert (one.lag, one.lag_ms is None) == (1, False)
+        assert asked == [20, 23, 323], "one at first, then many at once"
 
     async def test_partitions_that_cannot_be_asked_say_why_and_the_others_are_told(self, world: World) -> None:
         world.cluster.make_shards()

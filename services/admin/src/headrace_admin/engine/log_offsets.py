@@ -53,6 +53,8 @@ _IMAGE_WAIT_MS: Final = 1_000.0
 _PER_FETCH: Final = 50
 """Partitions of one fetch: one batch of each comes, of up to a megabyte."""
 _FETCH_BYTES: Final = 8 << 20
+_GAPS_BYTES: Final = 64 << 10
+"""Of a partition whose first batch had no record: in a compacted one many such headers may follow each other."""
 FETCHES_MAX: Final = 20
 """Fetches from one leader for one question; what they did not answer stays unknown."""
 
@@ -101,8 +103,9 @@ class LogOffsets:
 
     async def written_ms(self, offsets: Mapping[TopicPartition, int]) -> Answers[int | None]:
         """
-        The timestamp of the first record at or after an offset, per partition. Reads one batch of each, at most
-        ``FETCHES_MAX`` times ``_FETCH_BYTES`` from a leader; None: there was none, or it would have been too much.
+        The timestamp of the first record at or after an offset, per partition. Reads one batch of each, and
+        goes on where compaction has left no record; at most ``FETCHES_MAX`` times ``_FETCH_BYTES`` from a leader.
+        None: there was none, or it would have been too much.
         """
 
         async def ask(leader: NodeId, ids: Mapping[TopicPartition, PartitionId]) -> Answers[int | None]:
@@ -202,27 +205,42 @@ class LogOffsets:
         self, leader: NodeId, ids: Mapping[TopicPartition, PartitionId], offsets: Mapping[TopicPartition, int]
     ) -> Answers[int | None]:
         found: Answers[int | None] = {}
-        left = dict(ids)
+        left, places = dict(ids), {tp: offsets[tp] for tp in ids}
         for _ in range(FETCHES_MAX):
             if not left:
                 break
             some = dict(list(left.items())[:_PER_FETCH])
-            answered = await self._fetched(leader, some, offsets)
-            found |= answered or dict.fromkeys(some)  # nothing came at all: nothing of these is there any more
-            left = {tp: i for tp, i in left.items() if tp not in found}
+            answered, further = await self._fetched(leader, some, offsets, places)
+            if not answered and not further:  # nothing came at all: nothing of these is there any more
+                answered = dict.fromkeys(some)
+            found |= answered
+            places |= further
+            waiting = {tp: i for tp, i in left.items() if tp not in some}
+            left = waiting | {tp: i for tp, i in some.items() if tp not in found}
         return found | dict.fromkeys(left, None)
 
     async def _fetched(
-        self, leader: NodeId, ids: Mapping[TopicPartition, PartitionId], offsets: Mapping[TopicPartition, int]
-    ) -> Answers[int | None]:
+        self,
+        leader: NodeId,
+        ids: Mapping[TopicPartition, PartitionId],
+        offsets: Mapping[TopicPartition, int],
+        places: Mapping[TopicPartition, int],
+    ) -> tuple[Answers[int | None], dict[TopicPartition, int]]:
+        """What was found from ``places`` on; and for partitions where compaction left nothing there, where to go on."""
         wanted = [
-            pb.FetchPartition(topic_id=i.topic_id, partition=i.partition, fetch_offset=offsets[tp], max_bytes=1)
+            pb.FetchPartition(
+                topic_id=i.topic_id,
+                partition=i.partition,
+                fetch_offset=places[tp],
+                max_bytes=1 if places[tp] == offsets[tp] else _GAPS_BYTES,
+            )
             for tp, i in ids.items()
         ]
         request = pb.FetchRequest(correlation_id=1, max_bytes=_FETCH_BYTES, partitions=wanted)
         answer = await self._brokers.fetch(leader, request)
         by_id = {i: tp for tp, i in ids.items()}
         found: Answers[int | None] = {}
+        further: dict[TopicPartition, int] = {}
         for r in answer.partitions:
             tp = by_id[PartitionId(TopicId(r.topic_id), r.partition)]
             if r.error == errors_pb2.OFFSET_OUT_OF_RANGE:
@@ -230,8 +248,13 @@ class LogOffsets:
             elif r.error != errors_pb2.NONE:
                 found[tp] = error_for(r.error, f"{tp}: {r.message}")
             elif r.batches:
-                found[tp] = await asyncio.to_thread(_first_timestamp, r.batches, offsets[tp])
-        return found
+                written_ms = await asyncio.to_thread(_first_timestamp, r.batches, places[tp])
+                next_offset = read_header(r.batches[-1]).next_offset
+                if written_ms is None and next_offset > places[tp]:
+                    further[tp] = next_offset
+                else:
+                    found[tp] = written_ms
+        return found, further
 
 
 def _bounds(said: Sequence[pb.ListOffsetsPartitionResult]) -> Bounds:
