@@ -251,6 +251,15 @@ def test_deleting_and_trimming_need_a_yes(admin: FakeAdmin) -> None:
     out("topic", "delete", "nothing", "--yes", code=3)
 
 
+def test_an_offset_that_no_partition_reaches_trims_nothing(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [{"partition": 0, "end_offset": 30}, {"partition": 1, "end_offset": 40}]
+    monkeypatch.setattr("headrace_cli.admin_view.describe_topic", lambda *_, **__: {"partitions": ends})
+    out("topic", "trim", "flights", "--before", "41", "-y", code=1)
+    assert admin.asked == []
+    out("topic", "trim", "flights", "--before", "40", "-y")
+    assert admin.asked == [("trim", {("flights", 0): 30, ("flights", 1): 40})]
+
+
 class FakeTimes:
     """Partition 0 has a record after any time, at offset 12; partition 1 has none, and ends at 40."""
 

@@ -115,12 +115,21 @@ def trim(admin: AdminClient, name: str, partitions: list[int] | None, offset: in
     """
     The first offset that is left, per partition. Without ``partitions`` it is all of the topic's; a shorter one then
     loses what it has, for an offset beyond its end would be refused when others are trimmed already.
+
+    Raises:
+        CommandFailed: no partition reaches ``offset``, so all would be gone: it is a slip.
     """
     if partitions or offset < 0:
         numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
         upto = dict.fromkeys(numbers, offset)
     else:
         rows = describe_topic(admin, name, segments=False)["partitions"]
+        ends = [r["end_offset"] for r in rows]
+        if None not in ends and offset > max(ends, default=0):
+            raise CommandFailed(
+                f"no partition of {name} reaches offset {offset}, the longest ends at {max(ends, default=0)};"
+                " nothing was removed. --all removes all there is now"
+            )
         upto = {r["partition"]: offset if r["end_offset"] is None else min(offset, r["end_offset"]) for r in rows}
     starts = admin.delete_records({(name, number): last for number, last in upto.items()})
     return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
