@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from headrace_broker.core.compaction.plan import CompactionSettings, DirtyRange, dirty_range, next_to_clean
+from headrace_broker.core.compaction.plan import (
+    CompactionSettings,
+    DirtyRange,
+    dirty_range,
+    next_to_clean,
+    why_it_waits,
+)
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
 from .world import World
@@ -98,6 +104,12 @@ def test_due_by_ratio_or_by_age() -> None:
     assert not dirty.due(replace(SETTINGS, lag_ms_max=4000), 5000)
     assert not replace(dirty, oldest_ms=-1).due(replace(SETTINGS, lag_ms_max=0), 5000)
     assert not replace(dirty, end=Offset(0)).due(replace(SETTINGS, dirty_ratio_min=0, lag_ms_max=0), 5000)
+
+
+def test_what_it_waits_for_is_below_what_it_says() -> None:
+    dirty = DirtyRange(Offset(0), Offset(10), clean_bytes=99_130, dirty_bytes=870, oldest_ms=1000)
+    said = why_it_waits(World().log, dirty, replace(SETTINGS, dirty_ratio_min=0.01), 5000)
+    assert said == "0.0087 of it is dirty, below min.cleanable.dirty.ratio=0.01"
 
 
 def test_the_dirtiest_is_next() -> None:

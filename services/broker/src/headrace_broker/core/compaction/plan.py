@@ -79,7 +79,7 @@ def why_it_waits(log: LocalLog, dirty: DirtyRange, settings: CompactionSettings,
     if dirty.end > dirty.start:
         if dirty.due(settings, now_ms):
             return None
-        return f"{dirty.ratio:.0%} of it is dirty, below min.cleanable.dirty.ratio={settings.dirty_ratio_min:g}"
+        return f"{dirty.ratio:.3g} of it is dirty, below min.cleanable.dirty.ratio={settings.dirty_ratio_min:g}"
     if dirty.start >= log.log_end:
         return None
     active = log.segments.active.base_offset
