@@ -45,6 +45,8 @@ T = TypeVar("T")
 ROWS_MAX: Final = 128
 """Rows of one chunk; walking them holds the event loop for some microseconds each."""
 CHUNK_BYTES: Final = 1 << 20
+CHUNKS_AHEAD: Final = 2
+"""Are read while one is worked on: with one the thread would wait for the disk, and for its turn, half of the time."""
 STEPS_UNDER_WAY_MAX: Final = 8
 """Each waits for its sync. Together 2 MiB, so that producers do not wait long behind them."""
 BEGUN_ANEW_MAX: Final = 5
@@ -203,37 +205,46 @@ class Compacting:
 
         ``skips``: go on behind what is trimmed meanwhile; else that raises ``StepOutdated``.
         """
-        ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
+        ahead: deque[asyncio.Task[Chunk | StorageFailed]] = deque()
+        asked_to = start
         try:
             while True:
-                found = await ahead
-                self._check()
-                if start < self._core.first_batch and (isinstance(found, StorageFailed) or not skips):
-                    if not skips:
-                        raise StepOutdated("the log start has passed what is compacted next")
-                    start = self._core.first_batch
-                    ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
-                    continue
-                if isinstance(found, BytesLost):
-                    raise found
-                if isinstance(found, StorageFailed):
-                    raise Stuck(Offset(-1), found)
-                if not found:
+                while len(ahead) < CHUNKS_AHEAD:
+                    rows = self._rows(asked_to, end)
+                    asked_to = rows[-1].next_offset if isinstance(rows, list) and rows else asked_to
+                    ahead.append(self._tasks.start(self._try(rows, wants), name="cleaner-read"))
+                await asyncio.sleep(0)  # what they ask of the thread comes before the work on what is handed out
+                if found := await self._next(ahead, start, skips=skips):
+                    start = found[-1][0].next_offset
+                    yield found
+                elif found is None:
+                    start = asked_to = self._core.first_batch
+                else:
                     return
-                start = found[-1][0].next_offset
-                ahead = self._tasks.start(self._try(start, end, wants), name="cleaner-read")
-                await asyncio.sleep(
-                    0
-                )  # what it asks of the thread comes before the work on this one, its reading beside
-                yield found
         finally:
-            ahead.cancel()
+            _cancel(ahead)
 
-    async def _try(self, start: Offset, end: Offset, wants: Wants) -> Chunk | StorageFailed:
+    async def _next(
+        self, ahead: deque[asyncio.Task[Chunk | StorageFailed]], start: Offset, *, skips: bool
+    ) -> Chunk | None:
+        """The chunk at ``start``; empty: the range has ended; None: it is gone, so all are to be asked for anew."""
+        found = await ahead.popleft()
+        self._check()
+        if start < self._core.first_batch and (isinstance(found, StorageFailed) or not skips):
+            if not skips:
+                raise StepOutdated("the log start has passed what is compacted next")
+            _cancel(ahead)
+            return None
+        if isinstance(found, BytesLost):
+            raise found
+        if isinstance(found, StorageFailed):
+            raise Stuck(Offset(-1), found)
+        return found
+
+    async def _try(self, rows: list[IndexRow] | StorageFailed, wants: Wants) -> Chunk | StorageFailed:
+        if isinstance(rows, StorageFailed) or not rows:
+            return rows if isinstance(rows, StorageFailed) else []
         try:
-            rows = self._rows(start, end)
-            if not rows:
-                return []
             wanted = await self._pace.worked(partial(wants, rows))
             picked = [row for row, want in zip(rows, wanted, strict=True) if want]
             size = sum(row.size for row in picked)
@@ -244,14 +255,17 @@ class Compacting:
         self._measures.cleaner_bytes_read += size
         return [(row, next(batches) if want else None) for row, want in zip(rows, wanted, strict=True)]
 
-    def _rows(self, start: Offset, end: Offset) -> list[IndexRow]:
+    def _rows(self, start: Offset, end: Offset) -> list[IndexRow] | StorageFailed:
         rows: list[IndexRow] = []
         room = CHUNK_BYTES
-        for row in self._store.index(self._core.log, start, end):
-            rows.append(row)
-            room -= row.size
-            if room <= 0 or len(rows) == ROWS_MAX:
-                break
+        try:
+            for row in self._store.index(self._core.log, start, end):
+                rows.append(row)
+                room -= row.size
+                if room <= 0 or len(rows) == ROWS_MAX:
+                    break
+        except StorageFailed as error:
+            return error
         return rows
 
     # --- writing ------------------------------------------------------------------------------------------
@@ -290,6 +304,11 @@ class Compacting:
             raise Outpaced("the end of the log was cut")
         if not self._core.config.compacts or not self._pace.may_go_on():
             raise Outpaced("the log, or all logs, are not to be compacted now")
+
+
+def _cancel(reads: deque[asyncio.Task[Chunk | StorageFailed]]) -> None:
+    while reads:
+        reads.popleft().cancel()
 
 
 def _wanted_keys(keys: DirtyKeys, rows: Sequence[IndexRow]) -> list[bool]:
