@@ -216,6 +216,7 @@ class World:
         self.units: list[list[Txn]] = []
         self.sources: dict[int, int] = {}
         self.topic = "t0"
+        self.keyed = None  # nothing compacts here
         self.offsets_topic = OFFSETS_TOPIC
         self.offsets_shard = self.profile.transaction_shards
         self._make_logs()
@@ -276,6 +277,11 @@ class World:
     def _next_id(self) -> int:
         self._numbers += 1
         return self._numbers
+
+    def config_of(self, broker: NodeId) -> TopicConfig:
+        """The topics' settings, the same for all brokers."""
+        del broker
+        return self.config
 
     def next_value(self) -> int:
         """A value that nobody sent yet."""
