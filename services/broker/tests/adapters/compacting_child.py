@@ -15,7 +15,7 @@ from pathlib import Path
 
 from compacted_log import CompactedLog, faults, put
 from storage_batches import SMALL
-from storage_child import FAILED, REFUSED, say
+from storage_child import ran, say
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
@@ -88,18 +88,5 @@ async def inspect(path: Path) -> None:
     directory.close()
 
 
-def main() -> int:
-    command, path = sys.argv[1], Path(sys.argv[2])
-    try:
-        if command == "write":
-            asyncio.run(write(path, sys.argv[3], int(sys.argv[4])))
-        else:
-            asyncio.run(inspect(path))
-    except HeadraceError as error:
-        say(f"{'failed' if command == 'write' else 'refused'}: {error}")
-        return FAILED if command == "write" else REFUSED
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ran(write, inspect))

@@ -12,7 +12,9 @@ import json
 import os
 import random
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from storage_batches import LOGS, SMALL, Writer, make_batch, partition, size_of
 
@@ -105,13 +107,17 @@ async def inspect(path: Path) -> None:
     directory.close()
 
 
-def main() -> int:
+def ran(
+    write: Callable[[Path, str, int], Coroutine[Any, Any, None]], inspect: Callable[[Path], Coroutine[Any, Any, None]]
+) -> int:
+    """Do what the command line says; the exit code."""
     command, path = sys.argv[1], Path(sys.argv[2])
     try:
-        if command == "write":
-            asyncio.run(write(path, sys.argv[3], int(sys.argv[4])))
-        else:
-            asyncio.run(inspect(path))
+        with asyncio.Runner() as runner:
+            if command == "write":
+                runner.run(write(path, sys.argv[3], int(sys.argv[4])))
+            else:
+                runner.run(inspect(path))
     except HeadraceError as error:
         say(f"{'failed' if command == 'write' else 'refused'}: {error}")
         return FAILED if command == "write" else REFUSED
@@ -119,4 +125,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ran(write, inspect))

@@ -103,7 +103,7 @@ class Log:
 
 
 def finished(end: int, *points: CleanPoint, **more: object) -> Step:
-    return replace(Step(Offset(end), Offset(end), cleaned=Cleaned(Offset(end), points)), **more)  # type: ignore[arg-type]
+    return replace(Step(Offset(end), Offset(end), cleaned=Cleaned(Offset(end), points)), **more)
 
 
 def test_a_step_writes_its_batches_and_the_sizes_of_their_segments() -> None:
@@ -135,7 +135,7 @@ def test_no_step_is_taken_below_where_the_log_begins_by_now() -> None:
         log.core.handle(Compacted(low, 0))
     assert log.core.rewrites == 0
     log.compact(high)
-    assert log.store.floor(log.core.log, Offset(7)).record_count == 0  # type: ignore[union-attr]
+    assert log.store.floor(log.core.log, Offset(7)).record_count == 0
 
 
 def test_no_step_is_taken_after_the_end_was_cut() -> None:

@@ -71,7 +71,7 @@ class One:
         self.store.write(writes)
 
     def handle(self, event: object) -> list[Effect]:
-        effects = self.core.handle(event)  # type: ignore[arg-type]  # any
+        effects = self.core.handle(event)
         assert not any(isinstance(effect, Refuse) for effect in effects)
         self.store.write([effect for effect in effects if isinstance(effect, LogWrite)])
         return effects
@@ -206,7 +206,7 @@ class One:
 
 
 def _sequences(row: object) -> object:
-    return [(one.first_sequence, one.last_sequence, one.base_offset) for one in row.batches]  # type: ignore[attr-defined]
+    return [(one.first_sequence, one.last_sequence, one.base_offset) for one in row.batches]
 
 
 def led(epoch: int = 1) -> One:

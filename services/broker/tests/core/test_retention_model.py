@@ -178,7 +178,10 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @initialize(config=st.sampled_from(CONFIGS), rolls=st.sampled_from(ROLLS))
     def begin(self, config: dict[str, str], rolls: dict[str, str]) -> None:
-        self.limit, rolling.OFFSETS_PER_SEGMENT_MAX = rolling.OFFSETS_PER_SEGMENT_MAX, ROW_LIMIT  # type: ignore[misc]  # small, so that it is met
+        self.limit, rolling.OFFSETS_PER_SEGMENT_MAX = (
+            rolling.OFFSETS_PER_SEGMENT_MAX,
+            ROW_LIMIT,
+        )  # so that it is met
         self.now = START_MS
         own = {**config, **rolls}
         self.model = Model(own, [Segment(0, self.now)])
@@ -190,7 +193,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "limit"):
-            rolling.OFFSETS_PER_SEGMENT_MAX = self.limit  # type: ignore[misc]  # as it was
+            rolling.OFFSETS_PER_SEGMENT_MAX = self.limit  # as it was
 
     def lead(self) -> None:
         self.epoch += 1

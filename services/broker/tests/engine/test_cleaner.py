@@ -46,7 +46,7 @@ def of(pairs: Pairs, at_ms: int, *, producer: int = -1, sequence: int = -1, code
 
 
 async def put(engine: Engine, pairs: Pairs, **more: int) -> int:
-    [result] = await engine.produce(of(pairs, engine.clock.now_ms(), **more))  # type: ignore[arg-type]
+    [result] = await engine.produce(of(pairs, engine.clock.now_ms(), **more))
     assert result.error is None
     return result.base_offset
 
@@ -180,13 +180,13 @@ async def test_after_each_step_every_key_is_there(monkeypatch: pytest.MonkeyPatc
             held: dict[bytes, bytes | None] = {}
             for row in rows:
                 batch = decode_batch(copy._live[found.log].batches[row.base_offset])
-                held |= dict(zip(batch.keys(), batch.values(), strict=True))  # type: ignore[arg-type]
+                held |= dict(zip(batch.keys(), batch.values(), strict=True))
                 if row.segment_base in sizes:
                     sizes[row.segment_base] += row.size
             assert held == wanted
             assert sizes == {row.base_offset: row.size for row in core.segments.sealed}
 
-        store.write = noted  # type: ignore[method-assign]
+        store.write = noted
         assert await engine.broker.cleaner.look()
         assert len(written) > 5
 
@@ -361,7 +361,7 @@ class Interrupted:
                     act()
             return post(replica, event, size)
 
-        engine.broker.loop.post = posted  # type: ignore[method-assign]
+        engine.broker.loop.post = posted
 
 
 async def test_a_log_start_that_moves_makes_it_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
