@@ -50,7 +50,7 @@ sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays 
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) WORLD=$(WORLD)
 
 integration: setup ## Real etcd, RocksDB, gRPC and processes
-	$(STAGE) integration $(PYTEST) -m integration --timeout 300 libs services tests
+	$(STAGE) integration $(PYTEST) -n 2 --dist loadfile -m integration --timeout 300 libs services tests
 
 chaos-short: setup ## The same under faults, as CI runs it
 	$(STAGE) chaos $(PYTEST) -m chaos --timeout 600 libs services tests
