@@ -383,6 +383,27 @@ async def test_a_log_start_that_moves_makes_it_begin_anew(monkeypatch: pytest.Mo
         assert rows[0].base_offset <= 55 < rows[0].next_offset
 
 
+async def test_a_log_start_that_passes_what_is_read_ahead_leaves_no_key_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compacting, "ROWS_MAX", 2)
+    async with running() as engine:
+        for number in range(40):
+            await put(engine, [(b"key-%d" % number, b"v" * 100)])
+        core, plain, reads = log(engine).core, engine.store.read, list[int]()
+
+        async def read_behind_a_trim(of: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
+            reads.extend(row.base_offset for row in rows[:1])
+            if len(reads) == 2:
+                await engine.broker.trim([(T0, 5)])
+            return await plain(of, rows)
+
+        monkeypatch.setattr(engine.store, "read", read_behind_a_trim)
+        assert await engine.broker.cleaner.look()
+        assert reads[:2] == [0, 2]
+        assert core.cleaned_to == core.segments.active.base_offset > 5
+        monkeypatch.setattr(engine.store, "read", plain)
+        assert [offset for offset, _, _ in await read(engine, 5)] == list(range(5, 40))
+
+
 async def test_a_cut_ends_it_and_the_next_look_begins_with_new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace_broker.core.compaction.cleaning.STEP_WRITES_MAX", 3)
     async with running() as engine:
