@@ -1,0 +1,1 @@
+"""What touches a cluster: one module per task, over the SDK."""

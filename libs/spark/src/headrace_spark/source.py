@@ -1,0 +1,67 @@
+"""
+The data source ``headrace``: what Spark asks for by name, and which reader or writer it gets.
+
+Spark makes an object of it in many processes and pickles it between them; so it validates options, and opens nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+NAME = "headrace"
+
+
+class HeadraceDataSource(DataSource):
+    """Topics of a Headrace cluster as tables; options and columns: README.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For ``format``."""
+        return NAME
+
+    def schema(self) -> str:
+        """
+        The columns where the user gives no schema.
+
+        Raises:
+            InvalidConfig: an option is wrong; all that is wrong is told at once.
+        """
+        from headrace_spark.core.columns import ddl, default_columns
+        from headrace_spark.core.options import headers_wanted
+
+        return ddl(default_columns(headers=headers_wanted(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch query."""
+        from headrace_spark.batch_reader import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Of a streaming query."""
+        from headrace_spark.stream_reader import HeadraceStreamReader
+
+        return HeadraceStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Of a batch query; topics cannot be overwritten."""
+        from headrace_spark.batch_writer import HeadraceBatchWriter
+
+        return HeadraceBatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        """Of one micro-batch of a streaming query."""
+        from headrace_spark.stream_writer import HeadraceStreamWriter
+
+        return HeadraceStreamWriter(self.options, schema)
