@@ -4,23 +4,29 @@ SHELL := bash
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 PY := $(BIN)/python
-MEMBERS := libs/common libs/sdk libs/cli libs/spark services/broker services/controller services/coordinator services/admin
+MEMBERS := libs/common libs/sdk libs/cli libs/spark spark-jobs services/broker services/controller services/coordinator services/admin
 STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup lock proto proto-check fmt lint types arch unit sim integration chaos chaos-groups chaos-transactions chaos-compaction chaos-short test run up down status bench bench-peer ci clean
+.PHONY: help setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short test run run-spark up down status bench bench-peer ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## Make the environment in .venv from requirements.lock
 
-$(STAMP): requirements.lock requirements-bootstrap.txt $(wildcard libs/*/pyproject.toml services/*/pyproject.toml) tools/setup.sh
+$(STAMP): requirements.lock requirements-bootstrap.txt $(wildcard libs/*/pyproject.toml services/*/pyproject.toml spark-jobs/pyproject.toml) tools/setup.sh
 	@tools/setup.sh $(MEMBERS)
 	@touch $(STAMP)
 
-lock: setup ## Resolve dependencies anew into requirements.lock
+setup-spark: setup ## Spark into it, and a Java for Spark where there is none (apt, as root)
+	@tools/setup_spark.sh --install
+
+pyspark: setup
+	@tools/setup_spark.sh --packages
+
+lock: setup ## Resolve dependencies anew into requirements.lock and requirements-spark.lock
 	tools/lock.sh --upgrade
 
 proto: setup ## Generate code from proto/
@@ -36,24 +42,28 @@ lint: setup ## Format and lint, checked
 	$(STAGE) format $(BIN)/ruff format --check .
 	$(STAGE) lint $(BIN)/ruff check .
 
-types: setup ## mypy, strict
+types: pyspark ## mypy, strict
 	$(STAGE) types $(BIN)/mypy
 
 arch: setup ## The layers (import-linter)
 	$(STAGE) layers $(BIN)/lint-imports --no-cache
 
-unit: setup ## Dialogue tests and properties
-	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos" libs services tests
+unit: pyspark ## Dialogue tests and properties
+	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos and not spark" \
+		libs services spark-jobs tests
 
 sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays one, WORLD=groups|transactions, MODE=safety|liveness
 	$(STAGE) simulation $(PY) -m tests.simulation SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) MODE=$(MODE) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) WORLD=$(WORLD)
 
 integration: setup ## Real etcd, RocksDB, gRPC and processes
-	$(STAGE) integration $(PYTEST) -n 2 --dist loadfile -m integration --timeout 300 libs services tests
+	$(STAGE) integration $(PYTEST) -n 2 --dist loadfile -m "integration and not spark" --timeout 300 libs services tests
+
+spark: setup-spark ## The connector and the jobs in a Spark session, against real clusters
+	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" tools/stage.sh spark $(PYTEST) -m spark --timeout 300 libs spark-jobs tests
 
 chaos-short: setup ## The same under faults, as CI runs it
-	$(STAGE) chaos $(PYTEST) -m chaos --timeout 600 libs services tests
+	$(STAGE) chaos $(PYTEST) -m "chaos and not spark" --timeout 600 libs services tests
 
 chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
@@ -68,7 +78,7 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	$(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-test: lint types arch proto-check unit sim integration chaos-short ## Everything
+test: setup-spark lint types arch proto-check unit sim integration spark chaos-short ## Everything
 
 run: setup ## A local cluster with real data flowing end to end; ARGS=--fresh starts anew
 	@$(BIN)/headrace demo $(ARGS)

@@ -16,8 +16,11 @@ if [ ! -x .venv/bin/python ]; then
 fi
 export VIRTUAL_ENV=$PWD/.venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.txt
+# Where Spark was set up (tools/setup_spark.sh) it stays; it is built with the setuptools that is there.
+locks=(requirements.lock)
+[ -e .venv/.headrace-spark ] && locks+=(requirements-spark.lock --no-build-isolation)
 # Compiled here once: a cluster is a dozen processes, and each would compile what it imports.
-.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode requirements.lock
+.venv/bin/uv pip sync --quiet --require-hashes --compile-bytecode "${locks[@]}"
 editable=()
 for member in "$@"; do editable+=(-e "$member"); done
 .venv/bin/uv pip install --quiet --no-deps --no-build-isolation "${editable[@]}"
