@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.offsets import OffsetRange
-from headrace_spark.core.packing import TASK_BYTES_MIN, Packing, Task, pack
+from headrace_spark.core.packing import RECORD_BYTES, TASK_BYTES, TASK_BYTES_MIN, Packing, Task, pack
 
-MANY = 10_000_000
+MANY = 200_000
 """Offsets that are worth more than one task."""
 
 
@@ -37,6 +37,12 @@ def test_one_large_partition_keeps_all_cores_busy() -> None:
     assert tasks[1][0].start == tasks[0][0].end
 
 
+def test_more_than_the_known_cores_can_take_is_cut_into_tasks_of_half_a_second() -> None:
+    tasks = pack([of(n, 0, 1_000_000) for n in range(20)], Packing(cores=2))
+    assert len(tasks) == 20 * 1_000_000 * RECORD_BYTES // TASK_BYTES
+    assert len(pack([of(n, 0, 1_000_000) for n in range(20)], Packing(cores=2, tasks_max=3))) == 3
+
+
 def test_three_equal_partitions_on_two_cores_are_two_equal_tasks() -> None:
     assert loads(pack([of(n, 0, MANY) for n in range(3)], Packing(cores=2))) == [MANY * 3 // 2] * 2
 
@@ -49,7 +55,7 @@ def test_equal_partitions_stay_in_one_piece() -> None:
 def test_large_records_weigh_more() -> None:
     heavy, light = of(0, 0, 100_000), of(1, 0, 100_000)
     sizes = {heavy.partition: 3_000, light.partition: 1_000}
-    tasks = pack([heavy, light], Packing(cores=2, record_bytes=sizes))
+    tasks = pack([heavy, light], Packing(cores=2, record_bytes=sizes, task_bytes=1 << 40))
     assert len(tasks[0]) == 1
     assert loads(tasks) == [66_666, 133_334]
 
@@ -101,14 +107,15 @@ def test_every_offset_is_in_one_task(rows: list[OffsetRange], packing: Packing, 
 def test_the_number_of_tasks_is_bounded(rows: list[OffsetRange], packing: Packing) -> None:
     tasks = pack(rows, packing)
     if packing.offsets_max is None:
-        assert len(tasks) <= max(packing.cores, packing.tasks_min or 1)
+        total_bytes = sum(len(each) * packing.record_bytes.get(each.partition, RECORD_BYTES) for each in rows)
+        assert len(tasks) <= max(packing.cores, packing.tasks_min or 1, total_bytes // TASK_BYTES)
     else:
         assert max(loads(tasks), default=0) <= packing.offsets_max
 
 
 @given(ranges, st.integers(1, 9))
 def test_tasks_of_equal_records_have_about_the_same_to_do(rows: list[OffsetRange], cores: int) -> None:
-    tasks = pack(rows, Packing(cores=cores, task_bytes_min=1))
+    tasks = pack(rows, Packing(cores=cores, task_bytes_min=1, task_bytes=1 << 40))
     total = sum(map(len, rows))
     assert len(tasks) == min(cores, total)
     assert max(loads(tasks), default=0) <= -(-total // cores) * 9 // 8 + 1

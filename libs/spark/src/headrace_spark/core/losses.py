@@ -30,8 +30,8 @@ class Cause(Enum):
 
     @property
     def doubtful(self) -> bool:
-        """Whether it may pass: a new leader can be behind for a moment."""
-        return self is Cause.TRUNCATED
+        """Whether it may pass: a new leader, or what a broker knows of topics, can be behind for a moment."""
+        return self in (Cause.TRUNCATED, Cause.DELETED, Cause.RECREATED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,24 @@ class ConnectorOptions:
         return _Parsing(mode).run(options)
 
 
+def headers_wanted(options: Mapping[str, str]) -> bool:
+    """
+    What a schema depends on, where it is not known yet whether the query is a batch or a stream.
+
+    Raises:
+        InvalidConfig: what would be wrong in both.
+    """
+    wrong: list[tuple[str, ...]] = []
+    for mode in (Mode.READ_BATCH, Mode.READ_STREAM):
+        parsing = _Parsing(mode)
+        try:
+            return parsing.run(options).include_headers
+        except InvalidConfig:
+            wrong.append(parsing.wrong)
+    batch, stream = wrong
+    raise InvalidConfig("; ".join([each for each in batch if each in stream] or batch + stream))
+
+
 class _Parsing:
     """Reads one query's options, gathering what is wrong."""
 
@@ -123,6 +141,11 @@ class _Parsing:
         self._group_id: str | None = None
         self._bootstrap: dict[str, tuple[str, ...]] = {}
 
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """What was found to be wrong."""
+        return tuple(dict.fromkeys(self._wrong))
+
     def run(self, options: Mapping[str, str]) -> ConnectorOptions:
         """Read all, then judge them together."""
         for name, value in options.items():
@@ -134,7 +157,7 @@ class _Parsing:
         if not self._wrong and selection is not None:
             self._wrong += rules_of_limits(selection, start, end, batch=self._mode is Mode.READ_BATCH)
         if self._wrong:
-            raise InvalidConfig("; ".join(dict.fromkeys(self._wrong)))
+            raise InvalidConfig("; ".join(self.wrong))
         return self._made(bootstrap, selection, start, end)
 
     def _option(self, given: str, value: object) -> None:

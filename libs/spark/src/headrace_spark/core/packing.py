@@ -20,6 +20,9 @@ RECORD_BYTES: Final = 200
 TASK_BYTES_MIN: Final = 8 << 20
 """Below this a task costs more to start than to run: an empty Python task takes 60 ms, and 1.2 million records of 100
 bytes are read in a second."""
+TASK_BYTES: Final = 64 << 20
+"""About this much is a task where there is more than the cores that are known of take: half a second's work, so that a
+cluster of any size is kept busy, and a task that fails repeats little."""
 SLACK: Final = 16
 """A share may be larger by one part of so many, to leave a range in one piece…"""
 SLIVER: Final = 64
@@ -33,7 +36,7 @@ class Packing:
     """What bounds the number of tasks."""
 
     cores: int
-    """Tasks that run at a time in the cluster; about so many are made where there is enough to do."""
+    """At least so many tasks can run at a time; about so many are made where there is enough to do."""
     tasks_min: int | None = None
     """``minPartitions``."""
     tasks_max: int | None = None
@@ -43,6 +46,7 @@ class Packing:
     record_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
     """How large a record of a partition is, where known."""
     task_bytes_min: int = TASK_BYTES_MIN
+    task_bytes: int = TASK_BYTES
 
 
 def pack(ranges: Iterable[OffsetRange], packing: Packing) -> tuple[Task, ...]:
@@ -62,7 +66,7 @@ def _tasks(row: list[OffsetRange], packing: Packing) -> int:
     """How many tasks to aim at."""
     total_bytes = sum(len(each) * _record_bytes(each, packing) for each in row)
     wanted = min(max(1, packing.cores), -(-total_bytes // max(1, packing.task_bytes_min)))
-    wanted = max(wanted, packing.tasks_min or 1)
+    wanted = max(wanted, total_bytes // max(1, packing.task_bytes), packing.tasks_min or 1)
     if packing.tasks_max is not None:
         wanted = min(wanted, packing.tasks_max)
     return max(1, min(wanted, sum(map(len, row))))
