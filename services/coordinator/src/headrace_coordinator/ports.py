@@ -32,7 +32,8 @@ class Cluster(Protocol):
         Monotonic ms until which the controller surely gives this node's shards to nobody else because of its silence.
 
         Counted from when the last answered heartbeat was *sent*, so a process that was paused finds it in the past.
-        Minus infinity: the node is fenced, or does not know the image of its registration yet.
+        Minus infinity: the node is fenced, or does not know the image yet in which it is not: what was taken from it
+        while it was silent stands in images before that.
         """
         ...
 

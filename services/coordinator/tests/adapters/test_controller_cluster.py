@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -27,6 +29,39 @@ async def controller() -> AsyncIterator[FakeController]:
         yield fake
 
 
+async def test_there_is_no_tenure_before_the_image_in_which_the_node_takes_part(controller: FakeController) -> None:
+    assert controller.endpoint is not None
+    async with (
+        TaskRunner() as tasks,
+        ControllerClient.open(
+            [controller.endpoint], role=Role.COORDINATOR, id=1, clock=SystemClock(), tasks=tasks
+        ) as client,
+    ):
+        cluster = ControllerCluster(client)
+        await client.register(Registration(NODE))
+        await client.until_unfenced()
+        images = cluster.images()
+        async for image in images:
+            if KEY in image.nodes and not image.nodes[KEY].fenced:
+                break
+        assert cluster.tenure_until_ms > 0
+        controller.change(nodes=(replace(image.nodes[KEY], fenced=True),))
+        controller.hold_updates()
+        await controller.until_beat(2)  # answered: it is not fenced (any more)
+        async for image in images:
+            if image.nodes[KEY].fenced:
+                break
+        assert not client.fenced
+        assert cluster.tenure_until_ms == -math.inf
+        controller.release_updates()
+        async for image in images:
+            if not image.nodes[KEY].fenced:
+                break
+        async with asyncio.timeout(10):
+            while cluster.tenure_until_ms == -math.inf:
+                await controller.until_beat()
+
+
 async def test_tenure_is_a_session_from_the_last_beat_that_was_answered(controller: FakeController) -> None:
     assert controller.endpoint is not None
     async with (
@@ -41,7 +76,7 @@ async def test_tenure_is_a_session_from_the_last_beat_that_was_answered(controll
         await client.register(Registration(NODE))
         await client.until_unfenced()
         async for image in cluster.images():
-            if KEY in image.nodes:
+            if KEY in image.nodes and not image.nodes[KEY].fenced:
                 break
         assert cluster.image is client.image
         now = SystemClock().monotonic_ms()

@@ -308,6 +308,17 @@ async def test_a_zombie_past_its_tenure_answers_no_heartbeat(world: World) -> No
         await said(stream)
 
 
+async def test_within_its_tenure_it_answers_nothing_once_the_image_gives_the_shard_away(world: World) -> None:
+    old = await serving(world)
+    stream = join(old, "m", "t")
+    first = await standing(stream)
+    new = await serving(world, 2, epoch=2)
+    old.cluster._image = new.cluster.image  # it has come, and the host has not been told yet
+    beat(old, stream, "m", first.member_epoch)
+    with pytest.raises(NotCoordinator):
+        await said(stream)
+
+
 async def test_without_a_tenure_a_proof_is_enough(world: World) -> None:
     running = await serving(world)
     stream = join(running, "m", "t")

@@ -59,6 +59,7 @@ class FakeController(ControllerServicer):
         self._next_epoch = 1
         self._next_producer_id = 1_000
         self._watchers: set[asyncio.Queue[cluster_pb2.MetadataUpdate | None]] = set()
+        self._held: list[ImageDelta] | None = None
         self._changed = asyncio.Event()
 
     @asynccontextmanager
@@ -87,8 +88,21 @@ class FakeController(ControllerServicer):
 
     def send(self, delta: ImageDelta) -> None:
         """Send any delta, also a wrong one, without applying it."""
+        if self._held is not None:
+            self._held.append(delta)
+            return
         for watcher in self._watchers:
             watcher.put_nowait(delta_to_proto(delta))
+
+    def hold_updates(self) -> None:
+        """Send nothing more to watchers, as when a stream is slower than the answers to heartbeats."""
+        self._held = []
+
+    def release_updates(self) -> None:
+        """Send what was held back, and all that comes."""
+        held, self._held = self._held or [], None
+        for delta in held:
+            self.send(delta)
 
     def put_topic(self, name: str, partitions: int, leader: int = 1, configs: dict[str, str] | None = None) -> Topic:
         """A topic whose partitions are all led by one broker."""

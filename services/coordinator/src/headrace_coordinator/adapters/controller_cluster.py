@@ -33,6 +33,9 @@ class ControllerCluster:
         """See ``Cluster``."""
         client = self._client
         registered, contact = client.registered, client.contact_ms
-        if registered is None or contact is None or client.fenced or client.image.revision < registered.revision:
+        if registered is None or contact is None or client.fenced:
             return -math.inf
+        node = client.image.nodes.get(client.key)
+        if node is None or node.fenced or node.epoch != registered.epoch:
+            return -math.inf  # the answer was faster than the image, and shards may have moved in between
         return contact + registered.session_timeout_ms

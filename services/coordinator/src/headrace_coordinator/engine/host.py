@@ -10,7 +10,8 @@ and everybody is told NOT_COORDINATOR; should the image still name this node aft
 
 What is answered from memory alone is shown at once only while this node surely has the shard: within its tenure at the
 controller, or shortly after an append that succeeded. Otherwise it waits for a proof, and always does where being out
-of date would harm. A process that was paused finds tenure and append in the past, so a zombie shows nothing.
+of date would harm. A process that was paused finds tenure and append in the past, so a zombie shows nothing; it gets a
+new tenure when it has seen the image in which it takes part again, and with that, who has its shards now.
 """
 
 from __future__ import annotations
@@ -355,6 +356,9 @@ class Host(ABC, Generic[C, E, V]):
         self._handled(event)
 
     def _surely_ours(self) -> bool:
+        shard = self._around.cluster.image.shards.get(self.key)
+        if shard is None or shard.epoch != self.epoch:
+            return False  # an image that has come, and of which this host has not been told yet
         return self._around.clock.monotonic_ms() < max(self._around.cluster.tenure_until_ms, self._proved_until_ms)
 
     # --- time -------------------------------------------------------------------------------------------------
