@@ -247,14 +247,23 @@ class UnitOwner(_Deciding):
         """For the producers' ``owner_epoch``; None before ``init``."""
         return self._twin.epoch
 
-    def init(self) -> OwnerEpoch:
+    def init(self, claim: int | None = None) -> OwnerEpoch:
         """
         Become the owner: earlier ones and their producers are fenced, what they left undecided is aborted.
 
+        Args:
+            claim: for several processes that are one owner together, from 0. All that come with the same number get the
+                same epoch, and only the first of them aborts anything; a later owner comes with a higher one. None: a
+                new owner in any case, and no claim that was made before reaches it any more.
+
         Returns:
             The epoch, and the last unit that was committed: what a restarted owner goes on from.
+
+        Raises:
+            FencedOwner: a higher claim was made, or, since this one was, somebody became the owner without one.
+            WaitTimedOut: nobody answered: make the same call again.
         """
-        return self._wait(self._twin.init())
+        return self._wait(self._twin.init(claim))
 
     def commit(self, sequence: int, tokens: Iterable[PreparedTransaction | str | bytes]) -> bool:
         """

@@ -255,6 +255,32 @@ async def test_an_epoch_from_another_process_does(cluster: MemoryCluster, owner:
     assert cluster.committed_values("one", 0) == [b"part 1"]
 
 
+async def test_several_processes_claim_an_owner_together(cluster: MemoryCluster, owner: aio.UnitOwner) -> None:
+    assert await owner.init(7) == (0, -1)
+    token = await part(cluster, 1, 0)
+    async with aio.UnitOwner(None, "nightly", _transport=cluster.transport(), retry_backoff_ms=1) as sibling:
+        cluster.inject("init_owner", LOST_ANSWER)
+        assert await sibling.init(claim=7) == (0, -1)
+        assert await sibling.commit(0, [token])
+        assert await owner.init(7) == (0, 0)
+        cluster.inject("init_owner", LOST_ANSWER)
+        assert await sibling.init(8) == (1, 0), "the answer was lost, and the same claim made again"
+        with pytest.raises(FencedOwner, match="claimed with 8") as raised:
+            await owner.init(7)
+        assert raised.value.then is Then.FENCED
+        assert await owner.init() == (2, 0)
+        with pytest.raises(FencedOwner):
+            await sibling.init(8)
+        assert await sibling.init(9) == (3, 0)
+
+
+@pytest.mark.parametrize("claim", [-1, 2**63, "1", 1.5])
+async def test_numbers_that_no_claim_has(owner: aio.UnitOwner, claim: Any) -> None:
+    with pytest.raises(Rejected, match="claimed with a number of 0"):
+        await owner.init(claim)
+    assert owner.epoch is None
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 201, 7])
 def test_names_that_no_owner_has(cluster: MemoryCluster, name: object) -> None:
     with pytest.raises(Rejected, match="owner"):
@@ -295,7 +321,8 @@ async def test_an_id_of_a_unit_needs_its_owner(cluster: MemoryCluster) -> None:
 async def test_the_sync_twins(cluster: MemoryCluster) -> None:
     def run() -> None:
         with UnitOwner(None, "nightly", _transport=cluster.transport()) as owner:
-            epoch, last = owner.init()
+            epoch, last = owner.init(claim=2**63 - 1)
+            assert owner.init(2**63 - 1) == (epoch, last)
             settings = {"transactional_id": "nightly/1", "owner_epoch": epoch, **QUICK}
             with Producer(_transport=cluster.transport(), **settings) as writer:
                 writer.begin_transaction()

@@ -112,8 +112,8 @@ class World:
         request = pb.DecidePreparedRequest(token=token, commit=commit)
         return await self.ask(lambda who: self.transport.decide_prepared(who, request, MS))
 
-    async def become(self, owner: str) -> pb.InitOwnerResponse:
-        request = pb.InitOwnerRequest(owner=owner)
+    async def become(self, owner: str, claim: int | None = None) -> pb.InitOwnerResponse:
+        request = pb.InitOwnerRequest(owner=owner, claim=claim)
         return await self.ask(lambda who: self.transport.init_owner(who, request, MS), owner)
 
     async def unit(self, owner: str, epoch: int, sequence: int, *tokens: pb.PreparedToken) -> bool:
@@ -322,6 +322,43 @@ async def test_a_newer_owner_fences(world: World) -> None:
         await world.unit(owner, new.owner_epoch, 3)
     with pytest.raises(Rejected):
         await world.unit(owner, new.owner_epoch + 1, 5)
+
+
+async def test_whoever_has_the_claim_of_an_owner_is_that_owner(world: World) -> None:
+    owner = f"owner-{next(NUMBERS)}"
+    first = await world.become(owner, 10)
+    token = await part(world, owner, 1, first.owner_epoch)
+    several = await asyncio.gather(*(world.become(owner, 10) for _ in range(5)))
+    assert several == [first] * 5
+    assert not await world.unit(owner, first.owner_epoch, 3, token), "nothing was aborted"
+    token = await part(world, owner, 2, first.owner_epoch)
+    assert (await world.become(owner, 10)).last_sequence == 3, "as it is now"
+    later = await world.become(owner, 11)
+    assert (later.owner_epoch, later.last_sequence) == (first.owner_epoch + 1, 3)
+    with pytest.raises(FencedOwner):
+        await world.become(owner, 10)
+    with pytest.raises(FencedOwner):
+        await world.init(f"{owner}/2", first.owner_epoch)
+    with pytest.raises(FencedOwner):
+        await world.unit(owner, first.owner_epoch, 4, token)
+    with pytest.raises(TransactionAbortable):
+        await world.unit(owner, later.owner_epoch, 4, token)
+    with pytest.raises(Rejected):
+        await world.become(owner, -1)
+
+
+async def test_an_owner_without_a_claim_is_out_of_reach_of_those_before_it(world: World) -> None:
+    owner = f"owner-{next(NUMBERS)}"
+    claimed = await world.become(owner, 10)
+    plain = await world.become(owner)
+    assert plain.owner_epoch == claimed.owner_epoch + 1
+    token = await part(world, owner, 1, plain.owner_epoch)
+    for claim in (9, 10):
+        with pytest.raises(FencedOwner):
+            await world.become(owner, claim)
+    assert not await world.unit(owner, plain.owner_epoch, 0, token)
+    again = await world.become(owner, 11)
+    assert (again.owner_epoch, again.last_sequence) == (plain.owner_epoch + 1, 0)
 
 
 # --- positions ---------------------------------------------------------------------------------------------------

@@ -111,6 +111,7 @@ class World:
     wrote: dict[int, set[PartitionId]] = field(default_factory=dict)
     acked: dict[int, bool] = field(default_factory=dict)
     owner_epoch: int = -1
+    claim: int = 0
     over: bool = False
 
     async def controller(self) -> None:
@@ -158,7 +159,8 @@ class World:
                 if not id.startswith("job/"):
                     return (await transactions.init(id, 60_000, None)).producer
                 if self.owner_epoch < 0:
-                    found = await transactions.init_owner("job")
+                    self.claim += self.random.random() < 0.3  # else it is the same owner as before
+                    found = await transactions.init_owner("job", self.claim)
                     self.owner_epoch = max(self.owner_epoch, found.owner_epoch)
                 return (await transactions.init(id, 60_000, self.owner_epoch)).producer
             except RETRIABLE:

@@ -127,6 +127,13 @@ async def test_units(stub: Any) -> None:
     assert (newer.owner_epoch, newer.last_sequence) == (owner.owner_epoch + 1, 7)
     with pytest.raises(FencedOwner):
         await answered(stub.CommitUnit(unit))
+    claim = pb.InitOwnerRequest(owner="job", claim=0)
+    claimed = await answered(stub.InitOwner(claim))
+    assert (claimed.owner_epoch, claimed.last_sequence) == (newer.owner_epoch + 1, 7)
+    assert await answered(stub.InitOwner(claim)) == claimed
+    assert (await answered(stub.InitOwner(pb.InitOwnerRequest(owner="job", claim=2**63 - 1)))).owner_epoch == 3
+    with pytest.raises(FencedOwner, match="claim with more than 9223372036854775807"):
+        await answered(stub.InitOwner(claim))
 
 
 async def test_list_describe_abort(running: Running, stub: Any) -> None:
@@ -180,6 +187,7 @@ async def test_a_timeout_that_is_too_long_is_refused(stub: Any) -> None:
         ("DecidePrepared", pb.DecidePreparedRequest(token=pb.PreparedToken(transactional_id="x"))),
         ("InitOwner", pb.InitOwnerRequest()),
         ("InitOwner", pb.InitOwnerRequest(owner="a/b")),
+        ("InitOwner", pb.InitOwnerRequest(owner="job", claim=-1)),
         ("CommitUnit", pb.CommitUnitRequest(owner="o", sequence=-1)),
         (
             "CommitUnit",

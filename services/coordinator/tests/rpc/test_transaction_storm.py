@@ -63,7 +63,7 @@ class Storm:
             ("EndTxn", pb.EndTxnRequest(**who, commit=commit)),
             ("PrepareTxn", pb.PrepareTxnRequest(**who, **owned)),
             ("DecidePrepared", pb.DecidePreparedRequest(token=random.choice(self.tokens), commit=commit)),
-            ("InitOwner", pb.InitOwnerRequest(owner="job")),
+            ("InitOwner", pb.InitOwnerRequest(owner="job", claim=random.choice((None, -1, *range(9))))),
             (
                 "CommitUnit",
                 pb.CommitUnitRequest(

@@ -423,18 +423,26 @@ class InitOwnerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     OWNER_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     owner: _builtins.str
     """1 to 200 characters without "/"."""
+    claim: _builtins.int
+    """From 0. Higher than every claim before: a new epoch. That of the present epoch: the same epoch again, and nothing is
+    aborted. Any other: FENCED_OWNER. Absent: a new epoch always, that no claim made before can reach.
+    """
     def __init__(
         self,
         *,
         owner: _builtins.str = ...,
+        claim: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_claim", b"_claim", "claim", b"claim"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_claim", b"_claim", "claim", b"claim", "owner", b"owner"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__claim: _TypeAlias = _typing.Literal["claim"]  # noqa: Y015
+    _WhichOneofArgType__claim: _TypeAlias = _typing.Literal["_claim", b"_claim"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__claim) -> _WhichOneofReturnType__claim | None: ...
 
 Global___InitOwnerRequest: _TypeAlias = InitOwnerRequest  # noqa: Y015
 
@@ -446,7 +454,7 @@ class InitOwnerResponse(_message.Message):
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     owner_epoch: _builtins.int
     last_sequence: _builtins.int
-    """Of the last unit that was committed; -1: none yet."""
+    """Of the last unit that was committed, by whichever epoch; -1: none yet."""
     def __init__(
         self,
         *,

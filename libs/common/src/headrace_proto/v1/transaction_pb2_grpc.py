@@ -143,6 +143,7 @@ class TransactionCoordinatorServicer:
 
     def InitOwner(self, request, context):
         """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted.
+        With a claim, together with all others that have the same one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -58,7 +58,9 @@ class TransactionCoordinatorStub:
     DecidePrepared: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.DecidePreparedRequest, _transaction_pb2.DecidePreparedResponse]
     """Decide a prepared transaction. Again: the verdict that was given, while it is the id's last one."""
     InitOwner: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.InitOwnerRequest, _transaction_pb2.InitOwnerResponse]
-    """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted."""
+    """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted.
+    With a claim, together with all others that have the same one.
+    """
     CommitUnit: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.CommitUnitRequest, _transaction_pb2.CommitUnitResponse]
     """Commit many prepared transactions of one owner at once, and abort its prepared ones that are not listed."""
     ListTransactions: _grpc.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _transaction_pb2.ListTransactionsResponse]
@@ -97,7 +99,9 @@ class TransactionCoordinatorAsyncStub(TransactionCoordinatorStub):
     DecidePrepared: _aio.UnaryUnaryMultiCallable[_transaction_pb2.DecidePreparedRequest, _transaction_pb2.DecidePreparedResponse]  # type: ignore[assignment]
     """Decide a prepared transaction. Again: the verdict that was given, while it is the id's last one."""
     InitOwner: _aio.UnaryUnaryMultiCallable[_transaction_pb2.InitOwnerRequest, _transaction_pb2.InitOwnerResponse]  # type: ignore[assignment]
-    """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted."""
+    """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted.
+    With a claim, together with all others that have the same one.
+    """
     CommitUnit: _aio.UnaryUnaryMultiCallable[_transaction_pb2.CommitUnitRequest, _transaction_pb2.CommitUnitResponse]  # type: ignore[assignment]
     """Commit many prepared transactions of one owner at once, and abort its prepared ones that are not listed."""
     ListTransactions: _aio.UnaryUnaryMultiCallable[_transaction_pb2.ListTransactionsRequest, _transaction_pb2.ListTransactionsResponse]  # type: ignore[assignment]
@@ -169,7 +173,9 @@ class TransactionCoordinatorServicer(metaclass=_abc_1.ABCMeta):
         request: _transaction_pb2.InitOwnerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_transaction_pb2.InitOwnerResponse, _abc.Awaitable[_transaction_pb2.InitOwnerResponse]]:
-        """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted."""
+        """Become the owner of the transactional ids "owner/...": older epochs are fenced, what they left undecided is aborted.
+        With a claim, together with all others that have the same one.
+        """
 
     @_abc_1.abstractmethod
     def CommitUnit(

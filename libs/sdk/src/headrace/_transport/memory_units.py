@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class _Owner:
     epoch: int = -1
     last_sequence: int = -1
+    claim: int = -1
+    claim_epoch: int = -1
 
 
 class MemoryUnits:
@@ -42,15 +44,23 @@ class MemoryUnits:
             raise FencedOwner(f"owner {owner!r} has epoch {known.epoch} by now")
 
     def init(self, request: pb.InitOwnerRequest) -> pb.InitOwnerResponse:
-        """The caller is the owner from now on; what was undecided is aborted."""
+        """The caller is the owner from now on; with a new epoch what was undecided is aborted."""
         with self._transactions.lock:
             self._transactions.check()
             self._transactions.expire()
             if not 1 <= len(request.owner) <= 200 or "/" in request.owner:
                 raise Rejected("an owner has 1 to 200 characters, and no '/'")
+            claim = request.claim if request.HasField("claim") else None
+            if claim is not None and claim < 0:
+                raise Rejected(f"an owner is claimed with 0 or more, not {claim}")
             owner = self._owners.setdefault(request.owner, _Owner())
-            owner.epoch += 1
-            self._transactions.abort_left(self._ids(request.owner))
+            if claim is None or claim > owner.claim:
+                owner.epoch += 1
+                self._transactions.abort_left(self._ids(request.owner))
+                if claim is not None:
+                    owner.claim, owner.claim_epoch = claim, owner.epoch
+            elif claim < owner.claim or owner.claim_epoch < owner.epoch:
+                raise FencedOwner(f"owner {request.owner!r} was claimed with {owner.claim}, {claim} is not higher")
             return pb.InitOwnerResponse(owner_epoch=owner.epoch, last_sequence=owner.last_sequence)
 
     def commit(self, request: pb.CommitUnitRequest) -> pb.CommitUnitResponse:

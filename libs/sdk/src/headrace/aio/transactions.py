@@ -29,7 +29,7 @@ TOKENS_MAX: Final = 10_000
 OWNER_LENGTH_MAX: Final = 200
 
 NUMBER_MAX: Final = 2**63 - 1
-"""Of units, and of owners' epochs."""
+"""Of units, of owners' epochs, and of their claims."""
 
 
 class _Deciding:
@@ -162,14 +162,25 @@ class UnitOwner(_Deciding):
         self.epoch = epoch
         """For the producers' ``owner_epoch``; None before ``init``."""
 
-    async def init(self) -> OwnerEpoch:
+    async def init(self, claim: int | None = None) -> OwnerEpoch:
         """
         Become the owner: earlier ones and their producers are fenced, what they left undecided is aborted.
 
+        Args:
+            claim: for several processes that are one owner together, from 0. All that come with the same number get the
+                same epoch, and only the first of them aborts anything; a later owner comes with a higher one. None: a
+                new owner in any case, and no claim that was made before reaches it any more.
+
         Returns:
             The epoch, and the last unit that was committed: what a restarted owner goes on from.
+
+        Raises:
+            FencedOwner: a higher claim was made, or, since this one was, somebody became the owner without one.
+            WaitTimedOut: nobody answered: make the same call again.
         """
-        request = pb.InitOwnerRequest(owner=self.owner)
+        if claim is not None and (not isinstance(claim, int) or not 0 <= claim <= NUMBER_MAX):
+            raise Rejected(f"an owner is claimed with a number of 0 to {NUMBER_MAX}, not {claim!r}")
+        request = pb.InitOwnerRequest(owner=self.owner, claim=claim)
 
         async def attempt(coordinator: Coordinator, timeout_ms: float) -> pb.InitOwnerResponse:
             return await self._transport.init_owner(coordinator, request, timeout_ms)

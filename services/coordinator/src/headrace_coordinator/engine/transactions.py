@@ -223,14 +223,18 @@ class Transactions:
 
     # --- owners -----------------------------------------------------------------------------------------------
 
-    async def init_owner(self, owner: str) -> OwnerResult:
+    async def init_owner(self, owner: str, claim: int | None = None) -> OwnerResult:
         """
-        Make the caller the owner of ``owner/...``.
+        Make the caller the owner of ``owner/...``; with a claim, together with all who have the same one.
 
         Raises:
             HeadraceError: it is not, or nobody knows.
         """
-        found = await self._host(owner).ask(owner, lambda ref: OwnerInitAsked(owner, ref, self._around.shared.moment()))
+
+        def asked(ref: object) -> Event:
+            return OwnerInitAsked(owner, ref, self._around.shared.moment(), claim)
+
+        found = await self._host(owner).ask(owner, asked)
         assert isinstance(found, OwnerResult), "that is what owners are answered with"
         return found
 

@@ -48,6 +48,20 @@ def owner(text: str) -> str:
     return text
 
 
+def claim(request: pb.InitOwnerRequest) -> int | None:
+    """
+    What an owner is claimed with; None: without a claim.
+
+    Raises:
+        Rejected: negative.
+    """
+    if not request.HasField("claim"):
+        return None
+    if request.claim < 0:
+        raise Rejected(f"an owner is claimed with 0 or more, not {request.claim}; leave it out to claim nothing")
+    return request.claim
+
+
 def producer(producer_id: int, epoch: int) -> Producer:
     """
     Raises:

@@ -76,7 +76,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def InitOwner(self, request: pb.InitOwnerRequest, context: Context) -> pb.InitOwnerResponse:
         """See the proto."""
         del context
-        result = await self._transactions.init_owner(decode.owner(request.owner))
+        result = await self._transactions.init_owner(decode.owner(request.owner), decode.claim(request))
         return pb.InitOwnerResponse(owner_epoch=result.owner_epoch, last_sequence=result.last_sequence)
 
     async def CommitUnit(self, request: pb.CommitUnitRequest, context: Context) -> pb.CommitUnitResponse:

@@ -8,10 +8,17 @@ from headrace_common.core.errors import DataLost, UnsupportedVersion
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.transactions.effects import Persist
 from headrace_coordinator.core.transactions.events import Loaded
-from headrace_coordinator.core.transactions.records import owner_key, owner_row, read_owner, transaction_key
+from headrace_coordinator.core.transactions.records import (
+    owner_key,
+    owner_row,
+    read_owner,
+    read_transaction,
+    transaction_key,
+    transaction_row,
+)
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.shard import TransactionShard
-from headrace_coordinator.core.transactions.values import Token
+from headrace_coordinator.core.transactions.values import NO_CLAIM, Token
 
 from .world import HOUR, MINUTE, WALL, World
 
@@ -125,7 +132,51 @@ def test_records_that_are_none_of_ours_are_refused(row: Row) -> None:
 @pytest.mark.parametrize("key", [b"\x02\x04\x00\x01t", transaction_key("t"), owner_key("o")])
 def test_records_of_a_newer_format_are_refused(key: bytes) -> None:
     with pytest.raises(UnsupportedVersion):
-        TransactionShard(0, TransactionSettings()).replay([(key, b"\x02")])
+        TransactionShard(0, TransactionSettings()).replay([(key, b"\x03")])
+
+
+# As written before owners could be claimed: epoch 4, unit 17, nonces 1 and 9, 100 free from epoch 5; open under 101@2.
+OLD_OWNER = bytes.fromhex(
+    "0100000000000000040000000000000011000000100000000000000001000000000000000900000000000000640005"
+)
+OLD_ID = bytes.fromhex(
+    "01020001" "00000000000000650002" "ffffffffffffffffffff" "0000ea60" "0000018bcfe56800" "ffffffffffffffff"
+    "0000018bcfe56800" "0000000000000000" "ffffffffffffffffffff" "0000000000000000"
+) + b"t" * 16 + bytes(4)  # fmt: skip
+
+
+def test_records_of_before_there_were_claims_are_read_and_written_as_they_were() -> None:
+    owner = read_owner("o", OLD_OWNER)
+    assert (owner.epoch, owner.last_sequence, owner.claim) == (4, 17, NO_CLAIM)
+    assert owner.has_committed(9)
+    assert owner_row(owner) == (owner_key("o"), OLD_OWNER)
+    assert transaction_row(read_transaction("o/a", OLD_ID)) == (transaction_key("o/a"), OLD_ID)
+    world = World([(owner_key("o"), OLD_OWNER), (transaction_key("o/a"), OLD_ID)])
+    assert world.started == []
+    assert world.enrol((101, 2), 1, name="o/a")[-1] == "enrol: ok", "nobody has claimed it, so it goes on"
+    assert world.rows[transaction_key("o/a")][:1] == b"\x01", "as long as nobody has claimed it"
+    assert world.init_owner(claim=3) == [
+        "write owner o epoch 5 claim 3@5 unit 17 free 100@5; o/a PREPARE_ABORT 101@3",
+        "owner: epoch 5 after unit 17",
+        "tell o/a abort 101@3: 0 1",
+    ]
+
+
+def test_records_of_claimed_owners_are_read_as_they_were_written(world: World) -> None:
+    world.init_owner(claim=2**63 - 1)
+    world.open(0, 1, name="o/a", owner=0)
+    world.init("t")
+    rows = dict(world.rows)
+    assert rows[owner_key("o")][:1] == rows[transaction_key("o/a")][:1] == b"\x02"
+    assert rows[transaction_key("t")][:1] == b"\x01"
+    assert owner_row(read_owner("o", rows[owner_key("o")])) == (owner_key("o"), rows[owner_key("o")])
+    key = transaction_key("o/a")
+    assert transaction_row(read_transaction("o/a", rows[key])) == (key, rows[key])
+    for at in range(1, len(rows[owner_key("o")])):
+        with pytest.raises(DataLost):
+            read_owner("o", rows[owner_key("o")][:at])
+    with pytest.raises(DataLost):
+        read_transaction("o/a", rows[key][:80])
 
 
 def test_an_end_that_has_nobody_to_tell_is_no_record_of_ours(world: World) -> None:
@@ -233,6 +284,63 @@ def test_of_two_ids_with_one_producer_id_the_one_with_the_lower_epoch_is_over(wo
     assert world.started == ["write o/a forgotten"]
     assert world.init("o/c", owner=0)[-1] == "init: 101@0", "the producer id is that of o/b"
     assert world.init("o/b", owner=0)[-1] == "init: 100@3"
+
+
+@pytest.mark.parametrize("before_claim", [None, 1], ids=["not claimed before", "claimed before"])
+@pytest.mark.parametrize("found", [(), ("o/open",), ("o/prepared", "o/empty"), ("o/ending",)])
+def test_with_the_record_of_a_claim_all_of_older_epochs_is_over(
+    world: World, before_claim: int | None, found: tuple[str, ...]
+) -> None:
+    """Whoever repeats the claim gets that epoch and nothing is aborted then, so it has to be now."""
+    world.init_owner(claim=before_claim)
+    world.open(0, name="o/open", owner=0)
+    token = world.prepared(1, name="o/prepared", owner=0)
+    world.init("o/empty", owner=0)
+    world.open(2, name="o/ending", owner=0)
+    world.commit((103, 0), name="o/ending")
+    before = dict(world.rows)
+    world.init_owner(claim=5)
+    world = cut(world, before, "o", *found)
+    assert {
+        "tell o/open abort 100@1: 0",
+        "tell o/prepared abort 101@1: 1",
+        "tell o/ending commit 103@1: 2",
+    } <= set(world.started)
+    for now in (world, world.restarted()):
+        assert now.init_owner(claim=5) == ["owner: epoch 1 after unit -1"]
+        assert now.commit((100, 0), name="o/open") == ["commit: PRODUCER_FENCED"]
+        assert now.enrol((100, 0), 4, name="o/open") == ["enrol: INVALID_PRODUCER_EPOCH"]
+        assert now.enrol((102, 0), 4, name="o/empty") == ["enrol: INVALID_PRODUCER_ID_MAPPING"]
+        assert now.decide(token, True) == ["decide: aborted, next none"]
+        assert now.commit((103, 0), name="o/ending") == ["commit: PRODUCER_FENCED"], "nobody goes on with it"
+        assert now.unit(1, 0, [token]) == ["unit: TRANSACTION_ABORTABLE"]
+    world.open(0, name="o/newer", owner=1)
+    assert world.restarted().describe("o/newer").state.name == "ONGOING", "what began since goes on"
+
+
+def test_a_claim_that_was_cut_off_was_none(world: World) -> None:
+    world.init_owner(claim=4)
+    token = world.prepared(0, name="o/a", owner=0)
+    world.open(1, name="o/b", owner=0)
+    before = dict(world.rows)
+    world.init_owner(claim=5)
+    world = cut(world, before, "o/b")
+    assert world.describe("o/a").token == token
+    assert world.init_owner(claim=4) == ["owner: epoch 0 after unit -1"]
+    assert world.init_owner(claim=5)[0].startswith("write owner o epoch 1 claim 5@1 unit -1; o/a PREPARE_ABORT")
+
+
+def test_what_a_unit_committed_stays_so_though_the_append_had_a_claim_behind_it(world: World) -> None:
+    """Of both only the owner's record got into the log."""
+    world.init_owner(claim=4)
+    token = world.prepared(0, name="o/a", owner=0)
+    before = dict(world.rows)
+    world.unit(0, 0, [token])
+    world.init_owner(claim=5)
+    world = cut(world, before, "o")
+    assert world.started == ["write o/a PREPARE_COMMIT 100@1", "tell o/a commit 100@1: 0"]
+    assert world.init_owner(claim=5) == ["owner: epoch 1 after unit 0"]
+    assert world.decide(token, False) == ["decide: committed, next none"]
 
 
 def test_an_owner_remembers_what_it_committed_until_the_log_has_it_as_complete(world: World) -> None:

@@ -6,7 +6,8 @@ the middle of an append.
 The oracle is naive: partitions that know of each producer its epoch and whether it has something open, and a table of
 what was told to whom. What must hold is said by ``Told`` and by the end of ``Machine``: a verdict never changes; no
 identity is handed to two producers; nobody enrols in what has ended; each record's transaction ends everywhere, and
-everywhere the same; a unit is committed whole or not at all; once all is quiet nothing waits and nothing is open.
+everywhere the same; a unit is committed whole or not at all; a claim of an owner has one epoch, and a newer epoch ends
+what the older ones did not; once all is quiet nothing waits and nothing is open.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import FencedOwner, HeadraceError
 from headrace_common.core.ids import PartitionId
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.transactions import owner as owner_module
@@ -179,6 +180,9 @@ class Machine(RuleBasedStateMachine):
         self.singly: set[Token] = set()
         """Tokens that somebody asked to commit outside of a unit."""
         self.owner_epoch, self.sequence = -1, -1
+        self.claim = 0
+        """The highest that somebody made, and what was told to whom."""
+        self.claimed: dict[int, int] = {}
         self.pending: dict[object, tuple[str, Show]] = {}
         self.past: list[tuple[Event, Show]] = []
         """Requests that may come again."""
@@ -398,6 +402,25 @@ class Machine(RuleBasedStateMachine):
         self.ask(DecideAsked(token, None, self.at, commit, 0), show)
 
     # --- owners ---------------------------------------------------------------------------------------------
+
+    @rule(behind=st.sampled_from([0, 0, 0, 1, 2]), first=st.booleans())
+    def an_owner_is_claimed(self, behind: int, first: bool) -> None:
+        """By the first of those that have this claim, or by the others."""
+        self.claim += first
+        claim = max(self.claim - behind, 0)
+
+        def show(result: Result | HeadraceError) -> None:
+            highest = max(self.claimed, default=-1)
+            if isinstance(result, FencedOwner):
+                return
+            assert isinstance(result, OwnerResult)
+            assert claim >= highest, "a higher claim has it"
+            assert self.claimed.setdefault(claim, result.owner_epoch) == result.owner_epoch, "a claim has one epoch"
+            assert result.owner_epoch >= self.owner_epoch, "epochs of owners grow"
+            self.owner_epoch = result.owner_epoch
+            assert result.last_sequence >= max((u.sequence for u in self.units if u.answered), default=-1)
+
+        self.ask(OwnerInitAsked("o", None, self.at, claim), show)
 
     @rule()
     def an_owner_comes(self) -> None:

@@ -87,6 +87,69 @@ def test_a_producer_of_the_new_owner_waits_until_the_old_ones_transaction_has_en
     ]
 
 
+# --- claims ---------------------------------------------------------------------------------------------------
+
+
+def test_all_who_claim_with_the_same_number_are_one_owner() -> None:
+    world = World()
+    assert world.init_owner(claim=7) == ["write owner o epoch 0 claim 7@0 unit -1", "owner: epoch 0 after unit -1"]
+    prepared = world.prepared(0, name="o/a", owner=0)
+    world.open(1, name="o/b", owner=0)
+    assert world.init_owner(claim=7) == ["owner: epoch 0 after unit -1"], "nothing is aborted, nothing written"
+    assert world.restarted().init_owner(claim=7) == ["owner: epoch 0 after unit -1"]
+    assert world.unit(0, 3, [prepared])[1] == "unit: committed"
+    assert world.init_owner(claim=7) == ["owner: epoch 0 after unit 3"], "as it is now"
+
+
+def test_a_higher_claim_is_a_new_owner_and_a_lower_one_is_fenced() -> None:
+    world = World()
+    world.init_owner(claim=7)
+    token = world.prepared(0, name="o/a", owner=0)
+    assert world.init_owner(claim=8) == [
+        "write owner o epoch 1 claim 8@1 unit -1; o/a PREPARE_ABORT 100@1",
+        "owner: epoch 1 after unit -1",
+        "tell o/a abort 100@1: 0",
+    ]
+    for now in (world, world.restarted()):
+        for claim in (7, 0):
+            assert now.init_owner(claim=claim) == ["owner: FENCED_OWNER"]
+            assert f"claimed with 8, {claim} is lower" in now.refusal()
+            assert "claim with more than 8" in now.refusal()
+        assert now.init("o/b", owner=0) == ["init: FENCED_OWNER"], "with the epoch of the older claim"
+        assert now.unit(0, 0, [token]) == ["unit: FENCED_OWNER"]
+        assert now.init_owner(claim=8) == ["owner: epoch 1 after unit -1"]
+
+
+def test_an_owner_without_a_claim_is_beyond_all_claims_before_it() -> None:
+    world = World()
+    world.init_owner(claim=7)
+    assert world.init_owner()[0] == "write owner o epoch 1 claim 7@0 unit -1"
+    token = world.prepared(0, name="o/a", owner=1)
+    for now in (world, world.restarted()):
+        assert now.init_owner(claim=7) == ["owner: FENCED_OWNER"]
+        assert "without a claim since" in now.refusal()
+        assert now.init_owner(claim=6) == ["owner: FENCED_OWNER"]
+        assert now.describe("o/a").token == token
+    assert world.init_owner(claim=8)[-2:] == ["owner: epoch 2 after unit -1", "tell o/a abort 100@1: 0"]
+
+
+def test_an_owner_that_was_never_claimed_may_be_claimed_with_any_number(world: World) -> None:
+    world.open(0, name="o/a", owner=0)
+    assert world.init_owner(claim=0) == [
+        "write owner o epoch 1 claim 0@1 unit -1; o/a PREPARE_ABORT 100@1",
+        "owner: epoch 1 after unit -1",
+        "tell o/a abort 100@1: 0",
+    ]
+    assert world.init_owner("p", claim=2**63 - 1)[-1] == "owner: epoch 0 after unit -1"
+    assert world.init_owner("p", claim=2**63 - 1)[-1] == "owner: epoch 0 after unit -1"
+
+
+def test_what_is_no_claim_changes_nothing(world: World) -> None:
+    assert world.init_owner(claim=-1) == ["owner: INVALID_REQUEST"]
+    assert world.init_owner("q", claim=-5) == ["owner: INVALID_REQUEST"]
+    assert world.unit(0, 0, [], owner="q") == ["unit: INVALID_REQUEST"], "nobody owns it yet"
+
+
 # --- units ----------------------------------------------------------------------------------------------------
 
 

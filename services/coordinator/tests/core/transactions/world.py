@@ -124,13 +124,19 @@ class World:
     def decide(self, token: Token, commit: bool, ref: str = "decide") -> list[str]:
         return self.tell(DecideAsked(token, ref, self.at, commit, self.spare))
 
-    def init_owner(self, owner: str = "o", ref: str = "owner") -> list[str]:
-        return self.tell(OwnerInitAsked(owner, ref, self.at))
+    def init_owner(self, owner: str = "o", ref: str = "owner", *, claim: int | None = None) -> list[str]:
+        return self.tell(OwnerInitAsked(owner, ref, self.at, claim))
 
     def unit(
         self, epoch: int, sequence: int, tokens: Sequence[Token], owner: str = "o", ref: str = "unit"
     ) -> list[str]:
         return self.tell(UnitAsked(owner, ref, self.at, epoch, sequence, tokens))
+
+    def refusal(self) -> str:
+        """What the last event was refused with."""
+        (answer,) = self.effects
+        assert isinstance(answer, Answer)
+        return str(answer.result)
 
     def kill(self, name: str = "t", producer: int | None = None, epoch: int | None = None) -> list[str]:
         return self.tell(AbortAsked(name, "kill", self.at, producer, epoch))
@@ -207,7 +213,9 @@ def _row_text(row: Row) -> str:
         owner = read_owner(name, row[1])
         free = "".join(f" {pid}@{epoch}" for pid, epoch in FREE.iter_unpack(owner.free))
         undone = "".join(f" #{nonce}" for (nonce,) in sorted(NONCE.iter_unpack(owner.packed_undone())))
-        return f"owner {name} epoch {owner.epoch} unit {owner.last_sequence}{undone}{' free' if free else ''}{free}"
+        claim = "" if owner.claim < 0 else f" claim {owner.claim}@{owner.claim_epoch}"
+        free = f" free{free}" if free else ""
+        return f"owner {name} epoch {owner.epoch}{claim} unit {owner.last_sequence}{undone}{free}"
     txn = read_transaction(name, row[1])
     return f"{name} {txn.state.name} {txn.producer.producer_id}@{txn.producer.epoch}"
 

@@ -26,6 +26,16 @@ class Ending:
         row, after = self.decided(txn, at)
         return [Persist(txn.group_id, (row,)), *after]
 
+    def replace(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
+        """The owner has a newer epoch: nobody goes on with the id. The row to persist, and what follows it."""
+        if txn.at_rest:
+            return self._register.bury(txn), []
+        if txn.ending:
+            txn.continues = False
+            return self._register.saved(txn, at), []
+        txn.decide(commit=False, cause=EndCause.OWNER, at=at, continues=False)
+        return self.decided(txn, at)
+
     def decided(self, txn: Transaction, at: Moment) -> tuple[Row, list[Effect]]:
         """After a verdict: the row to persist, and what follows it."""
         txn.decided_at_step = self._register.step

@@ -112,6 +112,8 @@ class OwnerInitAsked:
     owner: str
     ref: object
     at: Moment
+    claim: int | None = None
+    """From 0. With that of the present epoch: the same epoch, and nothing is aborted. None: a new epoch in any case."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ that belong together some may be missing, and here is what that means:
   its own record; what a unit committed and the owner's record does not name is prepared, for nobody saw it committed.
 - A producer id is free, and an id has it: it is not free.
 - Two ids of an owner have the same producer id: it went to the one with the higher epoch, the other one is over.
+- An id is of an older epoch than its owner's record: what the new epoch did to it is missing and is done now, because
+  that epoch may yet be answered (``Owner.epoch_of_ids``).
 - An id's owner has no record: nobody was told of either, and the id is forgotten.
 """
 
@@ -93,6 +95,9 @@ def _mend(register: Register, ending: Ending, owner: Owner, at: Moment) -> list[
         elif txn.state is TxnState.PREPARED and owner.has_committed(txn.nonce):
             txn.decide(commit=True, cause=EndCause.UNIT, at=at, continues=False)
             rows.append(ending.decided(txn, at)[0])
+    for txn in [txn for txn in owner.ids.values() if txn.owner_epoch != owner.epoch_of_ids]:
+        if not txn.ending or txn.continues:
+            rows.append(ending.replace(txn, at)[0])
     return [Persist(owner.name, tuple(rows))] if rows else []
 
 

@@ -14,7 +14,13 @@ from struct import Struct
 from typing import Final
 
 from headrace_coordinator.core.transactions.transaction import Transaction
-from headrace_coordinator.core.transactions.values import EPOCH_LAST, NO_SEQUENCE, Producer
+from headrace_coordinator.core.transactions.values import (
+    EPOCH_LAST,
+    NO_CLAIM,
+    NO_OWNER_EPOCH,
+    NO_SEQUENCE,
+    Producer,
+)
 
 FREE: Final = Struct(">qh")
 NONCE: Final = Struct(">Q")
@@ -28,6 +34,10 @@ class Owner:
     epoch: int = -1
     last_sequence: int = NO_SEQUENCE
     """Of the last unit."""
+    claim: int = NO_CLAIM
+    """The highest that there ever was."""
+    claim_epoch: int = NO_OWNER_EPOCH
+    """Which that claim began. Below ``epoch``: somebody became the owner without one since."""
     free: bytearray = field(default_factory=bytearray)
     """Producer ids and the epochs that come next, as the record has them; the last one is taken first."""
     ids: dict[str, Transaction] = field(default_factory=dict)
@@ -36,6 +46,25 @@ class Owner:
     _complete: deque[tuple[int, int]] = field(default_factory=deque)
     """Step and nonce of those that are complete here, in the order of the steps."""
     _packed: bytes | None = None
+
+    # --- epochs -----------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, claim: int | None) -> None:
+        """A new owner, who may have claimed it: with a number that was never reached."""
+        self.epoch += 1
+        if claim is not None:
+            assert claim > self.claim, "claims grow"
+            self.claim, self.claim_epoch = claim, self.epoch
+
+    @property
+    def epoch_of_ids(self) -> int:
+        """
+        What the records of ids that begin now say of their epoch.
+
+        Only claims need it: an epoch that the log has is answered again, so all before it must be over. It is left out
+        until the first claim, because coordinators that know of none cannot read it.
+        """
+        return NO_OWNER_EPOCH if self.claim == NO_CLAIM else self.epoch
 
     # --- units ------------------------------------------------------------------------------------------------
 

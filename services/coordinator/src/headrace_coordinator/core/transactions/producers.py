@@ -132,14 +132,15 @@ class Producers:
         if producer.epoch > EPOCH_LAST:
             producer = Producer(event.spare_producer_id, 0)
             effects.append(TookProducerId(event.spare_producer_id))
-        txn.take_over(producer, event.timeout_ms)
+        txn.take_over(producer, event.timeout_ms, self._register.owner_epoch(event.transactional_id))
         effects.append(Persist(txn.group_id, (self._register.saved(txn, event.at),)))
         return effects + _answer(event, InitResult(producer))
 
     def _create(self, event: InitAsked) -> list[Effect]:
         free = self._register.free_identity(event.transactional_id)
         producer = Producer(event.spare_producer_id, 0) if free is None else free[0]
-        txn = Transaction(event.transactional_id, producer, event.timeout_ms)
+        owner_epoch = self._register.owner_epoch(event.transactional_id)
+        txn = Transaction(event.transactional_id, producer, event.timeout_ms, owner_epoch=owner_epoch)
         self._register.add(txn)
         row = self._register.saved(txn, event.at)
         if free is None:

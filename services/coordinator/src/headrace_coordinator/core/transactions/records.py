@@ -2,14 +2,15 @@
 What stands in a partition of ``__transaction_state``: a key and a value per record, in a binary format of our own.
 
 ``register`` writes, ``shard.TransactionShard.replay`` reads. The last value of a key is the whole state; no value means
-that there is none. Format 1, all numbers big-endian::
+that there is none. All numbers are big-endian; keys have format 1, values 1 or 2::
 
     key    format u8, kind u8, length u16, name      kind 4: a transactional id; 5: an owner; 3: a note, without a name
     value  of an id: format u8, state u8, flags u8, cause u8, then the fields of ``_TRANSACTION`` in their order, then
-           16 + 4 bytes for each partition: topic id, number
-    value  of an owner: format u8, epoch i64, last sequence i64, bytes of nonces u32, nonces (8 bytes each), free
-           producer ids (producer id i64, next epoch i16)
+           in format 2 the epoch of its owner i64, then 16 + 4 bytes for each partition: topic id, number
+    value  of an owner: format u8, epoch i64, last sequence i64, bytes of nonces u32, in format 2 claim i64 and its
+           epoch i64, then nonces (8 bytes each), free producer ids (producer id i64, next epoch i16)
 
+Format 2 is written of owners that were claimed, and of their ids; what knows only format 1 can read all else.
 Flags: 1 continues, 2 contested, 4 something was decided, 8 it was committed.
 """
 
@@ -27,7 +28,9 @@ from headrace_coordinator.core.transactions.owner import FREE, NONCE, Owner
 from headrace_coordinator.core.transactions.transaction import PARTITION, Transaction
 from headrace_coordinator.core.transactions.values import (
     ENDING,
+    NO_CLAIM,
     NO_NONCE,
+    NO_OWNER_EPOCH,
     NO_PRODUCER,
     Decided,
     EndCause,
@@ -36,6 +39,8 @@ from headrace_coordinator.core.transactions.values import (
 )
 
 FORMAT: Final = 1
+CLAIMED: Final = 2
+"""Format of the values of an owner that was claimed, and of its ids."""
 
 
 class Kind(Enum):
@@ -52,7 +57,9 @@ _NOTE_KEY: Final = bytes((FORMAT, Kind.NOTE.value))
 _TRANSACTION: Final = struct.Struct(">BBBBqhqhiqqqQqhQ")
 """Format, state, flags, cause; producer id, epoch; of the markers: producer id, epoch; timeout; started, prepared and
 updated at; nonce; of the last one decided: producer id, epoch, nonce."""
+_EPOCH: Final = struct.Struct(">q")
 _OWNER: Final = struct.Struct(">BqqI")
+_CLAIM: Final = struct.Struct(">qq")
 _CONTINUES: Final = 1
 _CONTESTED: Final = 2
 _DECIDED: Final = 4
@@ -86,7 +93,7 @@ def read_key(key: bytes) -> tuple[Kind, str]:
         return Kind.NOTE, ""
     try:
         format_number, kind, size = _KEY.unpack_from(key)
-        _check_format(format_number)
+        _check_format(format_number, FORMAT)
         name = key[_KEY.size :].decode()
         if len(key) != _KEY.size + size:
             raise RecordDamaged(f"the key of a transaction record has {len(key)} bytes instead of {_KEY.size + size}")
@@ -95,10 +102,10 @@ def read_key(key: bytes) -> tuple[Kind, str]:
         raise RecordDamaged(f"the key of a transaction record cannot be read: {error}") from error
 
 
-def _check_format(number: int) -> None:
-    if number != FORMAT:
+def _check_format(number: int, newest: int) -> None:
+    if not FORMAT <= number <= newest:
         raise UnsupportedVersion(
-            f"a transaction record has format {number}, this coordinator knows {FORMAT}; run a newer one"
+            f"a transaction record has format {number}, this coordinator knows up to {newest}; run a newer one"
         )
 
 
@@ -114,8 +121,9 @@ def transaction_row(txn: Transaction) -> Row:
         | _DECIDED * (txn.decided is not None)
         | _COMMITTED * decided.commit
     )
+    owned = txn.owner_epoch != NO_OWNER_EPOCH
     head = _TRANSACTION.pack(
-        FORMAT,
+        CLAIMED if owned else FORMAT,
         txn.state.value,
         flags,
         decided.cause.value,
@@ -129,7 +137,8 @@ def transaction_row(txn: Transaction) -> Row:
         *decided.producer,
         decided.nonce,
     )
-    return transaction_key(txn.transactional_id), head + txn.packed
+    epoch = _EPOCH.pack(txn.owner_epoch) if owned else b""
+    return transaction_key(txn.transactional_id), head + epoch + txn.packed
 
 
 def read_transaction(transactional_id: str, value: bytes) -> Transaction:
@@ -140,7 +149,11 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
     try:
-        _check_format(value[0])
+        _check_format(value[0], CLAIMED)
+        owner_epoch, packed_at = NO_OWNER_EPOCH, _TRANSACTION.size
+        if value[0] == CLAIMED:
+            (owner_epoch,) = _EPOCH.unpack_from(value, packed_at)
+            packed_at += _EPOCH.size
         _, state, flags, cause, *fields = _TRANSACTION.unpack_from(value)
         pid, epoch, marker_pid, marker_epoch, timeout_ms, started, prepared, updated, nonce, *last = fields
         decided = None
@@ -152,7 +165,7 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
             timeout_ms,
             state=TxnState(state),
             marker=Producer(marker_pid, marker_epoch),
-            packed=bytearray(value[_TRANSACTION.size :]),
+            packed=bytearray(value[packed_at:]),
             started_at_ms=started,
             prepared_at_ms=prepared,
             updated_at_ms=updated,
@@ -160,6 +173,7 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
             decided=decided,
             continues=bool(flags & _CONTINUES),
             contested=bool(flags & _CONTESTED),
+            owner_epoch=owner_epoch,
         )
         packed = PARTITION.iter_unpack(txn.packed)
         txn.partitions = dict.fromkeys(PartitionId(TopicId(topic), number) for topic, number in packed)
@@ -176,8 +190,10 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
 def owner_row(owner: Owner) -> Row:
     """The owner's record as it is now."""
     undone = owner.packed_undone()
-    head = _OWNER.pack(FORMAT, owner.epoch, owner.last_sequence, len(undone))
-    return owner_key(owner.name), head + undone + owner.free
+    claimed = owner.claim != NO_CLAIM
+    head = _OWNER.pack(CLAIMED if claimed else FORMAT, owner.epoch, owner.last_sequence, len(undone))
+    claim = _CLAIM.pack(owner.claim, owner.claim_epoch) if claimed else b""
+    return owner_key(owner.name), head + claim + undone + owner.free
 
 
 def read_owner(name: str, value: bytes) -> Owner:
@@ -188,13 +204,17 @@ def read_owner(name: str, value: bytes) -> Owner:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
     try:
-        _check_format(value[0])
+        _check_format(value[0], CLAIMED)
         _, epoch, last_sequence, undone_bytes = _OWNER.unpack_from(value)
+        claim, claim_epoch, undone_at = NO_CLAIM, NO_OWNER_EPOCH, _OWNER.size
+        if value[0] == CLAIMED:
+            claim, claim_epoch = _CLAIM.unpack_from(value, undone_at)
+            undone_at += _CLAIM.size
     except (struct.error, IndexError) as error:
         raise RecordDamaged(f"the record of owner {name!r} cannot be read: {error}") from error
-    free_at = _OWNER.size + undone_bytes
+    free_at = undone_at + undone_bytes
     if undone_bytes % NONCE.size or free_at > len(value) or (len(value) - free_at) % FREE.size:
         raise RecordDamaged(f"the record of owner {name!r} has {len(value)} bytes, which is not what it announces")
-    owner = Owner(name, epoch, last_sequence, bytearray(value[free_at:]))
-    owner.read_undone(value[_OWNER.size : free_at])
+    owner = Owner(name, epoch, last_sequence, claim, claim_epoch, bytearray(value[free_at:]))
+    owner.read_undone(value[undone_at:free_at])
     return owner

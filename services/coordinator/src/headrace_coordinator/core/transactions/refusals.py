@@ -43,6 +43,21 @@ def owner_epoch_fault(name: str, owner: Owner | None, epoch: int) -> HeadraceErr
     return None
 
 
+def claim_fault(owner: Owner, claim: int) -> HeadraceError | None:
+    """Of a claim that is not higher than all before, and not that of the present epoch."""
+    if claim > owner.claim or (claim == owner.claim and owner.claim_epoch == owner.epoch):
+        return None
+    if claim < owner.claim:
+        return FencedOwner(
+            f"the owner {owner.name!r} was claimed with {owner.claim}, {claim} is lower: a newer process has it and "
+            f"this one has to stop; if this is the newest, claim with more than {owner.claim} (is its clock behind?)"
+        )
+    return FencedOwner(
+        f"the owner {owner.name!r} was claimed with {claim} for epoch {owner.claim_epoch}, and somebody became the "
+        "owner without a claim since: this one has to stop; if it is to be the owner again, claim with a higher number"
+    )
+
+
 def unit_id_fault(transactional_id: str, owner: Owner | None, owner_epoch: int | None) -> HeadraceError | None:
     """Of a request for an id, plain or of an owner."""
     name, slash, suffix = transactional_id.partition("/")

@@ -14,7 +14,7 @@ from headrace_coordinator.core.transactions.owner import Owner
 from headrace_coordinator.core.transactions.records import owner_row, transaction_key, transaction_row
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.transaction import Transaction
-from headrace_coordinator.core.transactions.values import NO_TIME, Producer, TxnState, owner_of
+from headrace_coordinator.core.transactions.values import NO_OWNER_EPOCH, NO_TIME, Producer, TxnState, owner_of
 from headrace_coordinator.core.values import Moment
 
 
@@ -83,6 +83,11 @@ class Register:
         name = owner_of(transactional_id)
         producer = None if name is None else self.owners[name].take()
         return None if name is None or producer is None else (producer, self.owner_saved(self.owners[name]))
+
+    def owner_epoch(self, transactional_id: str) -> int:
+        """What the record of an id says of its owner's epoch, see ``Owner.epoch_of_ids``; -1 for a plain id."""
+        name = owner_of(transactional_id)
+        return NO_OWNER_EPOCH if name is None else self.owners[name].epoch_of_ids
 
     def owner_saved(self, owner: Owner) -> Row:
         """The owner's row, to be persisted now."""

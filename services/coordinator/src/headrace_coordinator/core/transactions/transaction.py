@@ -23,6 +23,7 @@ from headrace_coordinator.core.transactions.values import (
     ENDING,
     EPOCH_LAST,
     NO_NONCE,
+    NO_OWNER_EPOCH,
     NO_PRODUCER,
     NO_TIME,
     Decided,
@@ -68,6 +69,8 @@ class Transaction:
     contested: bool = False
     """More than one producer had the token, so the one that decides cannot be told from the others; until the next
     takes over."""
+    owner_epoch: int = NO_OWNER_EPOCH
+    """Under which its producer came, see ``Owner.epoch_of_ids``; -1: it has no owner, or nobody claimed that yet."""
 
     group_id: str = field(init=False)
     waiting: deque[Request] = field(default_factory=deque)
@@ -151,11 +154,12 @@ class Transaction:
 
     # --- moves ------------------------------------------------------------------------------------------------
 
-    def take_over(self, producer: Producer, timeout_ms: int) -> None:
+    def take_over(self, producer: Producer, timeout_ms: int, owner_epoch: int) -> None:
         """A newer producer has the id; whoever had it before is fenced."""
         assert self.at_rest, "what is open is aborted first"
         self.producer = producer
         self.timeout_ms = timeout_ms
+        self.owner_epoch = owner_epoch
         self.state = TxnState.EMPTY
         self.continues = self.contested = False
 

@@ -33,25 +33,24 @@ class Units:
 
     def init_owner(self, event: OwnerInitAsked) -> list[Effect]:
         """
-        A new epoch. What is open or prepared is aborted, what is at rest forgotten, so that no producer of an older
-        epoch goes on.
+        A new epoch, or with the claim of the present one that. With a new one what is open or prepared is aborted, what
+        is at rest forgotten, so that no producer of an older epoch goes on.
         """
-        if not event.owner or "/" in event.owner:
-            text = f"{event.owner!r} is no name of an owner; use one without '/', and not an empty one"
-            return [Answer(event.owner.partition("/")[0], event.ref, Rejected(text))]
-        owner = self._register.owners.setdefault(event.owner, Owner(event.owner))
-        owner.epoch += 1
+        fault = _init_fault(event)
+        if fault is not None:
+            return [Answer(event.owner.partition("/")[0], event.ref, fault)]
+        owner = self._register.owners.get(event.owner, Owner(event.owner))
+        if event.claim is not None and event.claim <= owner.claim:
+            result = OwnerResult(owner.epoch, owner.last_sequence)
+            return [Answer(owner.name, event.ref, refusals.claim_fault(owner, event.claim) or result)]
+        self._register.owners[owner.name] = owner
+        owner.begin_epoch(event.claim)
         rows: list[Row] = []
         after: list[Effect] = []
         for txn in list(owner.ids.values()):
-            if txn.at_rest:
-                rows.append(self._register.bury(txn))
-            elif txn.ending:
-                txn.continues = False
-                rows.append(self._register.saved(txn, event.at))
-            else:
-                txn.decide(commit=False, cause=EndCause.OWNER, at=event.at, continues=False)
-                self._collect(txn, event.at, rows, after)
+            row, effects = self._ending.replace(txn, event.at)
+            rows.append(row)
+            after += effects
         result = OwnerResult(owner.epoch, owner.last_sequence)
         rows.insert(0, self._register.owner_saved(owner))
         return [Persist(owner.name, tuple(rows)), Answer(owner.name, event.ref, result), *after]
@@ -122,3 +121,11 @@ class Units:
                 text = f"the listed transaction of {token.transactional_id!r}, producer {token.producer_id} epoch "
                 return TransactionAbortable(f"{text}{token.epoch}, {became}; abort the others and do the unit anew")
         return found
+
+
+def _init_fault(event: OwnerInitAsked) -> HeadraceError | None:
+    if not event.owner or "/" in event.owner:
+        return Rejected(f"{event.owner!r} is no name of an owner; use one without '/', and not an empty one")
+    if event.claim is not None and event.claim < 0:
+        return Rejected(f"{event.claim} is no claim of an owner; claim with 0 or more")
+    return None

@@ -14,6 +14,8 @@ NO_PRODUCER: Final = -1
 NO_TIME: Final = -1
 NO_NONCE: Final = 0
 NO_SEQUENCE: Final = -1
+NO_CLAIM: Final = -1
+NO_OWNER_EPOCH: Final = -1
 
 
 class TxnState(Enum):
