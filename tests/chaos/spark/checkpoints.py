@@ -1,0 +1,41 @@
+"""What a query's checkpoint says: batches that were planned, those that are done, and where they end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace_spark.core.offsets import Positions
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Of one query. Spark replaces its files by renaming, so what is there is whole."""
+
+    directory: Path
+
+    def planned(self) -> int:
+        """The last batch in the log of offsets; -1: none."""
+        return self._last("offsets")
+
+    def done(self) -> int:
+        """The last batch in the log of commits; -1: none."""
+        return self._last("commits")
+
+    def ends(self) -> dict[int, int]:
+        """Where the last batch that is done ends, by partition of the one topic that is read."""
+        lines = (self.directory / "offsets" / str(self.done())).read_text().splitlines()
+        return {tp.partition: end for tp, end in Positions.from_json(json.loads(lines[2])).next.items()}
+
+    def forget_done(self) -> int:
+        """Take the last commit away, as if Spark had been killed before it wrote it; which batch."""
+        last = self.done()
+        folder = self.directory / "commits"
+        (folder / str(last)).unlink()
+        (folder / f".{last}.crc").unlink(missing_ok=True)
+        return last
+
+    def _last(self, log: str) -> int:
+        folder = self.directory / log
+        return max((int(path.name) for path in folder.glob("*") if path.name.isdigit()), default=-1)
