@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -49,17 +49,22 @@ from headrace_spark.core.units import (
     Done,
     FailCommit,
     Owned,
+    RaiseOwner,
     SinkPlan,
     TaskMessage,
     UnitCommit,
     UnitCommitted,
     UnitFailed,
+    UnitName,
     claim_number,
     owner_name,
+    unit_name,
 )
 
 FRESH = bytes(range(FRESH_BYTES))
 CAME = RowsCame("q1", 7, FRESH)
+OWNED = Owned("q1", 3, 6)
+JOB = SinkPlan(claim=9, job="batch.x", topic="t")
 
 
 def dialogue(task: SinkTask, *events: TaskEvent) -> list[list[TaskEffect]]:
@@ -95,7 +100,7 @@ def test_a_task_prepares_a_transaction_of_its_own() -> None:
         [ClaimOwner("q1", 9)],
         [OpenProducer(f"q1/{FRESH.hex()}", 3)],
         [Prepare()],
-        [Finish(TaskMessage(5, owned, "T"))],
+        [Finish(TaskMessage(5, owned, "T", sequence=7))],
     ]
 
 
@@ -107,7 +112,7 @@ def test_a_batch_that_was_committed_is_not_written_again() -> None:
     owned = Owned("q1", 3, 7)
     assert dialogue(SinkTask(SinkPlan()), CAME, OwnerClaimed(owned), RowsEnded(0))[1:] == [
         [DropRows()],
-        [Finish(TaskMessage(0, owned, skipped=True))],
+        [Finish(TaskMessage(0, owned, skipped=True, sequence=7))],
     ]
 
 
@@ -132,12 +137,44 @@ def test_without_a_name_a_task_says_what_to_set() -> None:
     assert "'transactional' to false" in str(failed.error)
 
 
-def test_a_batch_job_has_its_owner_already() -> None:
-    owned = Owned("job-x", 1, -1)
-    assert dialogue(SinkTask(SinkPlan(owned=owned)), CAME, RowsEnded(2)) == [
-        [OpenProducer(f"job-x/{FRESH.hex()}", 1)],
-        [Prepare()],
-    ]
+def test_a_later_attempt_says_that_it_is_one() -> None:
+    came = RowsCame("q1", 7, FRESH, attempt=1)
+    (*_, (finish,)) = dialogue(SinkTask(SinkPlan()), came, OwnerClaimed(OWNED), RowsEnded(1), Prepared("T"))
+    assert finish == Finish(TaskMessage(1, OWNED, "T", sequence=7, retried=True))
+
+
+# --- batch jobs --------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_job_is_the_next_unit_of_its_owner() -> None:
+    owned = Owned("batch.x", 1, 4)
+    effects = dialogue(SinkTask(JOB), RowsCame(None, None, FRESH), OwnerClaimed(owned), RowsEnded(2), Prepared("T"))
+    assert effects[0] == [ClaimOwner("batch.x", 9)]
+    assert effects[-1] == [Finish(TaskMessage(2, owned, "T", sequence=5))]
+
+
+def named(plan: SinkPlan, query_id: str | None = None, batch_id: int | None = None) -> UnitName:
+    return unit_name(plan, query_id, batch_id)
+
+
+def test_a_job_under_a_name_follows_the_one_before() -> None:
+    assert named(JOB) == UnitName("batch.x", None)
+    assert named(replace(JOB, prefix="nightly")) == UnitName("nightly", None)
+
+
+def test_jobs_of_a_micro_batch_have_the_owner_of_their_query_and_topic() -> None:
+    anonymous = named(JOB, "q1", 7)
+    assert anonymous.sequence is None, "nobody knows which write of the function it is"
+    assert anonymous.owner.startswith("q1.")
+    assert named(replace(JOB, job="batch.y"), "q1", 8) == anonymous, "owners are kept for ever, so there must be few"
+    assert named(replace(JOB, topic="u"), "q1", 7).owner != anonymous.owner
+    assert named(replace(JOB, topic=None), "q1", 7).owner != anonymous.owner
+    assert named(replace(JOB, prefix="board"), "q1", 7) == UnitName(f"board.{anonymous.owner}", 7)
+
+
+def test_a_named_job_of_a_repeated_micro_batch_is_not_written_again() -> None:
+    plan = replace(JOB, prefix="board")
+    assert dialogue(SinkTask(plan), CAME, OwnerClaimed(Owned("…", 1, 7)))[1] == [DropRows()]
 
 
 def test_at_least_once_only_flushes() -> None:
@@ -150,15 +187,16 @@ def test_at_least_once_only_flushes() -> None:
 
 def test_what_fails_is_aborted_where_something_was_begun() -> None:
     error = NetworkFailed("gone")
-    writing = SinkTask(SinkPlan(owned=Owned("q1", 1, -1)))
-    assert dialogue(writing, CAME, TaskFailed(error))[-1] == [AbortTransaction(), FailTask(error)]
+    writing = SinkTask(SinkPlan())
+    assert dialogue(writing, CAME, OwnerClaimed(Owned("q1", 1, -1)), TaskFailed(error))[-1] == [
+        AbortTransaction(),
+        FailTask(error),
+    ]
     claiming = SinkTask(SinkPlan())
     assert dialogue(claiming, CAME, TaskFailed(error))[-1] == [FailTask(error)]
 
 
 # --- the driver --------------------------------------------------------------------------------------------------
-
-OWNED = Owned("q1", 3, 6)
 
 
 def wrote(token: str, rows: int = 1, owned: Owned = OWNED) -> TaskMessage:
@@ -166,36 +204,51 @@ def wrote(token: str, rows: int = 1, owned: Owned = OWNED) -> TaskMessage:
 
 
 def test_what_all_tasks_prepared_is_one_unit() -> None:
-    commit = UnitCommit()
+    commit = UnitCommit(SinkPlan(claim=20))
     asked = CommitAsked([wrote("A", 2), TaskMessage(), wrote("B", 3), wrote("A", 0)], 7)
     assert commit.handle(asked) == [CommitUnit("q1", 3, 7, ("A", "B"))]
     assert commit.handle(UnitCommitted(now=True)) == [Done(5)]
 
 
+def test_a_job_commits_under_the_number_that_its_tasks_found() -> None:
+    commit = UnitCommit(JOB)
+    messages = [TaskMessage(1, OWNED, "A", sequence=7), TaskMessage(), TaskMessage(1, OWNED, "B", sequence=7)]
+    assert commit.handle(CommitAsked(messages, None)) == [CommitUnit("q1", 3, 7, ("A", "B"))]
+    assert commit.handle(UnitCommitted(now=True)) == [RaiseOwner("q1", 10), Done(2)], "no next batch will sweep"
+
+
+def test_what_failed_attempts_left_open_is_aborted_with_the_commit() -> None:
+    commit = UnitCommit(SinkPlan(claim=20))
+    commit.handle(CommitAsked([wrote("A"), TaskMessage(1, OWNED, "B", retried=True)], 7))
+    assert commit.handle(UnitCommitted(now=True)) == [RaiseOwner("q1", 21), Done(2)]
+
+
 def test_a_unit_of_an_earlier_run_stands() -> None:
-    commit = UnitCommit()
+    commit = UnitCommit(SinkPlan(claim=20))
     commit.handle(CommitAsked([wrote("A")], 7))
     assert commit.handle(UnitCommitted(now=False)) == [Done(0, repeated=True)]
 
 
 def test_a_batch_without_rows_is_no_unit() -> None:
-    assert UnitCommit().handle(CommitAsked([TaskMessage(), TaskMessage()], 7)) == [Done(0)]
-    assert UnitCommit().handle(CommitAsked([], 7)) == [Done(0)]
-    assert UnitCommit().handle(CommitAsked([TaskMessage(4)], 7)) == [Done(4)], "without transactions"
+    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([TaskMessage(), TaskMessage()], 7)) == [Done(0)]
+    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([], 7)) == [Done(0)]
+    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([TaskMessage(4)], 7)) == [Done(4)], "without transactions"
 
 
 def test_a_skipped_batch_is_done_already() -> None:
     skipped = TaskMessage(0, Owned("q1", 4, 7), skipped=True)
-    assert UnitCommit().handle(CommitAsked([skipped, TaskMessage()], 7)) == [Done(0, repeated=True)]
+    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([skipped, TaskMessage()], 7)) == [Done(0, repeated=True)]
 
 
 def test_where_some_tasks_found_it_committed_the_coordinator_decides() -> None:
     skipped = TaskMessage(0, OWNED, skipped=True)
-    assert UnitCommit().handle(CommitAsked([skipped, wrote("A")], 7)) == [CommitUnit("q1", 3, 7, ("A",))]
+    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([skipped, wrote("A")], 7)) == [
+        CommitUnit("q1", 3, 7, ("A",))
+    ]
 
 
 def test_answers_that_do_not_come_are_asked_for_again() -> None:
-    commit = UnitCommit()
+    commit = UnitCommit(SinkPlan(claim=20))
     unit = commit.handle(CommitAsked([wrote("A")], 7))
     error = NetworkFailed("gone")
     error.then = Then.RETRY
@@ -205,7 +258,7 @@ def test_answers_that_do_not_come_are_asked_for_again() -> None:
 
 
 def test_a_transaction_that_is_gone_fails_the_batch() -> None:
-    commit = UnitCommit()
+    commit = UnitCommit(SinkPlan(claim=20))
     commit.handle(CommitAsked([wrote("A"), wrote("B")], 7))
     aborted, failed = commit.handle(UnitFailed(TransactionAbortable("A is not prepared")))
     assert aborted == AbortPrepared(("A", "B"))
@@ -215,7 +268,7 @@ def test_a_transaction_that_is_gone_fails_the_batch() -> None:
 
 
 def test_a_driver_that_was_replaced_stops() -> None:
-    commit = UnitCommit()
+    commit = UnitCommit(SinkPlan(claim=20))
     commit.handle(CommitAsked([wrote("A")], 7))
     error = FencedOwner("replaced")
     assert commit.handle(UnitFailed(error)) == [FailCommit(error)]
@@ -230,14 +283,17 @@ def test_a_driver_that_was_replaced_stops() -> None:
     ],
 )
 def test_units_that_cannot_be(messages: list[TaskMessage | None], told: str) -> None:
-    failed = UnitCommit().handle(CommitAsked(messages, 7))[-1]
+    failed = UnitCommit(SinkPlan(claim=20)).handle(CommitAsked(messages, 7))[-1]
     assert isinstance(failed, FailCommit)
     assert told in str(failed.error)
 
 
 def test_what_is_given_up_is_aborted_at_once() -> None:
-    assert UnitCommit().handle(AbortAsked([None, wrote("A"), TaskMessage()])) == [AbortPrepared(("A",)), Done(0)]
-    assert UnitCommit().handle(AbortAsked([None])) == [Done(0)]
+    assert UnitCommit(SinkPlan(claim=20)).handle(AbortAsked([None, wrote("A"), TaskMessage()])) == [
+        AbortPrepared(("A",)),
+        Done(0),
+    ]
+    assert UnitCommit(SinkPlan(claim=20)).handle(AbortAsked([None])) == [Done(0)]
 
 
 # --- all of it, against a coordinator ----------------------------------------------------------------------------
@@ -376,7 +432,7 @@ class Sink(RuleBasedStateMachine):
         """With all messages; answers get lost, and the driver may die before it writes its commit log."""
         if len(plan.messages) < self.TASKS or plan.batch > self.done:
             return
-        unit = UnitCommit()
+        unit = UnitCommit(SinkPlan(claim=20))
         event: Any = CommitAsked(list(plan.messages.values()), plan.batch)
         while True:
             effect = unit.handle(event)[-1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from headrace_common.core.errors import FencedOwner, HeadraceError, Rejected
-from headrace_spark.core.units import Owned, SinkPlan, TaskMessage, owner_name
+from headrace_spark.core.units import Owned, SinkPlan, TaskMessage, UnitName, unit_name
 
 FRESH_BYTES: Final = 16
 
@@ -30,6 +30,8 @@ class RowsCame:
     batch_id: int | None
     """None: not known; the driver knows it when it commits."""
     fresh: bytes
+    attempt: int = 0
+    """0: no earlier attempt of this task failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class SinkTask:
     def __init__(self, plan: SinkPlan) -> None:
         self._plan = plan
         self._came: RowsCame | None = None
-        self._owned = plan.owned
+        self._name: UnitName | None = None
+        self._owned: Owned | None = None
+        self._sequence: int | None = None
         self._rows = 0
         self._writing = False
         self._over = False
@@ -148,7 +152,7 @@ class SinkTask:
             case Flushed():
                 return self._finish(TaskMessage(self._rows))
             case Prepared(token):
-                return self._finish(TaskMessage(self._rows, self._owned, token))
+                return self._finish(self._wrote(token))
             case TaskFailed(error):
                 return self._fail(error)
 
@@ -156,19 +160,20 @@ class SinkTask:
         if not self._plan.transactional:
             self._writing = True
             return [OpenProducer(None, None)]
-        if self._owned is not None:
-            return self._write(self._owned)
         try:
-            return [ClaimOwner(owner_name(came.query_id, self._plan.prefix), self._plan.claim)]
+            self._name = unit_name(self._plan, came.query_id, came.batch_id)
         except Rejected as error:
             return self._fail(error)
+        return [ClaimOwner(self._name.owner, self._plan.claim)]
 
     def _write(self, owned: Owned) -> list[TaskEffect]:
         assert self._came is not None, "an owner is claimed for rows"
-        batch_id = self._came.batch_id if self._plan.owned is None else None
-        if batch_id is not None and batch_id < owned.last_sequence:
-            return self._fail(older_batch(owned, batch_id))
-        if batch_id is not None and batch_id == owned.last_sequence:
+        assert self._name is not None, "and by its name"
+        known = self._name.sequence
+        if known is not None and known < owned.last_sequence:
+            return self._fail(older_batch(owned, known))
+        self._sequence = owned.last_sequence + 1 if known is None else known
+        if known is not None and known == owned.last_sequence:
             return [DropRows()]
         self._writing = True
         return [OpenProducer(transactional_id(owned.owner, self._came.fresh), owned.epoch)]
@@ -176,7 +181,11 @@ class SinkTask:
     def _ended(self) -> list[TaskEffect]:
         if self._writing:
             return [Prepare() if self._plan.transactional else Flush()]
-        return self._finish(TaskMessage(skipped=self._came is not None, owned=self._owned))
+        return self._finish(TaskMessage(skipped=self._came is not None, owned=self._owned, sequence=self._sequence))
+
+    def _wrote(self, token: str) -> TaskMessage:
+        assert self._came is not None, "it wrote rows"
+        return TaskMessage(self._rows, self._owned, token, sequence=self._sequence, retried=self._came.attempt > 0)
 
     def _finish(self, message: TaskMessage) -> list[TaskEffect]:
         self._over = True

@@ -7,10 +7,14 @@ Units: how all that the tasks of a micro-batch write is committed as one, at mos
 The query's id is known in tasks only, and the driver plans each batch in a process that knows neither it nor the batch
 id. So the tasks claim the owner: the driver gives all tasks of one plan the same number, and among claims of an owner
 the highest holds; the first task that comes with it raises the owner's epoch, the others get the same one.
+
+A batch job (``DataFrame.write``) is one unit too. Nothing numbers jobs, so it is the next unit of its owner, unless it
+runs for a micro-batch (``foreachBatch``) under a name that the user gave to just this write.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -19,6 +23,8 @@ from headrace_common.core.errors import FencedOwner, HeadraceError, Internal, Re
 
 CLAIM_CHANCE_BITS: Final = 20
 OWNER_LENGTH_MAX: Final = 200
+WHERE_DIGITS: Final = 8
+"""Of a topic's name, in the owner of what ``foreachBatch`` writes: writes to other topics have other owners."""
 TOKENS_MAX: Final = 10_000
 """Transactions in one unit."""
 COMMIT_TRIES_MAX: Final = 5
@@ -56,6 +62,33 @@ def owner_name(query_id: str | None, prefix: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitName:
+    """Which unit a plan writes."""
+
+    owner: str
+    sequence: int | None
+    """None: the owner's next one."""
+
+
+def unit_name(plan: SinkPlan, query_id: str | None, batch_id: int | None) -> UnitName:
+    """
+    Which unit a task writes for.
+
+    Args:
+        query_id: of the streaming query that the task runs for, also within ``foreachBatch``; None: of none.
+
+    Raises:
+        Rejected: as ``owner_name``.
+    """
+    if plan.job is None:
+        return UnitName(owner_name(query_id, plan.prefix), batch_id)
+    if query_id is None:
+        return UnitName(owner_name(None, plan.prefix or plan.job), None)
+    where = hashlib.sha256((plan.topic or "").encode()).hexdigest()[:WHERE_DIGITS]
+    return UnitName(owner_name(f"{query_id}.{where}", plan.prefix), batch_id if plan.prefix else None)
+
+
+@dataclass(frozen=True, slots=True)
 class Owned:
     """What an owner is told when it is claimed."""
 
@@ -73,8 +106,10 @@ class SinkPlan:
     prefix: str | None = None
     """``transactionalId``."""
     claim: int = 0
-    owned: Owned | None = None
-    """The driver has claimed the owner already, as for a batch query, whose owner is fresh."""
+    job: str | None = None
+    """Of a batch job: a name that no other has; None: a micro-batch of a streaming query."""
+    topic: str | None = None
+    """The option; None: the column says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +123,10 @@ class TaskMessage:
     """Of its prepared transaction."""
     skipped: bool = False
     """The batch had been committed before."""
+    sequence: int | None = None
+    """Of the unit that it wrote for."""
+    retried: bool = False
+    """An earlier attempt of this task failed; what it left open may hold readers up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +134,8 @@ class CommitAsked:
     """Every task has ended; None stands for a task that told nothing."""
 
     messages: Sequence[TaskMessage | None]
-    sequence: int
-    """The batch id; of a batch query 0."""
+    sequence: int | None
+    """The batch id; None: the tasks know, as those of a batch job do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +180,17 @@ class AbortPrepared:
 
 
 @dataclass(frozen=True, slots=True)
+class RaiseOwner:
+    """
+    Claim the owner once more: what attempts that were given up left open is aborted now, and holds no reader up until
+    it times out. Failures change nothing.
+    """
+
+    owner: str
+    claim: int
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Return to Spark."""
 
@@ -156,16 +206,19 @@ class FailCommit:
     error: HeadraceError
 
 
-CommitEffect: TypeAlias = CommitUnit | AbortPrepared | Done | FailCommit
+CommitEffect: TypeAlias = CommitUnit | AbortPrepared | RaiseOwner | Done | FailCommit
 
 
 class UnitCommit:
     """One call of ``commit`` or ``abort``."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: SinkPlan) -> None:
+        """Judge what tasks wrote under ``plan``, or a later one of the same query."""
+        self._plan = plan
         self._unit: CommitUnit | None = None
         self._rows = 0
         self._tries = 0
+        self._sweeps = plan.job is not None
 
     def handle(self, event: CommitEvent) -> list[CommitEffect]:
         """Apply ``event`` and return what must now be done, in order."""
@@ -176,11 +229,11 @@ class UnitCommit:
                 tokens = tuple(m.token for m in messages if m is not None and m.token is not None)
                 return [AbortPrepared(tokens), Done(0)] if tokens else [Done(0)]
             case UnitCommitted(now):
-                return [Done(self._rows if now else 0, repeated=not now)]
+                return [*self._sweep(), Done(self._rows if now else 0, repeated=not now)]
             case UnitFailed(error):
                 return self._failed(error)
 
-    def _commit(self, messages: Sequence[TaskMessage | None], sequence: int) -> list[CommitEffect]:
+    def _commit(self, messages: Sequence[TaskMessage | None], sequence: int | None) -> list[CommitEffect]:
         told = [message for message in messages if message is not None]
         if len(told) < len(messages):
             return [FailCommit(Internal("Spark commits a batch of which a task told nothing; nothing was committed"))]
@@ -195,8 +248,18 @@ class UnitCommit:
             return [AbortPrepared(tokens), FailCommit(FencedOwner(_several(owners)))]
         if len(tokens) > TOKENS_MAX:
             return [AbortPrepared(tokens), FailCommit(Rejected(_many(len(tokens))))]
+        if sequence is None:
+            sequence = written[0].sequence
+            assert all(message.sequence == sequence for message in written), "under one epoch no unit comes between"
+        assert sequence is not None, "Spark tells the batch id, and the tasks of a job theirs"
+        self._sweeps = self._sweeps or any(message.retried for message in told)
         self._unit = CommitUnit(*owners[0], sequence, tokens)
         return self._try()
+
+    def _sweep(self) -> list[CommitEffect]:
+        """The next batch would do it as well, and a job has none; a stream may be idle until then."""
+        assert self._unit is not None, "it was committed"
+        return [RaiseOwner(self._unit.owner, self._plan.claim + 1)] if self._sweeps else []
 
     def _try(self) -> list[CommitEffect]:
         assert self._unit is not None, "only a unit is tried again"

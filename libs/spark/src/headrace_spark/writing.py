@@ -1,0 +1,112 @@
+"""
+What Spark's two kinds of writers have in common: what they are told when a query is planned, and what tasks tell them.
+
+Spark pickles a writer to the tasks and, of a micro-batch, lets another object of the same class commit; so what commits
+knows nothing but what the messages say. Called by ``batch_writer`` and ``stream_writer``.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from headrace_spark.adapters.sdk_writing import SdkSink, draw_claim, draw_job
+from headrace_spark.core.columns import FieldGiven
+from headrace_spark.core.option_table import Mode
+from headrace_spark.core.options import ConnectorOptions
+from headrace_spark.core.sink_columns import check_sink_schema
+from headrace_spark.core.units import SinkPlan, TaskMessage
+from headrace_spark.sink import Attempt, abort_unit, commit_unit, write_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Local properties that Spark sets for all jobs of a streaming query, also within ``foreachBatch``."""
+
+_log: Final = logging.getLogger("headrace.spark")
+
+
+@dataclass
+class SinkMessage(WriterCommitMessage):
+    """What one task tells the driver, in the wrapper that Spark asks for."""
+
+    told: TaskMessage
+
+
+class Writing:
+    """
+    A writer's part that knows no kind; made anew for each batch, travels pickled.
+
+    Raises:
+        InvalidConfig: all that is wrong with the options, or with the columns.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, mode: Mode) -> None:
+        self._options = ConnectorOptions.parse(options, mode)
+        given = [FieldGiven(each.name, each.dataType.simpleString(), each.nullable) for each in schema.fields]
+        self._columns = check_sink_schema(given, self._options.topic)
+        self._plan = SinkPlan(
+            transactional=self._options.transactional,
+            prefix=self._options.transactional_id,
+            claim=draw_claim(),
+            job=None if mode.streams else draw_job(),
+            topic=self._options.topic,
+        )
+        for warning in self._options.warnings:
+            _warn_once(warning)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> SinkMessage:
+        """In a task: write all rows."""
+        _settle()
+        return SinkMessage(write_rows(self._sink(), self._plan, self._columns, batches, _attempt()))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+        """On the driver: make all that was written visible."""
+        commit_unit(self._sink(), self._plan, _told(messages), batch_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: give up what was written."""
+        abort_unit(self._sink(), self._plan, _told(messages))
+
+    def _sink(self) -> SdkSink:
+        return SdkSink(self._options.bootstrap_servers, self._options.client)
+
+
+def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:
+    return [message.told if isinstance(message, SinkMessage) else None for message in messages]
+
+
+def _attempt() -> Attempt:
+    context = TaskContext.get()
+    if context is None:
+        return Attempt(None, None, 0)
+    query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    return Attempt(query_id, None if batch_id is None else int(batch_id), context.attemptNumber())
+
+
+_warned: Final[set[str]] = set()
+_settled: Final[list[bool]] = []
+
+
+def _warn_once(text: str) -> None:
+    """Once in a process: each micro-batch parses the options anew."""
+    if text not in _warned:
+        _warned.add(text)
+        _log.warning("%s", text)
+
+
+def _settle() -> None:
+    """Spark's workers collect garbage after each task; what is imported is none."""
+    if not _settled:
+        _settled.append(True)
+        gc.collect()
+        gc.freeze()
