@@ -1,0 +1,66 @@
+"""
+One client of a kind per process, made when it is first needed and kept for the next task, batch or query.
+
+Spark's workers are forked, and serve one task after another: a client made before a fork is of no use after it, and one
+per task would connect anew each time. So clients are kept by process id and by what they were made with.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Protocol, TypeVar
+
+CLIENTS_MAX: Final = 8
+"""More are closed, those first that were not used for longest: a planner of Spark serves all queries of a driver."""
+
+
+class Client(Protocol):
+    """Anything with connections."""
+
+    def close(self) -> None:
+        """Close them."""
+        ...
+
+
+C = TypeVar("C", bound=Client)
+
+_lock = threading.Lock()
+_clients: OrderedDict[tuple[int, Hashable], Any] = OrderedDict()
+
+
+def shared(key: Hashable, make: Callable[[], C]) -> C:
+    """
+    The client of this process under ``key``, which names its kind and its settings; made if there is none.
+
+    It is in use for as long as the caller says nothing else: up to ``CLIENTS_MAX`` are kept. ``make`` only makes, and
+    connects when the client is first asked. Thread safe.
+    """
+    pid = os.getpid()
+    closing: list[Client] = []
+    with _lock:
+        for other in [each for each in _clients if each[0] != pid]:
+            del _clients[other]  # of the process that this one was forked from: not ours to close
+        found: C | None = _clients.pop((pid, key), None)
+        client = make() if found is None else found
+        _clients[(pid, key)] = client
+        while len(_clients) > CLIENTS_MAX:
+            closing.append(_clients.popitem(last=False)[1])
+    for old in closing:
+        old.close()
+    return client
+
+
+def dropped(key: Hashable) -> None:
+    """Close the client under ``key``, if there is one: the next who wants it gets a new one."""
+    with _lock:
+        client = _clients.pop((os.getpid(), key), None)
+    if client is not None:
+        client.close()
+
+
+def settings_key(settings: dict[str, Any]) -> Hashable:
+    """Settings of a client as a part of its key."""
+    return tuple(sorted(settings.items()))
