@@ -14,6 +14,7 @@ from headrace_cli.commands import (
     debug,
     demo,
     group,
+    job,
     local,
     partition,
     produce,
@@ -41,6 +42,7 @@ GROUPS = {
     "partition": partition,
     "cluster": cluster,
     "broker": broker,
+    "job": job,
     "bench": bench,
     "debug": debug,
 }
