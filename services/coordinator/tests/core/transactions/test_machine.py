@@ -487,6 +487,22 @@ class Machine(RuleBasedStateMachine):
         self.producers_have_transactions(list(OWNED), chosen, True)
         self.an_owner_commits_a_unit(ahead, 0, 0, False)
 
+    @rule(
+        chosen=st.sets(st.sampled_from(PARTITIONS)),
+        prepared=st.booleans(),
+        found=st.lists(st.booleans(), min_size=2, max_size=4),
+    )
+    def a_claim_is_cut_off_and_made_again(self, chosen: set[PartitionId], prepared: bool, found: list[bool]) -> None:
+        """And those who were there before it try to go on."""
+        self.producers_have_transactions(list(OWNED), chosen, prepared)
+        self.an_owner_is_claimed(0, True)
+        self.coordinator_dies(found, 0)
+        self.an_owner_is_claimed(0, False)
+        self.settle()
+        for who in range(len(OWNED)):
+            self.a_producer_writes(who, set(PARTITIONS))
+            self.a_producer_ends(who, True)
+
     @rule()
     def everything_arrives(self) -> None:
         self.settle()
