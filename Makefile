@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short test run run-spark up down status bench bench-peer bench-spark ci clean
+.PHONY: help setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos test run run-spark up down status bench bench-peer bench-spark ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -77,6 +77,10 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	$(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+spark-chaos: setup-spark ## Sessions and brokers killed while a stream is copied into a topic and into Parquet; SEED=N repeats a run
+	JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" SPARK_LONG=1 CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
+		$(PYTEST) -m spark -s --timeout 1800 tests/chaos/spark
 
 test: setup-spark lint types arch proto-check unit sim integration spark chaos-short ## Everything
 
