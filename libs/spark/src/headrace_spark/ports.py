@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.limits import Selection
-from headrace_spark.core.offsets import Snapshot
+from headrace_spark.core.offsets import OffsetRange, Snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +29,7 @@ class Logs(Protocol):
         *,
         newer_than: Mapping[TopicPartition, int] | None = None,
         wait_ms: float = 0,
+        after_ms: float = 0,
         must_exist: bool = False,
     ) -> Snapshot:
         """
@@ -37,6 +38,7 @@ class Logs(Protocol):
         Args:
             newer_than: ends that are known: answer as soon as one partition is beyond, or is not among them…
             wait_ms: …or after this time.
+            after_ms: wait so long before asking at all.
             must_exist: what the selection names has to be there.
 
         Raises:
@@ -49,16 +51,26 @@ class Logs(Protocol):
         """By partition the first record at or after a time, in ms since the epoch; None: there is none."""
         ...
 
+    def still_there(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> tuple[OffsetRange, ...]:
+        """Those whose topic is there, and is the one of this id where one is given."""
+        ...
+
     def record_bytes(self, snapshot: Snapshot) -> Mapping[TopicPartition, int]:
-        """About how large a record is, as it is stored, where that can be found out quickly. Never fails."""
+        """
+        About how large a record is, as it is stored, where that can be found out quickly. Never fails; what was found
+        out is used for a minute.
+        """
         ...
 
 
 class Onlookers(Protocol):
     """Those who want to see how far a query is: it is shown as a consumer group. Nothing else depends on it."""
 
-    def show(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """The query has read what lies before these offsets. Never fails, and blocks for two seconds at most."""
+    def show(self, group: str, positions: Mapping[TopicPartition, int], *, last: bool = False) -> None:
+        """
+        The query has read what lies before these offsets. Never fails, and blocks for two seconds at most. What comes
+        too often is left out, unless it is the ``last`` that is to be seen.
+        """
         ...
 
 
@@ -71,12 +83,13 @@ class Rows(Protocol):
 
         Raises:
             PositionOutOfRange: offsets of a range are not in its log; says which partition, and where its log starts.
+            UnknownTopicOrPartition: a topic is gone, or is another one than was to be read.
             HeadraceError: it could not be read in time.
         """
         ...
 
-    def next_offsets(self) -> Mapping[TopicPartition, int]:
-        """Behind the last record of each partition that was handed out; partitions without one are left out."""
+    def remaining(self) -> list[tuple[str, int, int, int]]:
+        """What was not handed out yet: topic, partition, start and end each."""
         ...
 
     def close(self) -> None:

@@ -7,6 +7,8 @@ per task would connect anew each time. So clients are kept by process id and by 
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -15,6 +17,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 CLIENTS_MAX: Final = 8
 """More are closed, those first that were not used for longest: a planner of Spark serves all queries of a driver."""
+WARNED_MAX: Final = 1_000
+"""Texts that are remembered."""
 
 
 class Client(Protocol):
@@ -28,6 +32,9 @@ class Client(Protocol):
 C = TypeVar("C", bound=Client)
 
 _lock = threading.Lock()
+_settled: set[int] = set()
+_warned: set[tuple[int, str]] = set()
+_log: Final = logging.getLogger("headrace.spark")
 _clients: OrderedDict[tuple[int, Hashable], Any] = OrderedDict()
 
 
@@ -64,3 +71,25 @@ def dropped(key: Hashable) -> None:
 def settings_key(settings: dict[str, Any]) -> Hashable:
     """Settings of a client as a part of its key."""
     return tuple(sorted(settings.items()))
+
+
+def settle_worker() -> None:
+    """
+    Tell the garbage collector, once per process, that what is loaded stays: Spark's worker collects after every task,
+    which with pyarrow and gRPC in memory takes a tenth of a second.
+    """
+    pid = os.getpid()
+    if pid not in _settled:
+        _settled.clear()
+        _settled.add(pid)
+        gc.collect()
+        gc.freeze()
+
+
+def warn_once(text: str) -> None:
+    """Log ``text`` once per process: options are read anew for each batch."""
+    if (os.getpid(), text) not in _warned:
+        if len(_warned) >= WARNED_MAX:
+            _warned.clear()
+        _warned.add((os.getpid(), text))
+        _log.warning("%s", text)

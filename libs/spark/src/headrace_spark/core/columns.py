@@ -168,9 +168,13 @@ def batches(
 _SOURCES: Final = {"timestamp": "timestamp_ms", "timestampType": "timestamp_type"}
 
 
+def table_columns(columns: Sequence[Column]) -> tuple[str, ...]:
+    """What these columns need of the SDK's tables."""
+    return tuple(_SOURCES.get(column.source, column.source) for column in columns)
+
+
 def _needed(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    names = [_SOURCES.get(column.source, column.source) for column in columns]
-    there = [name for name in names if name in table.schema.names]
+    there = [name for name in table_columns(columns) if name in table.schema.names]
     return table.select(there or ["offset"])
 
 
