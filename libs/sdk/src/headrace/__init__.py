@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from headrace.consumer import Consumer
     from headrace.delivery import DeliveredBatch, Delivery
     from headrace.errors import HeadraceError
+    from headrace.log_watch import LogBounds, LogWatch, TopicLayout
     from headrace.producer import Producer
+    from headrace.range_reader import RangeReader
     from headrace.records import Committed, Record, RecordMetadata, TimestampType, TopicPartition
     from headrace.serializers import bulk_partitioner
     from headrace.transactions import PreparedTransaction, PreparedTransactions, UnitOwner
@@ -34,15 +36,19 @@ _HOME: Final = {
     "DeliveredBatch": "headrace.delivery",
     "Delivery": "headrace.delivery",
     "HeadraceError": "headrace.errors",
+    "LogBounds": "headrace.log_watch",
     "LogDiverged": "headrace._core.fetch_events",
+    "LogWatch": "headrace.log_watch",
     "NewTopic": "headrace.admin",
     "PositionReset": "headrace._core.fetch_events",
     "PreparedTransaction": "headrace.transactions",
     "PreparedTransactions": "headrace.transactions",
     "Producer": "headrace.producer",
+    "RangeReader": "headrace.range_reader",
     "Record": "headrace.records",
     "RecordMetadata": "headrace.records",
     "TimestampType": "headrace.records",
+    "TopicLayout": "headrace.log_watch",
     "TopicPartition": "headrace.records",
     "UnitOwner": "headrace.transactions",
     "bulk_partitioner": "headrace.serializers",
@@ -56,15 +62,19 @@ __all__ = [
     "DeliveredBatch",
     "Delivery",
     "HeadraceError",
+    "LogBounds",
     "LogDiverged",
+    "LogWatch",
     "NewTopic",
     "PositionReset",
     "PreparedTransaction",
     "PreparedTransactions",
     "Producer",
+    "RangeReader",
     "Record",
     "RecordMetadata",
     "TimestampType",
+    "TopicLayout",
     "TopicPartition",
     "UnitOwner",
     "__version__",

@@ -27,7 +27,7 @@ from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
-from headrace.settings import INT_MAX, ClientSettings, setting
+from headrace.settings import INT_MAX, ClientSettings, read_settings, setting
 from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE, MemberSubscription
 from headrace_common.core.errors import InvalidConfig
 
@@ -226,6 +226,38 @@ class ConsumerSettings(ClientSettings):
             api_timeout_ms=self.default_api_timeout_ms,
             follow_ms=self.metadata_max_age_ms,
         )
+
+
+def reading_settings(kind: str, given: Mapping[str, Any]) -> ConsumerSettings:
+    """
+    Settings of a client that reads what it is told to, and keeps no positions; ``kind`` names it in texts.
+
+    Raises:
+        InvalidConfig: all that is wrong; settings of groups, of resets and of single records mean nothing there.
+    """
+    names = [name for name in given if name.replace(".", "_") in _OF_CONSUMERS_ONLY]
+    if names:
+        raise InvalidConfig(f"{', '.join(names)}: a {kind} has no use for it; leave it out")
+    return read_settings(ConsumerSettings, {**given, "auto_offset_reset": "none"})
+
+
+_OF_CONSUMERS_ONLY: Final = frozenset(
+    {
+        "group_id",
+        "group_protocol",
+        "group_instance_id",
+        "group_remote_assignor",
+        "max_poll_interval_ms",
+        "max_poll_records",
+        "enable_auto_commit",
+        "auto_commit_interval_ms",
+        "auto_offset_reset",
+        "on_position_reset",
+        "key_deserializer",
+        "value_deserializer",
+        *CLASSIC_ONLY,
+    }
+)
 
 
 def _listed(given: Any) -> list[Any]:

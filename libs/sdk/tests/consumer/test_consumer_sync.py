@@ -125,7 +125,16 @@ def test_poll_table_has_all_columns_and_no_copies_of_values(broker: BrokerThread
         while sum(map(len, tables)) < 20:
             tables.append(consumer.poll_table(timeout_ms=1000))
         table = pa.concat_tables(tables)
-        assert table.schema.names == ["topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"]
+        assert table.schema.names == [
+            "topic",
+            "partition",
+            "offset",
+            "timestamp_ms",
+            "key",
+            "value",
+            "headers",
+            "timestamp_type",
+        ]
         assert consumer.poll_table(timeout_ms=0).schema == table.schema
     rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
     assert rows[3] == {

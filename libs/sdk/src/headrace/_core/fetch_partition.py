@@ -34,6 +34,8 @@ class Trouble:
 
     since_ms: float
     error: HeadraceError
+    same_since_ms: float
+    """Since when it is this error, and no other."""
     failures: int = 1
 
 
@@ -54,6 +56,8 @@ class PartitionFetch:
     epoch: int = 0
     position: int | None = None
     fetch_offset: int = -1
+    stop: int | None = None
+    """Reading ends here: nothing from it on is asked for or handed out. None: there is no end."""
     last_epoch: int = -1
     """Leader epoch of the last batch before ``fetch_offset``; -1: not known, as after a seek."""
     position_epoch: int = -1
@@ -101,7 +105,13 @@ class PartitionFetch:
     def may_fetch(self) -> bool:
         """Whether it belongs into the next fetch from its leader."""
         drained = not self.drain_first or (not self.buffer and self.open is None)
-        return self.may_ask and not self.paused and self.position is not None and drained
+        wanted = self.stop is None or self.fetch_offset < self.stop
+        return self.may_ask and not self.paused and self.position is not None and drained and wanted
+
+    @property
+    def stopped(self) -> bool:
+        """Whether all before ``stop`` was handed out; the position may be behind it, where the next batch begins."""
+        return self.stop is not None and self.position is not None and self.position >= self.stop
 
     @property
     def may_look_up(self) -> bool:
@@ -164,8 +174,10 @@ class PartitionFetch:
     def went_wrong(self, error: HeadraceError, now_ms: float, pause_ms: float, pause_ms_max: float) -> None:
         """Ask again later; pauses double from ``pause_ms`` to ``pause_ms_max``."""
         if self.trouble is None:
-            self.trouble = Trouble(now_ms, error)
+            self.trouble = Trouble(now_ms, error, now_ms)
         else:
+            if self.trouble.error.code is not error.code:
+                self.trouble.same_since_ms = now_ms
             self.trouble.error, self.trouble.failures = error, self.trouble.failures + 1
         doublings = min(self.trouble.failures - 1, 20)
         self.retry_at_ms = now_ms + min(pause_ms * 2**doublings, pause_ms_max)

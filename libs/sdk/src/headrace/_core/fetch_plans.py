@@ -29,6 +29,8 @@ class FetchLimits:
     retry_backoff_max_ms: int = 1000
     api_timeout_ms: int = 60_000
     """A partition that cannot be read for so long is told to the application."""
+    gone_after_ms: int | None = None
+    """The same for a topic that nobody knows; None: as for all else, for it may come back."""
     follow_ms: int = 300_000
     """How long a replica that the leader has named is read from before the leader is asked again."""
 

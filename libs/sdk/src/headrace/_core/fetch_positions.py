@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from headrace._core.fetch_aborted import Aborted, AbortedRanges
 from headrace._core.fetch_errors import Remedy, remedy_for
 from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset, TopicRecreated
-from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch
+from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch, Trouble
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
 from headrace._core.fetch_rooms import FetchRooms
 from headrace._core.fetch_sources import FetchSources
@@ -36,6 +36,7 @@ from headrace.errors import LogTruncated, PositionOutOfRange
 from headrace_common.core.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, read_header
 from headrace_common.core.errors import (
     CorruptBatch,
+    ErrorCode,
     HeadraceError,
     LeaderNotAvailable,
     error_for,
@@ -98,13 +99,13 @@ class FetchPositions:
 
     # --- what is read -------------------------------------------------------------------------------------------
 
-    def add(self, tp: TopicPartition, start: Start | int | None, epoch: int = -1) -> None:
+    def add(self, tp: TopicPartition, start: Start | int | None, epoch: int = -1, *, stop: int | None = None) -> None:
         """
         Read ``tp`` from an offset, or from a start to look up (None: from nowhere until somebody seeks). ``epoch``:
-        under which leader the record before the offset was written, if that is known.
+        under which leader the record before the offset was written, if that is known. ``stop``: up to there only.
         """
         assert tp not in self.partitions, f"{tp} is assigned already"
-        partition = PartitionFetch(tp, None if isinstance(start, int) else start)
+        partition = PartitionFetch(tp, None if isinstance(start, int) else start, stop=stop)
         if isinstance(start, int):
             partition.move_to(start)
             partition.last_epoch = partition.position_epoch = epoch
@@ -170,6 +171,13 @@ class FetchPositions:
         if rebase:
             partition.base, partition.sought = None, True
         self._go(partition, to)
+
+    def go_on(self, tp: TopicPartition, start: int, stop: int) -> None:
+        """Read another part of a partition that has come to its ``stop``."""
+        partition = self.partitions[tp]
+        assert partition.stopped, f"{tp} is still read"
+        partition.stop = stop
+        self._go(partition, start)
 
     def rewind(self, tp: TopicPartition) -> None:
         """Go back to what is committed, or to where reading began or was last sought if that came later."""
@@ -356,6 +364,10 @@ class FetchPositions:
                 break
             if header.next_offset <= expected:
                 continue
+            if partition.stop is not None and header.base_offset >= partition.stop:
+                partition.pass_over(header)
+                expected = header.next_offset
+                break
             expected, partition.last_epoch = header.next_offset, header.leader_epoch
             size += len(batch)
             hides = header.attributes & _MAY_BE_HIDDEN
@@ -373,7 +385,7 @@ class FetchPositions:
             self._ready.append(partition)
         self.rooms.moved(partition)
         self._settle(partition)
-        return bool(kept) or partition.failure is not None
+        return bool(kept) or partition.failure is not None or partition.stopped
 
     def _refused(self, plan: FetchPlan, answer: Answer, now_ms: float) -> None:
         partition = answer.entry.partition
@@ -525,12 +537,20 @@ class FetchPositions:
         for partition in self._troubled:
             trouble = partition.trouble
             assert trouble is not None, "the troubled have a trouble"
-            if now_ms - trouble.since_ms >= self._limits.api_timeout_ms and not partition.paused:
+            if not partition.paused and (
+                now_ms - trouble.since_ms >= self._limits.api_timeout_ms or self._gone(trouble, now_ms)
+            ):
                 seconds = (now_ms - trouble.since_ms) / 1000
                 trouble.since_ms = now_ms
                 text = f"{partition.tp} could not be read for {seconds:.0f} s ({trouble.failures} attempts)"
                 return type(trouble.error)(f"{text}: {trouble.error}", code=trouble.error.code)
         return None
+
+    def _gone(self, trouble: Trouble, now_ms: float) -> bool:
+        """Whether the topic has been unknown for so long that it will not come back."""
+        bound_ms = self._limits.gone_after_ms
+        unknown = trouble.error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return bound_ms is not None and unknown and now_ms - trouble.same_since_ms >= bound_ms
 
     def without_position(self) -> list[TopicPartition]:
         """Partitions that only a seek can help: no position, and ``auto_offset_reset`` is ``none``."""

@@ -14,11 +14,19 @@ from typing import Final, NamedTuple
 
 from headrace._runtime import Clock, SystemClock, Tasks
 from headrace._transport.port import Transport
-from headrace.errors import ErrorCode, HeadraceError, UnknownTopicOrPartition, WaitTimedOut, error_for
+from headrace.errors import (
+    ErrorCode,
+    HeadraceError,
+    MetadataUnavailable,
+    UnknownTopicOrPartition,
+    WaitTimedOut,
+    error_for,
+)
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.ids import NO_NODE, NodeId, check_topic_name
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import errors_pb2
 
 UNKNOWN_TOPIC_GRACE_MS: Final = 3_000
 """How long a topic may be unknown before callers are told: one that was just created is not known everywhere."""
@@ -205,6 +213,29 @@ class ClusterClient:
         """
         answer = await self.transport.metadata(pb.MetadataRequest(all_topics=True))
         return sorted(t.name for t in answer.topics if not t.internal and not t.error)
+
+    async def everything(self) -> pb.MetadataResponse:
+        """
+        All topics, from a broker that knows no less than what was learned before; what is known of single topics is
+        then as new.
+
+        Raises:
+            MetadataUnavailable: two brokers that answered are behind; ask again.
+            NetworkFailed: no broker answered.
+        """
+        for elsewhere in (False, True):
+            answer = await self.transport.metadata(pb.MetadataRequest(all_topics=True), elsewhere=elsewhere)
+            if answer.revision >= self._revision or answer.cluster_id != self._cluster_id:
+                known = self._topics.keys() | self._wanted.keys()
+                news = pb.MetadataResponse(cluster_id=answer.cluster_id, revision=answer.revision)
+                news.topics.extend(topic for topic in answer.topics if topic.name in known)
+                gone = known - {topic.name for topic in answer.topics}
+                news.topics.extend(
+                    pb.TopicMetadata(name=name, error=errors_pb2.UNKNOWN_TOPIC_OR_PARTITION) for name in gone
+                )
+                self._take(news)
+                return answer
+        raise MetadataUnavailable("brokers that answer know less of the cluster than was known before; ask again")
 
     def want(self, name: str) -> None:
         """Ask for the topic, now and whenever something is asked, until it is known."""

@@ -107,12 +107,17 @@ def open_reading(
     from headrace.aio._reading import Reading
 
     if transport is None:
-        from headrace._transport.grpc import GrpcTransport
-
-        timeout_ms = min(arguments.settings.request_timeout_ms, arguments.settings.default_api_timeout_ms)
-        transport = GrpcTransport(arguments.addresses, call_timeout_ms=timeout_ms)
+        transport = open_transport(arguments.addresses, arguments.settings)
     clock = SystemClock()
     return Reading(transport, arguments.settings, clock, arguments.deserializers, signal), transport, clock
+
+
+def open_transport(addresses: Sequence[str], settings: ConsumerSettings) -> Transport:
+    """Over gRPC; connections are opened when they are first used."""
+    from headrace._transport.grpc import GrpcTransport
+
+    timeout_ms = min(settings.request_timeout_ms, settings.default_api_timeout_ms)
+    return GrpcTransport(addresses, call_timeout_ms=timeout_ms)
 
 
 def open_group(

@@ -13,9 +13,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace._core.fetch_partition import PartitionFetch
+from headrace._core.fetch_plans import FetchLimits
 from headrace._core.fetch_positions import FetchPositions
+from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers, RecordRun, run_of
-from headrace._core.record_tables import TableParts
+from headrace._core.record_tables import TABLE_COLUMNS, TableParts
 from headrace._core.starts import Start, parse_reset
 from headrace._runtime import Clock
 from headrace.consumer_settings import ConsumerSettings
@@ -37,10 +39,16 @@ class HandOut:
     """The core, its lock, and the batch that is being handed out. ``changed`` is called after the core was changed."""
 
     def __init__(
-        self, settings: ConsumerSettings, clock: Clock, deserializers: Deserializers, changed: Callable[[], None]
+        self,
+        settings: ConsumerSettings,
+        clock: Clock,
+        deserializers: Deserializers,
+        changed: Callable[[], None],
+        *,
+        limits: FetchLimits | None = None,
     ) -> None:
         self.lock = threading.Lock()
-        self.core = FetchPositions(settings.limits, parse_reset(settings.auto_offset_reset))
+        self.core = FetchPositions(limits or settings.limits, parse_reset(settings.auto_offset_reset))
         self.crash: HeadraceError | None = None
         """Set when a task of the consumer met a bug: every call raises it."""
         self._settings = settings
@@ -117,12 +125,12 @@ class HandOut:
             return None
         return self._run
 
-    def take_table(self, rows_max: int | None) -> pa.Table:
-        """What is here already, as one table; it may have no rows."""
+    def take_table(self, rows_max: int | None, names: tuple[str, ...] = TABLE_COLUMNS) -> pa.Table:
+        """What is here already, as one table of the columns that are named; it may have no rows."""
         self.raise_failures()
         with self.lock:
             self.close_run()
-        parts, limit = TableParts(), TABLE_ROWS_MAX if rows_max is None else rows_max
+        parts, limit = TableParts(names), TABLE_ROWS_MAX if rows_max is None else rows_max
         while parts.rows < limit:
             with self.lock:
                 partition = self.core.next_batch()
@@ -133,7 +141,8 @@ class HandOut:
             epoch, position = partition.epoch, partition.position
             assert position is not None, "an open batch means that there is a position"
             try:
-                position = parts.add(partition.tp, self._decoded(partition), position, limit - parts.rows)
+                batch = self._decoded(partition)
+                position = parts.add(partition.tp, batch, position, limit - parts.rows, partition.stop)
             except HeadraceError:
                 self._undo(partition)
                 if not parts.rows:
@@ -143,6 +152,23 @@ class HandOut:
                 self.core.handed_out(partition, epoch, position)
         self._changed()
         return parts.table()
+
+    def stopped(self, tp: TopicPartition) -> bool:
+        """Whether the range that ends at its ``stop`` was handed out."""
+        partition = self.core.partitions[tp]
+        return partition.stopped and partition.open is None
+
+    def go_on(self, ranges: Mapping[TopicPartition, Range | None]) -> None:
+        """Read the next ranges of partitions that have ``stopped``; None: no more of it."""
+        if not ranges:
+            return
+        with self.lock:
+            for tp, following in ranges.items():
+                if following is None:
+                    self.core.remove(tp)
+                else:
+                    self.core.go_on(tp, *following)
+        self._changed()
 
     def _decoded(self, partition: PartitionFetch) -> DecodedBatch:
         assert partition.open is not None, "an open batch is there until it was handed out"

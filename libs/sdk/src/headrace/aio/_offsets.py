@@ -77,6 +77,9 @@ class OffsetQueries:
             await self._cluster.topic(tp.topic, max(1.0, deadline - self._clock.monotonic_ms()))
             leader = self._cluster.leader(tp)
             if leader is None:
+                await self._cluster.refreshed(f"{tp} may be new")
+                leader = self._cluster.leader(tp)
+            if leader is None:
                 raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
             if leader.broker == NO_NODE:
                 errors[tp] = LeaderNotAvailable(f"nobody leads {tp} now")
@@ -97,11 +100,21 @@ class OffsetQueries:
         return errors
 
     async def ask_broker(
-        self, broker: NodeId, wanted: Mapping[TopicPartition, int]
+        self,
+        broker: NodeId,
+        wanted: Mapping[TopicPartition, int],
+        *,
+        wait_above: Mapping[TopicPartition, int] | None = None,
+        wait_ms: int = 0,
     ) -> dict[TopicPartition, OffsetAndTimestamp | HeadraceError]:
-        """One request to one leader; failures, of the call too, are returned per partition."""
+        """
+        One request to one leader; failures, of the call too, are returned per partition.
+
+        Args:
+            wait_above: wait up to ``wait_ms`` until one of the logs ends above this; all ends must be asked for.
+        """
         level = pb.READ_COMMITTED if self._settings.read_committed else pb.READ_UNCOMMITTED
-        request = pb.ListOffsetsRequest(isolation_level=level)
+        request = pb.ListOffsetsRequest(isolation_level=level, max_wait_ms=wait_ms)
         for tp, timestamp_ms in wanted.items():
             view, leader = self._cluster.known(tp.topic), self._cluster.leader(tp)
             if view is None or leader is None:
@@ -112,6 +125,7 @@ class OffsetQueries:
                 partition=tp.partition,
                 timestamp_ms=timestamp_ms,
                 leader_epoch=leader.epoch if leader.epoch >= 0 else None,
+                wait_above=None if wait_above is None else wait_above[tp],
             )
         try:
             response = await self._transport.list_offsets(broker, request)

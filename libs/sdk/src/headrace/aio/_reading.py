@@ -14,8 +14,10 @@ from typing import Final
 
 from headrace._bulk_libraries import is_bulk, load_bulk_libraries
 from headrace._core.fetch_events import LogDiverged, PositionReset
-from headrace._core.fetch_plans import FetchPlan
+from headrace._core.fetch_partition import NO_TOPIC_ID
+from headrace._core.fetch_plans import FetchLimits, FetchPlan
 from headrace._core.fetch_positions import Answer, Lookup
+from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, LastCommitted, parse_reset, timestamp_to_ask
 from headrace._runtime import Clock, Tasks
@@ -73,9 +75,10 @@ class Reading:
         clock: Clock,
         deserializers: Deserializers,
         signal: Callable[[], None],
+        limits: FetchLimits | None = None,
     ) -> None:
         self.settings = settings
-        self.out = HandOut(settings, clock, deserializers, self._nudge)
+        self.out = HandOut(settings, clock, deserializers, self._nudge, limits=limits)
         self.resets = 0
         """How often ``auto_offset_reset`` was applied to a position that was gone."""
         self.recall: Recall | None = None
@@ -128,7 +131,27 @@ class Reading:
         for tp in partitions:
             view = await self._cluster.topic(tp.topic, self.settings.default_api_timeout_ms)
             if not 0 <= tp.partition < view.partitions:
-                raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
+                await self._cluster.refreshed(f"{tp} may be new")
+                if self._cluster.leader(tp) is None:
+                    raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
+
+    async def read_ranges(self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, TopicId]) -> None:
+        """
+        Read these and nothing else.
+
+        Args:
+            topic_ids: which topics are meant; others of their names do not do.
+
+        Raises:
+            UnknownTopicOrPartition: one does not exist.
+        """
+        await self.check(ranges)
+        with self.out.lock:
+            for tp, (start, stop) in ranges.items():
+                self.out.core.add(tp, start, stop=stop)
+                self.out.core.partitions[tp].topic_id = topic_ids.get(tp.topic, NO_TOPIC_ID)
+            self._place()
+        self._act()
 
     async def hold(
         self, starts: Mapping[TopicPartition, Committed | None], new: Collection[TopicPartition] = ()

@@ -4,7 +4,7 @@ A real cluster for tests, and what it takes to have one. The processes are those
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.admin import AdminClient
 from headrace.consumer import Consumer
+from headrace.log_watch import LogWatch
 from headrace.producer import Producer
+from headrace.range_reader import RangeReader
 
 if TYPE_CHECKING:
     from headrace_cli.local import LocalCluster
@@ -52,6 +54,14 @@ class TestCluster:
         """A consumer on this cluster; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
         return Consumer(*topics, bootstrap_servers=self.bootstrap_servers, **settings)
+
+    def log_watch(self, **settings: Any) -> LogWatch:
+        """Looks at this cluster's topics."""
+        return LogWatch(self.bootstrap_servers, **settings)
+
+    def range_reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader:
+        """Reads ranges of offsets."""
+        return RangeReader(self.bootstrap_servers, ranges, **settings)
 
     def admin(self, **settings: Any) -> AdminClient:
         """An admin client on this cluster."""

@@ -4,12 +4,15 @@ A small cluster in this process, for quick tests of programs: topics, clients an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from headrace import aio
 from headrace._transport.memory import MemoryCluster
 from headrace.consumer import Consumer
+from headrace.log_watch import LogWatch
 from headrace.producer import Producer
+from headrace.range_reader import RangeReader
 
 
 class MemoryBackend:
@@ -58,6 +61,14 @@ class MemoryBackend:
         """A consumer of these topics; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
         return Consumer(*topics, _transport=self.cluster.transport(), **settings)
+
+    def log_watch(self, **settings: Any) -> LogWatch:
+        """Looks at these topics."""
+        return LogWatch(_transport=self.cluster.transport(), **settings)
+
+    def range_reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader:
+        """Reads ranges of them."""
+        return RangeReader(ranges=ranges, _transport=self.cluster.transport(), **settings)
 
     def aio_producer(self, **settings: Any) -> aio.Producer:
         """The same for asyncio."""

@@ -100,11 +100,20 @@ class DecodedBatch(ABC):
         """As ``sparse.without``, of the batch that this was decoded from; some records stay and some go."""
 
     @abstractmethod
+    def arrow_column(self, name: str) -> pa.Array[Any]:
+        """One of the columns of ``to_arrow``; the others are not made."""
+
     def to_arrow(self) -> pa.RecordBatch:
         """
         Columns ``offset`` and ``timestamp_ms`` (int64), ``key`` and ``value`` (binary) and ``headers``
         (list<struct<key: string, value: binary>>). Keys and values of magic 3 are not copied.
         """
+        import pyarrow as pa
+
+        from headrace_common.core.batch.arrow_schema import batch_schema
+
+        schema = batch_schema()
+        return pa.RecordBatch.from_arrays([self.arrow_column(name) for name in schema.names], schema=schema)
 
 
 def decode_batch(
@@ -208,32 +217,42 @@ class ColumnBatch(DecodedBatch):
             values=self._values.to_arrow(),
         )
 
-    def to_arrow(self) -> pa.RecordBatch:
-        import numpy as np
+    def arrow_column(self, name: str) -> pa.Array[Any]:
         import pyarrow as pa
 
-        from headrace_common.core.batch.arrow_schema import batch_schema, no_headers
+        from headrace_common.core.batch.arrow_schema import no_headers
 
-        count, base = self.header.record_count, self.header.base_offset
-        offsets: np.ndarray[Any, Any]
+        numbers: pa.Array[Any]
+        match name:
+            case "offset":
+                numbers = pa.array(self._offsets_array())
+                return numbers
+            case "timestamp_ms":
+                numbers = pa.array(self._timestamps_array())
+                return numbers
+            case "key":
+                return self.key_column()
+            case "value":
+                return self._values.to_arrow()
+            case "headers":
+                return no_headers(self.header.record_count) if self._headers is None else self._headers.to_arrow()
+        raise AssertionError(f"batches have no column {name}")
+
+    def _offsets_array(self) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        base = self.header.base_offset
         if self._deltas is None:
-            offsets = np.arange(base, base + count, dtype=np.int64)
-        else:
-            offsets = self._deltas.to_numpy() + np.int64(base)
+            return np.arange(base, base + self.header.record_count, dtype=np.int64)
+        offsets: np.ndarray[Any, Any] = self._deltas.to_numpy() + np.int64(base)
+        return offsets
+
+    def _timestamps_array(self) -> np.ndarray[Any, Any]:
+        import numpy as np
+
         if self._timestamps is None:
-            timestamps = np.full(count, self._one_timestamp, dtype=np.int64)
-        else:
-            timestamps = self._timestamps.to_numpy()
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(offsets),
-                pa.array(timestamps),
-                self.key_column(),
-                self._values.to_arrow(),
-                no_headers(count) if self._headers is None else self._headers.to_arrow(),
-            ],
-            schema=batch_schema(),
-        )
+            return np.full(self.header.record_count, self._one_timestamp, dtype=np.int64)
+        return self._timestamps.to_numpy()
 
 
 class EmptyBatch(DecodedBatch):
@@ -270,13 +289,12 @@ class EmptyBatch(DecodedBatch):
     def without(self, keep: Mask) -> bytes:
         raise AssertionError("there is no record that could go")
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def arrow_column(self, name: str) -> pa.Array[Any]:
         import pyarrow as pa
 
         from headrace_common.core.batch.arrow_schema import batch_schema, no_headers
 
-        columns = [pa.array([], field.type) for field in list(batch_schema())[:-1]]
-        return pa.RecordBatch.from_arrays([*columns, no_headers(0)], schema=batch_schema())
+        return no_headers(0) if name == "headers" else pa.array([], batch_schema().field(name).type)
 
 
 class _HeaderColumns:

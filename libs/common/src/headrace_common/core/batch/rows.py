@@ -195,25 +195,26 @@ class RowBatch(DecodedBatch):
         )
         return sealed([FIELDS.pack(*header), rows], size)
 
-    def to_arrow(self) -> pa.RecordBatch:
+    def arrow_column(self, name: str) -> pa.Array[Any]:
         import pyarrow as pa
 
-        from headrace_common.core.batch.arrow_schema import batch_schema, headers_type, no_headers
+        from headrace_common.core.batch.arrow_schema import headers_type, no_headers
 
-        headers = no_headers(len(self._offsets))
-        if self.has_headers:
-            pairs = [[{"key": key, "value": value} for key, value in each] for each in self._headers]
-            headers = pa.array(pairs, headers_type())
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(self._offsets, pa.int64()),
-                pa.array(self._timestamps, pa.int64()),
-                self.key_column(),
-                pa.array(self._values, pa.binary()),
-                headers,
-            ],
-            schema=batch_schema(),
-        )
+        match name:
+            case "offset":
+                return pa.array(self._offsets, pa.int64())
+            case "timestamp_ms":
+                return pa.array(self._timestamps, pa.int64())
+            case "key":
+                return self.key_column()
+            case "value":
+                return pa.array(self._values, pa.binary())
+            case "headers" if not self.has_headers:
+                return no_headers(len(self._offsets))
+            case "headers":
+                pairs = [[{"key": key, "value": value} for key, value in each] for each in self._headers]
+                return pa.array(pairs, headers_type())
+        raise AssertionError(f"batches have no column {name}")
 
 
 def _spans(rows: memoryview, count: int) -> list[tuple[int, int]]:
