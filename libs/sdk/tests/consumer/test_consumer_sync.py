@@ -139,10 +139,11 @@ def test_poll_table_has_all_columns_and_no_copies_of_values(broker: BrokerThread
     rows = sorted(table.to_pylist(), key=lambda row: (row["partition"], row["offset"]))
     assert rows[3] == {
         "topic": "t", "partition": 0, "offset": 3, "timestamp_ms": 7, "key": b"k", "value": b"3",
-        "headers": [{"key": "h", "value": b"x"}],
+        "headers": [{"key": "h", "value": b"x"}], "timestamp_type": 0,
     }  # fmt: skip
     assert rows[13] | {"headers": None} == {
-        "topic": "t", "partition": 1, "offset": 3, "timestamp_ms": 8, "key": None, "value": b"3", "headers": None
+        "topic": "t", "partition": 1, "offset": 3, "timestamp_ms": 8, "key": None, "value": b"3", "headers": None,
+        "timestamp_type": 0,
     }  # fmt: skip
     assert {row["topic"] for row in rows} == {"t"}
 
