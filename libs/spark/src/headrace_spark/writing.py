@@ -7,8 +7,6 @@ knows nothing but what the messages say. Called by ``batch_writer`` and ``stream
 
 from __future__ import annotations
 
-import gc
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,23 +14,25 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from headrace_spark.adapters.sdk_writing import SdkSink, draw_claim, draw_job
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.entropy import new_incarnation, new_seed
+from headrace_spark.adapters.clients import settle_worker, warn_once
 from headrace_spark.core.columns import FieldGiven
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
 from headrace_spark.core.sink_columns import check_sink_schema
-from headrace_spark.core.units import SinkPlan, TaskMessage
+from headrace_spark.core.units import SinkPlan, TaskMessage, claim_number
 from headrace_spark.sink import Attempt, abort_unit, commit_unit, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from headrace_spark.ports import Sink
+
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties that Spark sets for all jobs of a streaming query, also within ``foreachBatch``."""
-
-_log: Final = logging.getLogger("headrace.spark")
 
 
 @dataclass
@@ -57,17 +57,18 @@ class Writing:
         self._plan = SinkPlan(
             transactional=self._options.transactional,
             prefix=self._options.transactional_id,
-            claim=draw_claim(),
-            job=None if mode.streams else draw_job(),
+            claim=claim_number(SystemClock().now_ms(), new_seed()),
+            job=None if mode.streams else f"batch.{new_incarnation().hex()}",
             topic=self._options.topic,
         )
         for warning in self._options.warnings:
-            _warn_once(warning)
+            warn_once(warning)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task: write all rows."""
-        _settle()
-        return SinkMessage(write_rows(self._sink(), self._plan, self._columns, batches, _attempt()))
+        sink = self._sink()
+        settle_worker()
+        return SinkMessage(write_rows(sink, self._plan, self._columns, batches, _attempt()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         """On the driver: make all that was written visible."""
@@ -77,7 +78,9 @@ class Writing:
         """On the driver: give up what was written."""
         abort_unit(self._sink(), self._plan, _told(messages))
 
-    def _sink(self) -> SdkSink:
+    def _sink(self) -> Sink:
+        from headrace_spark.adapters.sdk_writing import SdkSink  # not where a query is only planned: it loads gRPC
+
         return SdkSink(self._options.bootstrap_servers, self._options.client)
 
 
@@ -91,22 +94,3 @@ def _attempt() -> Attempt:
         return Attempt(None, None, 0)
     query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     return Attempt(query_id, None if batch_id is None else int(batch_id), context.attemptNumber())
-
-
-_warned: Final[set[str]] = set()
-_settled: Final[list[bool]] = []
-
-
-def _warn_once(text: str) -> None:
-    """Once in a process: each micro-batch parses the options anew."""
-    if text not in _warned:
-        _warned.add(text)
-        _log.warning("%s", text)
-
-
-def _settle() -> None:
-    """Spark's workers collect garbage after each task; what is imported is none."""
-    if not _settled:
-        _settled.append(True)
-        gc.collect()
-        gc.freeze()

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace import PreparedTransactions, Producer, UnitOwner
 from headrace.errors import HeadraceError
 from headrace.settings import DecidingSettings
-from headrace_common.runtime.clock import SystemClock
-from headrace_common.runtime.entropy import new_incarnation, new_seed
+from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.failpoints import failpoint
-from headrace_spark.core.units import CommitUnit, Owned, claim_number
+from headrace_spark.core.units import CommitUnit, Owned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,16 +35,6 @@ CLIENT_ID: Final = "headrace-spark"
 
 _DECIDING: Final = frozenset(each.name for each in fields(DecidingSettings))
 _log: Final = logging.getLogger("headrace.spark")
-
-
-def draw_claim() -> int:
-    """The number of a plan that is made now, on the driver."""
-    return claim_number(SystemClock().now_ms(), new_seed())
-
-
-def draw_job() -> str:
-    """A name for a batch job that no other has."""
-    return f"batch.{new_incarnation().hex()}"
 
 
 class SdkWriter:
