@@ -84,8 +84,12 @@ spark-chaos: setup-spark ## Sessions and brokers killed while a stream is copied
 
 test: setup-spark lint types arch proto-check unit sim integration spark chaos-short ## Everything
 
-run: setup ## A local cluster with real data flowing end to end; ARGS=--fresh starts anew
+run: setup ## A local cluster with real data flowing end to end, Spark included where there is a Java; ARGS=--fresh starts anew
+	@tools/setup_spark.sh
 	@$(BIN)/headrace demo $(ARGS)
+
+run-spark: setup-spark ## The same, with Spark at its end for certain; on the cluster that runs, or a new one
+	@$(BIN)/headrace demo --spark $(ARGS)
 
 up: setup ## A local cluster; ARGS as for headrace up
 	$(BIN)/headrace up $(ARGS)

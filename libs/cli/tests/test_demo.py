@@ -7,11 +7,16 @@ import json
 from collections import Counter
 
 import pytest
+from rich.console import Console
 
+from headrace_cli.commands.demo import spark_to_use
 from headrace_cli.demo.flights import ROWS, carrier_names, data_directory, departures, rows_as_json
-from headrace_cli.demo.tally import PROBLEMS_KEPT, Tally
+from headrace_cli.demo.spark import differences, table
+from headrace_cli.demo.tally import PROBLEMS_KEPT, Carrier, Tally
+from headrace_cli.exits import CommandFailed
 from headrace_cli.percentiles import percentiles_ms
 from headrace_cli.rates import Rate
+from headrace_cli.spark import submit
 
 CSV = "dep_delay,arr_delay,carrier,tailnum\n2,11,UA,N1\nNA,NA,AA,NA\n-3,5,UA,N2\n"
 
@@ -92,3 +97,48 @@ def test_percentiles() -> None:
     assert percentiles_ms([]) == {}
     quoted = percentiles_ms([n / 1000 for n in range(1, 1001)])
     assert quoted == {"p50": 501.0, "p90": 901.0, "p99": 991.0, "p999": 1000.0, "max": 1000.0}
+
+
+OURS = {"UA": Carrier(3, 2, 10, 2, -4), "AA": Carrier(1, 0, 0, 0, 0)}
+
+
+def test_spark_agrees_when_each_carrier_came_once_with_the_same_sums() -> None:
+    assert differences(OURS, {code: [carrier] for code, carrier in OURS.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("sparks", "said"),
+    [
+        ({"UA": [OURS["UA"]]}, "AA was written 0 times by Spark"),
+        ({"UA": [OURS["UA"]] * 2, "AA": [OURS["AA"]]}, "UA was written 2 times by Spark"),
+        ({"UA": [OURS["UA"]], "AA": [OURS["AA"]], "DL": [Carrier(1)]}, "DL is known to Spark only"),
+        ({"UA": [Carrier(3, 2, 11, 2, -4)], "AA": [OURS["AA"]]}, "departure_delay_sum 10, "),
+    ],
+)
+def test_what_spark_has_otherwise_is_told(sparks: dict[str, list[Carrier]], said: str) -> None:
+    [wrong] = differences(OURS, sparks)
+    assert said in wrong
+
+
+def test_sparks_sums_are_shown_the_largest_first() -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table({"AA": [OURS["AA"]], "UA": [OURS["UA"]]}))
+    rows = [line.split() for line in console.export_text().splitlines() if "min" in line]
+    assert [[word for word in row if word not in "│┃"] for row in rows] == [
+        ["UA", "3", "+10", "min", "-4", "min"],
+        ["AA", "1", "+0", "min", "+0", "min"],
+    ]
+
+
+def test_a_demo_without_java_says_how_to_get_it_and_fails_only_when_spark_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(submit, "find_java", lambda _: None)
+    monkeypatch.setattr(submit, "spark_home", lambda _: submit.HERE)
+    said = spark_to_use(None)
+    assert isinstance(said, str)
+    assert "Java 17" in said
+    assert "make run-spark" in said
+    assert spark_to_use(False) == ""
+    with pytest.raises(CommandFailed, match="Java 17"):
+        spark_to_use(True)

@@ -128,7 +128,7 @@ def test_nothing_acknowledged_is_lost_whichever_process_is_killed(make_cluster: 
 
 
 def test_the_demo_proves_itself_after_a_ctrl_c_and_a_kill(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "headrace_cli", "demo", "--rate", "20000"]
+    command = [sys.executable, "-m", "headrace_cli", "demo", "--rate", "20000", "--no-spark"]
     first = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert first.stdout is not None
     for line in first.stdout:
@@ -159,6 +159,6 @@ def test_the_demo_proves_itself_after_a_ctrl_c_and_a_kill(tmp_path: Path) -> Non
     assert "/docs" in said
     assert processes_on(tmp_path) == []
 
-    kept = run("demo", cwd=tmp_path, timeout=120)
+    kept = run("demo", "--no-spark", cwd=tmp_path, timeout=120)
     assert "all of them kept from an earlier run" in kept
     assert "--fresh" in kept

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from headrace_cli.demo.run import Verified
+    from headrace_cli.demo.tally import Tally
     from headrace_cli.local import LocalCluster
+    from headrace_cli.spark.submit import SparkHere
 
 
 def register(app: typer.Typer) -> None:
@@ -43,6 +45,9 @@ def demo(
         int | None, typer.Option(min=1, max=16, help="3 unless the directory has another number")
     ] = None,
     flush: Annotated[str | None, typer.Option(metavar="group|always|os", help="As for `headrace up`")] = None,
+    spark: Annotated[
+        bool | None, typer.Option("--spark/--no-spark", help="Let Spark aggregate them; done where there is one")
+    ] = None,
 ) -> None:
     """Start a cluster, stream 336,776 real departures through it, and check that none is lost, doubled or reordered."""
     from rich.console import Console
@@ -50,6 +55,7 @@ def demo(
     from headrace_cli.local import LocalCluster
     from headrace_cli.local.state import DataDir
 
+    found = spark_to_use(spark)
     console = Console()
     directory = DataDir.at(data_dir)
     if fresh:
@@ -58,7 +64,7 @@ def demo(
     if directory.locked():
         cluster = LocalCluster.attach(data_dir)
         console.print(f"Using the cluster that runs on {directory.path}.", highlight=False)
-        _run(console, cluster, rate, owned=False, stays=True)
+        _run(console, cluster, rate, found, owned=False, stays=True)
         return
     cluster = LocalCluster(
         data_dir,
@@ -72,7 +78,7 @@ def demo(
         with interruptible(signal.SIGTERM):
             _start(console, cluster)
             stays = stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI")
-            _run(console, cluster, rate, owned=True, stays=stays)
+            _run(console, cluster, rate, found, owned=True, stays=stays)
             if stays:
                 _stay(console, cluster)
     except KeyboardInterrupt:
@@ -116,30 +122,82 @@ def _start(console: Console, cluster: LocalCluster) -> None:
     console.print(f"Ready after {time.monotonic() - begun:.1f} s.")
 
 
-def _run(console: Console, cluster: LocalCluster, rate: float, *, owned: bool, stays: bool) -> None:
+def spark_to_use(wanted: bool | None) -> SparkHere | str:
+    """
+    What the demo ends with: a Spark, or why there is none.
+
+    Raises:
+        CommandFailed: it is wanted, and is not there.
+    """
+    from headrace_cli.spark.submit import find_spark
+
+    if wanted is False:
+        return ""
+    try:
+        return find_spark(os.environ)
+    except CommandFailed as missing:
+        if wanted:
+            raise
+        return f"{missing}; `make run-spark` gets it, and aggregates the departures with it."
+
+
+def _run(
+    console: Console, cluster: LocalCluster, rate: float, spark: SparkHere | str, *, owned: bool, stays: bool
+) -> None:
     from headrace_cli.demo.run import Demo
     from headrace_cli.demo.view import View
 
-    found = Demo(cluster, lambda names: View(console, names), rate).run()
+    demo = Demo(cluster, lambda names: View(console, names), rate)
+    found = demo.run()
     if found.problems:
         listed = "\n  ".join(found.problems)
         wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts anew."
         raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
-    _tell(console, cluster, found, owned=owned, stays=stays)
+    _tell_found(console, found)
+    if not isinstance(spark, str):
+        _aggregate(console, cluster, spark, demo.progress.tally)
+    elif spark:
+        _say(console, spark)
+    _tell_cluster(console, cluster, owned=owned, stays=stays)
 
 
-def _tell(console: Console, cluster: LocalCluster, found: Verified, *, owned: bool, stays: bool) -> None:
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+
+def _tell_found(console: Console, found: Verified) -> None:
     wrote = (
         f"{found.wrote:,} written in {found.seconds:.1f} s" if found.wrote else "all of them kept from an earlier run"
     )
-    say("")
-    say(f"Verified: exactly {found.records:,} records in topic flights, {wrote}.")
-    say(f"Each of the {found.carriers} carriers' records is there once, in the order of the source.")
+    _say(console, "")
+    _say(console, f"Verified: exactly {found.records:,} records in topic flights, {wrote}.")
+    _say(console, f"Each of the {found.carriers} carriers' records is there once, in the order of the source.")
     if not found.wrote:
-        say("To see them stream again: make run ARGS=--fresh (or headrace demo --fresh) wipes the data.")
+        _say(console, "To see them stream again: make run ARGS=--fresh (or headrace demo --fresh) wipes the data.")
+
+
+def _aggregate(console: Console, cluster: LocalCluster, spark: SparkHere, tally: Tally) -> None:
+    """Spark's sums beside the consumer's."""
+    from headrace_cli.demo.run import TOPIC
+    from headrace_cli.demo.spark import TARGET, differences, spark_sums, table
+
+    _say(console, "")
+    _say(console, f"Spark aggregates topic {TOPIC} into {TARGET} ...")
+    begun = time.monotonic()
+    bootstrap = ",".join(cluster.bootstrap_servers)
+    sums = spark_sums(TOPIC, bootstrap, spark, cluster.directory.logs / "spark.log")
+    console.print(table(sums))
+    wrong = differences(tally.carriers, sums)
+    if wrong:
+        raise CommandFailed("Spark does not agree with the consumer:\n  " + "\n  ".join(wrong))
+    took = f"{time.monotonic() - begun:.1f} s, most of them for its start"
+    _say(console, f"Spark agrees: each of the {len(sums)} carriers once, with the sums of the consumer ({took}).")
+
+
+def _tell_cluster(console: Console, cluster: LocalCluster, *, owned: bool, stays: bool) -> None:
+    def say(text: str) -> None:
+        _say(console, text)
+
     say("")
     say(f"REST         {cluster.admin_url}")
     say(f"its docs     {cluster.admin_url}/docs")

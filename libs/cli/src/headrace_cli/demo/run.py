@@ -76,7 +76,7 @@ class Demo:
         """
         from headrace import Consumer, Producer
 
-        create_topic(self._bootstrap)
+        create_topic(self._bootstrap, TOPIC, PARTITIONS)
         begun = time.monotonic()
         with (
             self._view,
@@ -176,9 +176,9 @@ class Watch:
             )
 
 
-def create_topic(bootstrap: str) -> None:
+def create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, str] | None = None) -> None:
     """
-    Create the topic, with as many replicas as the cluster gives by itself, unless it is there. A cluster that just
+    Create a topic, with as many replicas as the cluster gives by itself, unless it is there. A cluster that just
     started may need a moment.
 
     Raises:
@@ -190,7 +190,7 @@ def create_topic(bootstrap: str) -> None:
     with AdminClient(bootstrap) as admin:
         while True:
             try:
-                admin.create_topic(TOPIC, PARTITIONS)
+                admin.create_topic(name, partitions, configs=configs)
             except TopicAlreadyExists:
                 return
             except HeadraceError as error:
