@@ -9,6 +9,7 @@ the first; the last stable offset of every replica with the second.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,21 +26,31 @@ from headrace_coordinator.core.events import TxnCommitAsked
 from headrace_coordinator.core.pending_records import read_pending_key
 from headrace_coordinator.core.records import OffsetKey, read_key, read_offset
 from headrace_coordinator.core.transactions.effects import (
+    Answer,
     DecideResult,
     InitResult,
+    OwnerResult,
     UnitResult,
     WriteMarkers,
 )
-from headrace_coordinator.core.transactions.events import DecideAsked, EndAsked, EnrolAsked, InitAsked, UnitAsked
+from headrace_coordinator.core.transactions.events import (
+    DecideAsked,
+    EndAsked,
+    EnrolAsked,
+    InitAsked,
+    OwnerInitAsked,
+    UnitAsked,
+)
 from headrace_coordinator.core.transactions.records import Kind, read_owner, read_transaction
 from headrace_coordinator.core.transactions.records import read_key as read_transaction_key
-from headrace_coordinator.core.transactions.values import EndCause, Producer, TxnState, owner_of
+from headrace_coordinator.core.transactions.values import NO_CLAIM, EndCause, Producer, TxnState, owner_of
 from headrace_coordinator.core.values import CommittedOffset
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Broker
     from tests.simulation.transactions.clients import Txn
     from tests.simulation.transactions.coordinators import ShownLife, Told
+    from tests.simulation.transactions.drivers import Checkpoints
     from tests.simulation.transactions.world import World
 
 WITH_PARTITIONS = (TxnState.ONGOING, TxnState.PREPARED)
@@ -76,6 +87,12 @@ class Invariants(OfReplicas):
         super().__init__(world)
         self.shown_of: dict[PartitionId, Shown] = {id: Shown() for id in world.store.snapshot.partitions}
         self.verdicts: dict[Producer, bool] = {}
+        self.claims: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        """Of each owner: claims and the epochs that they began."""
+        self._epochs: dict[str, int] = {}
+        """Of owners, in the log."""
+        self._came_under: dict[Producer, int] = {}
+        """Which epoch of its owner a producer came with."""
         self.enrolled: set[tuple[Producer, PartitionId]] = set()
         self.positions: dict[OffsetKey, CommittedOffset] = {}
         self._number = 0
@@ -229,11 +246,17 @@ class Invariants(OfReplicas):
             return
         if kind is Kind.OWNER:
             owner = read_owner(name, value)
+            self._epochs[name] = owner.epoch
+            if owner.claim != NO_CLAIM:
+                self._claimed(name, owner.claim, owner.claim_epoch)
             for nonce, producer in self._world.nonces.items():
                 if owner.has_committed(nonce):
                     self._verdict(producer, True, f"unit of {name}")
         elif kind is Kind.TRANSACTION:
             txn = read_transaction(name, value)
+            owner_name = owner_of(name)
+            if txn.state in WITH_PARTITIONS and owner_name is not None:
+                self._must_be_current(name, txn.producer, owner_name)
             if txn.state is TxnState.PREPARED:
                 self._world.nonces[txn.nonce] = txn.producer
             about = txn.producer if txn.state in WITH_PARTITIONS else None
@@ -247,6 +270,21 @@ class Invariants(OfReplicas):
                     )
             if about is not None:
                 self.enrolled.update((about, partition) for partition in txn.enrolled())
+
+    def _claimed(self, owner: str, claim: int, epoch: int) -> None:
+        """A claim has one epoch, and a higher claim a higher one."""
+        claims = self.claims[owner]
+        if claims.setdefault(claim, epoch) != epoch:
+            raise Violation("claim-twice", f"{owner}: claim {claim} has epoch {claims[claim]} and {epoch}")
+        for other, its in claims.items():
+            if (other < claim) is not (its < epoch) and other != claim:
+                raise Violation("claim-order", f"{owner}: claim {other} has epoch {its}, {claim} has {epoch}")
+
+    def _must_be_current(self, name: str, producer: Producer, owner: str) -> None:
+        """Once the log has an epoch of an owner, nothing of those before it goes on."""
+        came, epoch = self._came_under.get(producer), self._epochs.get(owner, -1)
+        if came is not None and came < epoch and self.claims[owner]:
+            raise Violation("older-owner", f"{name} {tuple(producer)} goes on, of epoch {came} of {epoch}")
 
     def _verdict(self, producer: Producer, commit: bool, why: str) -> None:
         known = self.verdicts.setdefault(producer, commit)
@@ -275,6 +313,10 @@ class Invariants(OfReplicas):
     def shown(self, life: ShownLife, told: Told) -> None:
         """An effect goes out: what it stands on is committed."""
         effect, event = told.effect, told.event
+        if isinstance(event, OwnerInitAsked) and isinstance(effect, Answer) and isinstance(effect.result, OwnerResult):
+            if event.claim is not None:
+                self._claimed(event.owner, event.claim, effect.result.owner_epoch)
+            return
         if isinstance(effect, WriteMarkers):
             ended = Producer(effect.producer_id, effect.epoch - 1)
             self._must_be(ended, effect.commit, f"markers of {effect.transactional_id}")
@@ -320,6 +362,8 @@ class Invariants(OfReplicas):
         if result.producer in self._handed_out or result.producer in self._identities:
             raise Violation("identity-twice", f"{event.transactional_id} is {tuple(result.producer)} again")
         self._handed_out.add(result.producer)
+        if event.owner_epoch is not None:
+            self._came_under[result.producer] = event.owner_epoch
 
     # --- at the end -------------------------------------------------------------------------------------------
 
@@ -330,6 +374,16 @@ class Invariants(OfReplicas):
             if {True, False} <= verdicts:
                 text = [(txn.number, tuple(txn.producer), self.verdicts.get(txn.producer)) for txn in listed]
                 raise Violation("torn-unit", f"{text}")
+
+    def batches_once(self, checkpoints: Checkpoints) -> None:
+        """Of all plans of a batch one was committed, and of one that some driver knows as done at least one."""
+        for (owner, batch), plans in checkpoints.units.items():
+            committed = [one for one in plans if any(self.verdicts.get(txn.producer) for txn in one)]
+            if len(committed) > 1:
+                text = f"batch {batch} of {owner}: {[[txn.number for txn in one] for one in committed]}"
+                raise Violation("batch-twice", text)
+            if batch < checkpoints.done[owner] and not committed:
+                raise Violation("batch-lost", f"batch {batch} of {owner} is done, and nothing of it was committed")
 
     def what_hangs(self) -> str:
         """After healing: what is not over; empty: everything is."""

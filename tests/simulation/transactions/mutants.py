@@ -29,10 +29,11 @@ from headrace_coordinator.core.shard_offsets import ShardOffsets
 from headrace_coordinator.core.transactions import refusals
 from headrace_coordinator.core.transactions.effects import TookProducerId
 from headrace_coordinator.core.transactions.ending import Ending
-from headrace_coordinator.core.transactions.events import EndAsked, MarkersWritten, PrepareAsked
+from headrace_coordinator.core.transactions.events import EndAsked, MarkersWritten, OwnerInitAsked, PrepareAsked
 from headrace_coordinator.core.transactions.owner import Owner
 from headrace_coordinator.core.transactions.producers import Producers
 from headrace_coordinator.core.transactions.transaction import Transaction
+from headrace_coordinator.core.transactions.units import Units
 from headrace_coordinator.core.transactions.values import TxnState
 
 Patches = list[Any]
@@ -200,6 +201,34 @@ def take_old_owners() -> Patches:
     return [patch.object(refusals, "owner_epoch_fault", fault)]
 
 
+def _claimed_as_if(claim_of: Callable[[int, int], int]) -> Patches:
+    """The owner's claim is another one than it was, for a moment."""
+    asked = Units.init_owner
+
+    def init_owner(self: Units, event: OwnerInitAsked) -> list[Any]:
+        owner = self._register.owners.get(event.owner)
+        if owner is not None and event.claim is not None:
+            owner.claim = claim_of(owner.claim, event.claim)
+        return asked(self, event)
+
+    return [patch.object(Units, "init_owner", init_owner)]
+
+
+def raise_equal_claims() -> Patches:
+    """Each task that claims an owner gets an epoch of its own, and aborts what the others of its plan do."""
+    return _claimed_as_if(lambda known, claim: claim - 1 if claim == known else known)
+
+
+def take_low_claims() -> Patches:
+    """Whoever claims last has the owner, also a zombie."""
+    return _claimed_as_if(lambda known, claim: min(known, claim - 1) if claim < known else known)
+
+
+def join_with_low_claims() -> Patches:
+    """Claims are not compared: a zombie's tasks get the epoch of whoever came after it."""
+    return [patch.object(refusals, "claim_fault", lambda _owner, _claim: None)]
+
+
 def keep_ends_that_were_cut() -> Patches:
     """A truncation that cuts a marker, or a first append, leaves the transactions as they were."""
     cut = LocalLog.cut
@@ -258,6 +287,9 @@ MUTANTS: dict[str, Callable[[], Patches]] = {
     "positions-of-aborted": apply_positions_of_aborted,
     "unstable-positions": show_unstable_positions,
     "old-owners": take_old_owners,
+    "equal-claims-raise": raise_equal_claims,
+    "low-claims-win": take_low_claims,
+    "low-claims-join": join_with_low_claims,
     "ends-uncut": keep_ends_that_were_cut,
     "producers-forgotten": forget_producers,
     "aborted-forgotten": forget_aborted,

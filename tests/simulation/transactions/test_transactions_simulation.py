@@ -19,6 +19,8 @@ SOON_FOUND = (
     "aborted-forgotten",
     "producers-forgotten",
     "zombie-writes",
+    "equal-claims-raise",
+    "low-claims-win",
 )
 SEEDS_PER_MUTANT = 20
 
@@ -55,7 +57,14 @@ def test_every_fault_happens_and_every_way_to_end() -> None:
     assert {
         f"ended by {cause}" for cause in ("client", "token", "unit", "fenced", "owner", "timeout", "operator")
     } <= seen
-    assert {"truncations", "requests doubled", "shards lost", "units committed", "values transformed"} <= seen
+    assert {
+        "truncations",
+        "requests doubled",
+        "shards lost",
+        "units committed",
+        "values transformed",
+        "batches committed",
+    } <= seen
 
 
 @pytest.mark.parametrize("mutant", SOON_FOUND)

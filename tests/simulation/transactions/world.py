@@ -26,6 +26,7 @@ from tests.simulation.transactions.brokers import LogBroker
 from tests.simulation.transactions.callers import Caller
 from tests.simulation.transactions.clients import Decider, PlainSender, Reader, Txn, Writer
 from tests.simulation.transactions.coordinators import TxnNode
+from tests.simulation.transactions.drivers import Checkpoints, Driver
 from tests.simulation.transactions.elections import Elections
 from tests.simulation.transactions.faults import Faults
 from tests.simulation.transactions.invariants import Invariants
@@ -199,6 +200,7 @@ class World:
         self.schedule = Schedule(seed)
         self.rng = self.schedule.rng
         self.profile = profile or Profile.drawn(self.rng, steps)
+        self.owner_type = Random(seed).choice((Owner, Driver))  # of its own chance: it came later than many seeds
         self.network = Network(self.schedule)
         self.network.slow_one_in, self.network.slow_ms = self.profile.slow_one_in, self.profile.slow_ms
         self.counts: Counter[str] = Counter()
@@ -214,6 +216,7 @@ class World:
         self.tokens: list[Token] = []
         self.nonces: dict[int, Producer] = {}
         self.units: list[list[Txn]] = []
+        self.checkpoints = Checkpoints()
         self.sources: dict[int, int] = {}
         self.topic = "t0"
         self.keyed = None  # nothing compacts here
@@ -260,7 +263,7 @@ class World:
         for number in range(min(1, profile.transformers) if self.outputs else 0):
             self.writers.append(Writer(740 + number, self, f"transformer{number}", consumes=True))
         for number in range(profile.owners * (2 if profile.rivals else 1)):
-            self.writers.append(Owner(760 + number, self, "owner"))
+            self.writers.append(self.owner_type(760 + number, self, "owner"))
         self._clients: list[Decider | PlainSender] = [Decider(780, self)]
         self._clients += [PlainSender(790 + n, self) for n in range(profile.plain)]
         self._numbers = 800
@@ -363,7 +366,7 @@ class World:
     def twin_of(self, writer: Writer) -> Writer:
         """A process with the same transactional id, or the same owner's name."""
         if isinstance(writer, Owner):
-            twin: Writer = Owner(self._next_id(), self, writer.transactional_id)
+            twin: Writer = type(writer)(self._next_id(), self, writer.transactional_id)
         else:
             twin = Writer(self._next_id(), self, writer.transactional_id, consumes=writer.consumes)
         self.writers.append(twin)
@@ -514,6 +517,7 @@ class World:
         if verdict.anomalies:
             raise Violation(next(iter(verdict.anomalies)), verdict.describe())
         self.invariants.units_whole()
+        self.invariants.batches_once(self.checkpoints)
         self._check_transformed()
 
     def _read_all(self) -> None:
