@@ -1,0 +1,1 @@
+"""Topic to topic, of the same or another cluster: filter and project, exactly once."""

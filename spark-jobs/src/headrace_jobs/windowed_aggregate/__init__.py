@@ -1,0 +1,1 @@
+"""Topic to topic: counts, sums and averages over windows of event time, with late records, exactly once."""

@@ -1,0 +1,8 @@
+"""For ``spark-submit spark-jobs/windowed_aggregate.py …``; headrace-jobs must be installed where the driver runs."""
+
+import sys
+
+from headrace_jobs.windowed_aggregate.job import main
+
+if __name__ == "__main__":
+    sys.exit(main())
