@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from headrace._core.record_tables import table_schema
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.core.ids import TopicPartition
 from headrace_spark.core.columns import (
     BATCH_BYTES,
     BATCH_BYTES_MAX,
@@ -23,7 +21,6 @@ from headrace_spark.core.columns import (
     check_schema,
     ddl,
     default_columns,
-    within,
 )
 
 ALL = default_columns(headers=True)
@@ -43,6 +40,7 @@ def table(rows: Sequence[tuple[str, int, int]], *, value: bytes = b"v", stamp: i
             pa.array([None, b"k"] * count, pa.binary())[:count],
             pa.array([value] * count, pa.binary()),
             pa.array([[], [{"key": "h", "value": None}]] * count, table_schema().field("headers").type)[:count],
+            pa.array([1, 0] * count, pa.int32())[:count],
         ],
         schema=table_schema(),
     )
@@ -60,7 +58,7 @@ def test_all_columns_as_in_sparks_kafka_source() -> None:
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
         "headers array<struct<key:string,value:binary>>"
     )
-    (batch,) = batches(table(of(3, 7, 9)), ALL, timestamp_type=1)
+    (batch,) = batches(table(of(3, 7, 9)), ALL)
     assert batch.schema.equals(arrow_schema(ALL), check_metadata=True)
     rows = batch.to_pylist()
     assert rows[1] | {"timestamp": None} == {
@@ -70,11 +68,23 @@ def test_all_columns_as_in_sparks_kafka_source() -> None:
         "partition": 3,
         "offset": 8,
         "timestamp": None,
-        "timestampType": 1,
+        "timestampType": 0,
         "headers": [{"key": "h", "value": None}],
     }
     assert rows[0]["timestamp"].isoformat() == "2023-11-14T22:13:20.123000+00:00"
-    assert rows[0]["headers"] == []
+    assert rows[0]["headers"] is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_a_record_without_headers_has_null_there(count: int) -> None:
+    kind = table_schema().field("headers").type
+    made = table(of(0, 0, 5))
+    lists = pa.array([[{"key": "h", "value": b"v"}] if n < count else [] for n in range(5)], kind)
+    made = made.set_column(made.schema.get_field_index("headers"), "headers", lists)
+    (batch,) = batches(made.slice(1), default_columns(headers=True))
+    batch.validate(full=True)
+    wanted = [[{"key": "h", "value": b"v"}] if n < count else None for n in range(1, 5)]
+    assert batch.column("headers").to_pylist() == wanted
 
 
 def test_the_types_are_those_that_spark_checks() -> None:
@@ -94,9 +104,8 @@ def test_the_types_are_those_that_spark_checks() -> None:
     assert headers.value_type.field("key").nullable
 
 
-def test_a_timestamp_type_of_each_record_wins() -> None:
-    typed = table(of(0, 0, 3)).append_column("timestamp_type", pa.array([1, 0, 1], pa.int8()))
-    (batch,) = batches(typed, (Column("timestampType", "timestampType"),))
+def test_timestamp_types_alone() -> None:
+    (batch,) = batches(table(of(0, 0, 3)), (Column("timestampType", "timestampType"),))
     assert batch.column(0).to_pylist() == [1, 0, 1]
     assert batch.column(0).type == pa.int32()
 
@@ -106,11 +115,6 @@ def test_some_columns_in_another_order() -> None:
     (batch,) = batches(table(of(0, 5, 7)), columns)
     assert batch.to_pydict() == {"Offset": [5, 6], "value": [b"v", b"v"]}
     assert not batch.schema.field("Offset").nullable
-
-
-def test_a_column_that_is_in_no_table_keeps_the_count() -> None:
-    (batch,) = batches(table(of(0, 5, 9)), check_schema([FieldGiven("timestampType", "int")]))
-    assert batch.column(0).to_pylist() == [0] * 4
 
 
 @pytest.mark.parametrize(
@@ -198,55 +202,3 @@ def test_every_row_comes_once_and_in_order(chunks: list[tuple[int, int]], header
     assert all(batch.nbytes >= BATCH_BYTES // 2 for batch in made[:-1]), "only the last one is small"
     for batch in made:
         batch.validate(full=True)
-
-
-# --- ends --------------------------------------------------------------------------------------------------------
-
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def offsets(read: pa.Table) -> list[tuple[Any, ...]]:
-    return list(
-        zip(
-            read.column("topic").to_pylist(),
-            read.column("partition").to_pylist(),
-            read.column("offset").to_pylist(),
-            strict=True,
-        )
-    )
-
-
-def test_rows_behind_their_end_go() -> None:
-    rows = [*of(0, 5, 9), *of(1, 0, 3), *of(0, 9, 12), *of(0, 0, 2, "other")]
-    kept = within(table(rows), {T0: 10, T1: 3})
-    assert offsets(kept) == [*of(0, 5, 9), *of(1, 0, 3), *of(0, 9, 10)]
-
-
-def test_a_table_that_is_all_wanted_is_the_same() -> None:
-    read = table([*of(0, 5, 9), *of(1, 0, 3)])
-    assert within(read, {T0: 9, T1: 3}) is read
-    empty = table([])
-    assert within(empty, {}) is empty
-
-
-runs = st.lists(
-    st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 2), st.integers(0, 20), st.integers(1, 9)), max_size=6
-)
-limits = st.dictionaries(st.builds(TopicPartition, st.sampled_from(["t", "u"]), st.integers(0, 2)), st.integers(0, 30))
-
-
-@given(runs, limits, st.integers(1, 4))
-def test_exactly_what_is_below_its_end_stays(
-    given_: list[tuple[str, int, int, int]], ends: dict[TopicPartition, int], pieces: int
-) -> None:
-    rows: list[tuple[str, int, int]] = []
-    seen: dict[tuple[str, int], int] = {}
-    for topic, partition, skip, count in given_:
-        first = seen.get((topic, partition), 0) + skip
-        rows += of(partition, first, first + count, topic)
-        seen[topic, partition] = first + count
-    whole = table(rows)
-    step = max(1, len(rows) // pieces)
-    split = pa.concat_tables([whole.slice(at, step) for at in range(0, max(1, len(rows)), step)])
-    kept = within(split, ends)
-    assert offsets(kept) == [row for row in rows if row[2] < ends.get(TopicPartition(row[0], row[1]), 0)]

@@ -11,21 +11,17 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.core.ids import TopicPartition
 
 BATCH_BYTES: Final = 2 << 20
 """What a batch for Spark aims at, in bytes of its columns."""
 BATCH_BYTES_MAX: Final = 4 << 20
 """Larger ones are cut."""
-CREATE_TIME: Final = 0
 
 SPARK_TYPES: Final[Mapping[str, str]] = {
     "key": "binary",
@@ -125,43 +121,17 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
     return pa.schema([pa.field(column.name, types[column.source], nullable=column.nullable) for column in columns])
 
 
-def within(table: pa.Table, ends: Mapping[TopicPartition, int]) -> pa.Table:
-    """
-    The rows of ``table`` that lie below the end of their partition; rows of other partitions go.
-
-    Args:
-        table: as ``Consumer.poll_table`` gives it: each partition's rows are in the order of their offsets.
-    """
-    if not len(table):
-        return table
-    topics: Any = table.column("topic").combine_chunks()
-    names, codes = topics.dictionary.to_pylist(), topics.indices.to_numpy()
-    numbers, offsets = table.column("partition").to_numpy(), table.column("offset").to_numpy()
-    borders = np.flatnonzero((codes[1:] != codes[:-1]) | (numbers[1:] != numbers[:-1])) + 1
-    firsts = [0, *borders.tolist(), len(table)]
-    kept: list[tuple[int, int]] = []
-    for first, end in pairwise(firsts):
-        limit = ends.get(TopicPartition(names[codes[first]], int(numbers[first])), 0)
-        kept.append((first, int(np.searchsorted(offsets[first:end], limit))))
-    if all(count == end - first for (first, count), end in zip(kept, firsts[1:], strict=True)):
-        return table
-    return pa.concat_tables([table.slice(first, count) for first, count in kept])
-
-
-def batches(
-    table: pa.Table, columns: Sequence[Column], *, timestamp_type: int = CREATE_TIME
-) -> Iterator[pa.RecordBatch]:
+def batches(table: pa.Table, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
     """
     The rows of a table of the SDK as batches for Spark, 1 to 4 MB each where there is so much. Keys and values are
     copied only to put small batches together.
 
     Args:
-        table: as ``Consumer.poll_table`` gives it.
-        timestamp_type: of the topic, where the table has no column ``timestamp_type``.
+        table: as ``RangeReader`` gives it, with ``table_columns(columns)`` or more.
     """
     schema = arrow_schema(columns)
     for part in _parts(_needed(table, columns)):
-        arrays = [_column(part, column.source, timestamp_type) for column in columns]
+        arrays = [_column(part, column.source) for column in columns]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -174,8 +144,7 @@ def table_columns(columns: Sequence[Column]) -> tuple[str, ...]:
 
 
 def _needed(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    there = [name for name in table_columns(columns) if name in table.schema.names]
-    return table.select(there or ["offset"])
+    return table.select(table_columns(columns))
 
 
 def _parts(table: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -208,15 +177,26 @@ def _cut(batch: pa.RecordBatch, size: int) -> Iterator[pa.RecordBatch]:
         yield batch.slice(first, step)
 
 
-def _column(part: pa.RecordBatch, source: str, timestamp_type: int) -> Any:
+def _column(part: pa.RecordBatch, source: str) -> Any:
     kind = arrow_types()[source]
     if source == "timestamp":
         return _micros(part.column("timestamp_ms"))
-    if source == "timestampType" and "timestamp_type" not in part.schema.names:
-        stamp: Any = pa.scalar(timestamp_type, kind)
-        return pa.repeat(stamp, len(part))
     column = part.column(_SOURCES.get(source, source))
+    if source == HEADERS:
+        column = _without_headers_null(column)
     return column if column.type == kind else column.cast(kind)
+
+
+def _without_headers_null(headers: Any) -> Any:
+    """As Spark's Kafka source has it: a record without headers has null there, and not an empty list."""
+    some: Any = pc.greater(pc.list_value_length(headers), 0)
+    if some.true_count == len(headers):
+        return headers
+    if not some.true_count:
+        return pa.nulls(len(headers), headers.type)
+    nothing: Any = pa.scalar(None, headers.type)
+    nulled: Any = pc.if_else(some, headers, nothing)
+    return nulled
 
 
 def _micros(milliseconds: Any) -> Any:

@@ -33,7 +33,7 @@ from headrace_spark.core.limits import (
     rules_of_limits,
     start_of,
 )
-from headrace_spark.core.option_table import BY_NAME, OPTIONS, Known, Mode
+from headrace_spark.core.option_table import BY_NAME, OPTIONS, READS, WRITES, Known, Mode
 from headrace_spark.core.option_values import Reader, addresses, shown
 
 _SELECTIONS: Final[Mapping[str, Callable[[Any], Selection]]] = {
@@ -214,7 +214,8 @@ class _Parsing:
             self._client[found[0]] = found[1]
 
     def _unknown(self, given: str) -> str:
-        known = [*(each.name for each in OPTIONS if self._mode in each.modes | each.ignored), _BOOTSTRAP]
+        alike = WRITES if self._mode.writes else READS
+        known = [*(each.name for each in OPTIONS if alike & (each.modes | each.ignored)), _BOOTSTRAP]
         spelled = {name.lower(): name for name in known}
         near = difflib.get_close_matches(given.lower(), spelled, n=1, cutoff=0.7)
         hint = f"; did you mean '{spelled[near[0]]}'?" if near else "."
