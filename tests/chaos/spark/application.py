@@ -9,6 +9,7 @@ queries. A query that fails is started again, as often as the plan says.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -69,6 +70,7 @@ class Application:
         self._queries: dict[str, Query] = {query["name"]: query for query in plan["queries"]}
         self._failures = 0
         self._ready = False
+        self._parent = os.getppid()
 
     def run(self) -> int:
         """Until all rows are there."""
@@ -76,6 +78,8 @@ class Application:
             self._start(name)
         while self._running:
             time.sleep(LOOK_S)
+            if os.getppid() != self._parent:
+                return GIVEN_UP
             for name, query in list(self._running.items()):
                 code = self._look(name, query)
                 if code:

@@ -29,11 +29,16 @@ class Checkpoint:
         return {tp.partition: end for tp, end in Positions.from_json(json.loads(lines[2])).next.items()}
 
     def forget_done(self) -> int:
-        """Take the last commit away, as if Spark had been killed before it wrote it; which batch."""
+        """
+        Take the last batch out of the log of commits, and what was planned behind it, as if Spark had been killed
+        before it wrote them; which batch. What a sink has written stays.
+        """
         last = self.done()
-        folder = self.directory / "commits"
-        (folder / str(last)).unlink()
-        (folder / f".{last}.crc").unlink(missing_ok=True)
+        assert last >= 0, "a batch is done"
+        for log, batches in (("commits", (last,)), ("offsets", range(last + 1, self.planned() + 1))):
+            for batch in batches:
+                (self.directory / log / str(batch)).unlink()
+                (self.directory / log / f".{batch}.crc").unlink(missing_ok=True)
         return last
 
     def _last(self, log: str) -> int:

@@ -28,12 +28,19 @@ SEED = int(os.environ.get("CHAOS_SEED", "20261122"))
 PARTITIONS = 4
 GAP = 7
 """Records of each transaction that is given up: offsets that nobody gets."""
-SETTINGS = {"spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.driver.bindAddress": "127.0.0.1"}
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""Lives are short: a JVM that starts quickly is worth more than one that is fast later."""
 RESTARTS = 40
 """Of queries within one application: Spark's own processes on the driver are killed too."""
 EXACT, FILES, LOOSE = "exact", "files", "loose"
 """Queries: into a topic, exactly once; into Parquet; into a topic without transactions."""
-REPEATED = "repeated"
+REPEATED = "repeated: batch"
 """In what a sink says of a batch that had been committed before."""
 
 

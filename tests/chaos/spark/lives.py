@@ -127,7 +127,7 @@ class Lives:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=file,
-                    env={**os.environ, **self.environment},
+                    env={**os.environ, "PYSPARK_PYTHON": sys.executable, **self.environment},
                     start_new_session=True,
                 ),
                 log,
