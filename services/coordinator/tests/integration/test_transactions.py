@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from headrace_common.core.errors import HeadraceError, ProducerFenced
+from headrace_common.core.errors import FencedOwner, HeadraceError, ProducerFenced, TransactionAbortable
 from headrace_coordinator.testing.processes import START_S, Cluster, answered, running_cluster
 from headrace_coordinator.testing.transactional import (
     TransactionalProducer,
@@ -142,6 +143,44 @@ async def test_prepared_transactions_and_units_outlive_their_coordinator(cluster
         await process.stop(signal.SIGKILL)
         await process.start()
     assert sorted(await until_stable(cluster, "t", 0)) == [b"job/0", b"job/1", b"job/9"]
+
+
+async def test_an_owner_is_claimed_whatever_happens_to_its_coordinator(cluster: Cluster) -> None:
+    def claimed(number: int) -> Coroutine[Any, Any, pb.InitOwnerResponse]:
+        return asked(cluster, "job", "InitOwner", pb.InitOwnerRequest(owner="job", claim=number))
+
+    async def prepared(name: str, epoch: int) -> pb.PreparedToken:
+        producer = TransactionalProducer(cluster, name, owner_epoch=epoch)
+        await producer.init()
+        await producer.send("t", 0, name.encode())
+        return await producer.prepare()
+
+    def unit(epoch: int, sequence: int, token: pb.PreparedToken) -> Coroutine[Any, Any, pb.CommitUnitResponse]:
+        request = pb.CommitUnitRequest(owner="job", owner_epoch=epoch, sequence=sequence, tokens=[token])
+        return asked(cluster, "job", "CommitUnit", request)
+
+    epoch = 0
+    assert [one.owner_epoch for one in await asyncio.gather(*(claimed(0) for _ in range(3)))] == [epoch] * 3
+    for sequence, step in enumerate(("txn.owner.write.before", "txn.owner.write.after")):
+        left = await prepared(f"job/left-{sequence}", epoch)
+        fault = cluster.arm(step)
+        epoch += 1
+        answers = await asyncio.gather(*(claimed(epoch) for _ in range(3)))
+        assert [(one.owner_epoch, one.last_sequence) for one in answers] == [(epoch, sequence - 1)] * 3, step
+        killed = await hit(fault)
+        (process,) = [one for one in cluster.coordinators if one.pid == killed]
+        with pytest.raises(TransactionAbortable):
+            await unit(epoch, sequence, left)
+        token = await prepared(f"job/{sequence}", epoch)
+        with pytest.raises(FencedOwner):
+            await claimed(epoch - 1)
+        with pytest.raises(FencedOwner):
+            await unit(epoch - 1, sequence, token)
+        assert (await claimed(epoch)).owner_epoch == epoch, "and nothing of it is aborted"
+        await unit(epoch, sequence, token)
+        await process.stop(signal.SIGKILL)
+        await process.start()
+    assert await until_stable(cluster, "t", 0) == [b"job/0", b"job/1"]
 
 
 async def test_a_plain_prepared_transaction_waits_for_its_decision(cluster: Cluster) -> None:

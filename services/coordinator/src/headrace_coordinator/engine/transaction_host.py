@@ -34,6 +34,7 @@ from headrace_coordinator.core.transactions.events import (
     GaveUp,
     Loaded,
     MarkersWritten,
+    OwnerInitAsked,
     UnitAsked,
     Woken,
 )
@@ -169,6 +170,8 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
                     self._steps["txn.complete.write"] = None
                 case Persist() if isinstance(event, EnrolAsked):
                     self._steps["txn.enrol.write"] = None
+                case Persist() if isinstance(event, OwnerInitAsked):
+                    self._steps["txn.owner.write"] = None
             rest.append(effect)
         return rest
 
