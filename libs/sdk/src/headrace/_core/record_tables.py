@@ -8,8 +8,9 @@ nobody wants are not made.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from functools import lru_cache
+from enum import Enum
+from functools import lru_cache, partial
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace_common.core.ids import TopicPartition
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from headrace_common.core.batch import DecodedBatch
 
 FEW: Final = 32
-"""Batches of fewer records are put together."""
+"""The records of batches of fewer are put together."""
 
 TABLE_COLUMNS: Final = (
     "topic",
@@ -60,29 +61,25 @@ def table_schema(names: tuple[str, ...] = TABLE_COLUMNS) -> pa.Schema:
     return pa.schema([fields[name] for name in names])
 
 
-class _Rows(NamedTuple):
-    """Rows in a row that have these in common."""
+class _Part(NamedTuple):
+    """Rows of one batch."""
 
     tp: TopicPartition
-    timestamp_type: int
-    rows: int
+    batch: DecodedBatch
+    first: int
+    taken: int
 
 
 class TableParts:
     """
-    Gathers the batches of one table. Large ones stay as they are, as chunks of the table; the records of small ones
-    are put together into chunks, for a chunk costs as much as a hundred records.
+    Gathers the batches of one table. Large columns stay as they are, as chunks of the table. What is alike in many
+    batches (no keys, no headers, one timestamp, offsets without a hole) is made once for all of them, and the records
+    of small ones are put together: a chunk costs as much as a hundred records.
     """
 
     def __init__(self, names: tuple[str, ...] = TABLE_COLUMNS) -> None:
         self._names = names
-        self._of_batches = tuple(name for name in names if name in _OF_BATCHES)
-        self._topics: dict[str, int] = {}
-        self._runs: list[_Rows] = []
-        """In the order of the rows."""
-        self._chunks: list[list[pa.Array[Any]]] = []
-        """The columns ``_of_batches`` of each."""
-        self._few = _FewRows(self._of_batches)
+        self._parts: list[_Part] = []
         self.rows = 0
 
     def add(
@@ -94,94 +91,146 @@ class TableParts:
         """
         first, end = _rows_within(batch, position, stop)
         taken = min(end - first, rows_max)
-        if taken and batch.record_count < FEW:
-            self._few.add(batch, first, first + taken)
-        elif taken:
-            self._end_few()
-            self._add_chunk(batch, first, taken)
         if taken:
-            self._topics.setdefault(tp.topic, len(self._topics))
-            self._runs.append(_Rows(tp, batch.header.attributes >> 3 & 1, taken))
+            self._parts.append(_Part(tp, batch, first, taken))
             self.rows += taken
         return batch.header.next_offset if first + taken == end else _offset_of(batch, first + taken - 1) + 1
 
-    def _add_chunk(self, batch: DecodedBatch, first: int, taken: int) -> None:
-        columns = [batch.arrow_column(name) for name in self._of_batches]
-        if taken < batch.record_count:
-            columns = [column.slice(first, taken) for column in columns]
-        self._chunks.append(columns)
-
-    def _end_few(self) -> None:
-        if self._few.count:
-            self._chunks.append(self._few.chunk())
-            self._few = _FewRows(self._of_batches)
-
     def table(self) -> pa.Table:
-        """All that was added; what is the same for many rows is made once for the table."""
+        """All that was added."""
         import pyarrow as pa
 
-        self._end_few()
         schema = table_schema(self._names)
-        if not self._chunks:
+        if not self._parts:
             return schema.empty_table()
-        counts = [run.rows for run in self._runs]
+        chunked: Any = pa.chunked_array  # its stubs know no type that is only known at run time
         columns: list[Any] = []
         for name, kind in zip(self._names, schema.types, strict=True):
             if name in _OF_BATCHES:
-                at = self._of_batches.index(name)
-                chunked: Any = pa.chunked_array  # its stubs know no type that is only known at run time
-                columns.append(chunked([chunk[at] for chunk in self._chunks], type=kind))
+                columns.append(chunked(_chunks(name, kind, self._parts), type=kind))
             elif name == "topic":
-                codes = _repeated([self._topics[run.tp.topic] for run in self._runs], counts)
-                columns.append(pa.DictionaryArray.from_arrays(codes, pa.array(list(self._topics), pa.string())))
+                columns.append(_topics(self._parts))
             elif name == "partition":
-                columns.append(pa.array(_repeated([run.tp.partition for run in self._runs], counts)))
+                columns.append(pa.array(_repeated([(part.tp.partition, part.taken) for part in self._parts], "i4")))
             else:
-                columns.append(pa.array(_repeated([run.timestamp_type for run in self._runs], counts)))
+                types = [(part.batch.header.attributes >> 3 & 1, part.taken) for part in self._parts]
+                columns.append(pa.array(_repeated(types, "i4")))
         return pa.Table.from_arrays(columns, schema=schema)
 
 
-class _FewRows:
-    """Records of small batches, as lists."""
+class _Way(Enum):
+    """How the rows of a batch come into a column."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in names}
-        self._any_headers = False
-        self.count = 0
-
-    def add(self, batch: DecodedBatch, first: int, end: int) -> None:
-        """These rows of a batch."""
-        self.count += end - first
-        self._any_headers = self._any_headers or batch.has_headers
-        for name, column in self._columns.items():
-            column.extend(_listed(batch, name)[first:end])
-
-    def chunk(self) -> list[pa.Array[Any]]:
-        """All of them."""
-        import pyarrow as pa
-
-        from headrace_common.core.batch.arrow_schema import no_headers
-
-        kinds = table_schema()
-        return [
-            no_headers(self.count)
-            if name == "headers" and not self._any_headers
-            else pa.array(column, kinds.field(name).type)
-            for name, column in self._columns.items()
-        ]
+    ALIKE = "with those of other batches, from what they have in common"
+    LISTED = "with those of other small batches, one by one"
+    WHOLE = "as they are in the batch"
 
 
-def _listed(batch: DecodedBatch, name: str) -> list[Any]:
+def _way(name: str, part: _Part) -> _Way:
+    batch = part.batch
     match name:
         case "offset":
-            return batch.offsets()
+            alike = batch.header.dense
         case "timestamp_ms":
-            return batch.timestamps()
+            alike = batch.timestamps_equal
         case "key":
-            return batch.keys()
+            alike = not batch.has_keys
+        case "headers":
+            alike = not batch.has_headers
+        case _:
+            alike = False
+    if alike:
+        return _Way.ALIKE
+    return _Way.LISTED if batch.record_count < FEW else _Way.WHOLE
+
+
+def _chunks(name: str, kind: pa.DataType, parts: list[_Part]) -> list[pa.Array[Any]]:
+    """One column, in the order of the parts."""
+    import pyarrow as pa
+
+    made: list[pa.Array[Any]] = []
+    for way, those in groupby(parts, partial(_way, name)):
+        if way is _Way.ALIKE:
+            made.append(_alike(name, list(those)))
+        elif way is _Way.LISTED:
+            rows = chain.from_iterable(_listed(name, part) for part in those)
+            made.append(pa.array(list(rows), kind))
+        else:
+            made.extend(_whole(name, part) for part in those)
+    return made
+
+
+def _whole(name: str, part: _Part) -> pa.Array[Any]:
+    column = part.batch.arrow_column(name)
+    return column if part.taken == len(column) else column.slice(part.first, part.taken)
+
+
+def _alike(name: str, parts: list[_Part]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    from headrace_common.core.batch.arrow_schema import no_headers
+
+    rows = sum(part.taken for part in parts)
+    made: pa.Array[Any]
+    match name:
+        case "offset":
+            made = pa.array(_offsets(parts, rows))
+        case "timestamp_ms":
+            made = pa.array(_repeated([(part.batch.one_timestamp, part.taken) for part in parts], "i8"))
+        case "key":
+            made = pa.nulls(rows, pa.binary())
+        case _:
+            assert name == "headers", "values are never alike"
+            made = no_headers(rows)
+    return made
+
+
+def _offsets(parts: list[_Part], rows: int) -> np.ndarray[Any, Any]:
+    """Of batches without holes: how far they are ahead of the row, run by run, and the rows."""
+    import numpy as np
+
+    ahead: list[tuple[int, int]] = []
+    row = 0
+    for part in parts:
+        ahead.append((part.batch.header.base_offset + part.first - row, part.taken))
+        row += part.taken
+    offsets: np.ndarray[Any, Any] = _repeated(ahead, "i8")
+    offsets += np.arange(rows, dtype=np.int64)
+    return offsets
+
+
+def _topics(parts: list[_Part]) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    names: dict[str, int] = {}
+    codes = [(names.setdefault(part.tp.topic, len(names)), part.taken) for part in parts]
+    return pa.DictionaryArray.from_arrays(_repeated(codes, "i4"), pa.array(list(names), pa.string()))
+
+
+def _repeated(runs: list[tuple[int, int]], kind: str) -> np.ndarray[Any, Any]:
+    """Each number as often as it says."""
+    import numpy as np
+
+    numbers, counts = zip(*runs, strict=True)
+    if len(set(numbers)) == 1:
+        return np.full(sum(counts), numbers[0], dtype=kind)
+    return np.repeat(np.array(numbers, dtype=kind), counts)
+
+
+def _listed(name: str, part: _Part) -> list[Any]:
+    batch = part.batch
+    match name:
+        case "offset":
+            rows: list[Any] = batch.offsets()
+        case "timestamp_ms":
+            rows = batch.timestamps()
+        case "key":
+            rows = batch.keys()
         case "value":
-            return batch.values()
-    return batch.headers()
+            rows = batch.values()
+        case _:
+            rows = batch.headers()
+    return rows[part.first : part.first + part.taken]
 
 
 def _rows_within(batch: DecodedBatch, position: int, stop: int | None) -> tuple[int, int]:
@@ -200,9 +249,3 @@ def _rows_within(batch: DecodedBatch, position: int, stop: int | None) -> tuple[
 def _offset_of(batch: DecodedBatch, row: int) -> int:
     header = batch.header
     return header.base_offset + row if header.dense else batch.offsets()[row]
-
-
-def _repeated(each: list[int], counts: list[int]) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    return np.repeat(np.array(each, dtype=np.int32), counts)

@@ -67,6 +67,11 @@ class DecodedBatch(ABC):
         """Whether the one record is a marker that applications never see."""
         return self.header.control
 
+    @property
+    @abstractmethod
+    def one_timestamp(self) -> int:
+        """The timestamp of all records, where ``timestamps_equal``."""
+
     @abstractmethod
     def offsets(self) -> list[int]:
         """The offset of each record."""
@@ -174,11 +179,12 @@ class ColumnBatch(DecodedBatch):
 
     def timestamps(self) -> list[int]:
         if self._timestamps is None:
-            return [self._one_timestamp] * self.header.record_count
+            return [self.one_timestamp] * self.header.record_count
         return self._timestamps.to_list()
 
     @property
-    def _one_timestamp(self) -> int:
+    def one_timestamp(self) -> int:
+        assert self.timestamps_equal, "each record has a timestamp of its own"
         header = self.header
         return header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else header.base_timestamp
 
@@ -251,7 +257,7 @@ class ColumnBatch(DecodedBatch):
         import numpy as np
 
         if self._timestamps is None:
-            return np.full(self.header.record_count, self._one_timestamp, dtype=np.int64)
+            return np.full(self.header.record_count, self.one_timestamp, dtype=np.int64)
         return self._timestamps.to_numpy()
 
 
@@ -262,6 +268,10 @@ class EmptyBatch(DecodedBatch):
 
     def __init__(self, header: BatchHeader) -> None:
         self.header = header
+
+    @property
+    def one_timestamp(self) -> int:
+        raise AssertionError("there is no record that could have one")
 
     def offsets(self) -> list[int]:
         return []

@@ -160,6 +160,12 @@ class RowBatch(DecodedBatch):
         if not all(map(lt, offsets, islice(offsets, 1, None))):
             raise CorruptBatch("offsets do not increase from record to record")
 
+    @property
+    def one_timestamp(self) -> int:
+        assert self.timestamps_equal, "records have timestamps of their own"
+        first: int = self._timestamps[0]
+        return first
+
     def offsets(self) -> list[int]:
         return self._offsets.copy()
 
