@@ -189,7 +189,8 @@ def _column(part: pa.RecordBatch, source: str) -> Any:
 
 def _without_headers_null(headers: Any) -> Any:
     """As Spark's Kafka source has it: a record without headers has null there, and not an empty list."""
-    some: Any = pc.greater(pc.list_value_length(headers), 0)
+    lengths: Any = pc.list_value_length(headers)
+    some: Any = pc.greater(lengths, 0)
     if some.true_count == len(headers):
         return headers
     if not some.true_count:
