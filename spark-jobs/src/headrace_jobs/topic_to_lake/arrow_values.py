@@ -23,6 +23,8 @@ ROW: Final = "_row"
 """The number of a row within its record, from 0; null in bad rows."""
 ROWS_AT_ONCE: Final = 65_536
 """Rows that are gathered before Spark gets them."""
+REPEATED_BYTES_MAX: Final = 1 << 30
+"""Of keys and headers, which each row of a record has; an array of Arrow holds twice as much."""
 _SOURCE: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 
 
@@ -82,10 +84,10 @@ def _rows(
         gathered.reasons.append(reason)
         rows += len(table)
         if rows >= ROWS_AT_ONCE:
-            yield _joined(batch, gathered, target)
+            yield from _joined(batch, gathered, target)
             gathered, rows = _Gathered([], [], [], position + 1), 0
     if gathered.counts:
-        yield _joined(batch, gathered, target)
+        yield from _joined(batch, gathered, target)
 
 
 def _decoded(value: Any, fields: pa.Schema, required: frozenset[str]) -> tuple[pa.Table, str | None]:
@@ -118,27 +120,43 @@ def _nulls(fields: pa.Schema) -> pa.Table:
     return pa.table([pa.nulls(1, field.type) for field in fields], schema=fields)
 
 
-def _joined(batch: pa.RecordBatch, gathered: _Gathered, target: pa.Schema) -> pa.RecordBatch:
+def _joined(batch: pa.RecordBatch, gathered: _Gathered, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     counts = np.array(gathered.counts, dtype=np.int64)
     positions = np.repeat(np.arange(gathered.first, gathered.first + len(counts)), counts)
-    bad = np.array([reason is not None for reason in gathered.reasons])
-    starts = np.repeat(np.cumsum(counts) - counts, counts)
-    numbers = np.arange(int(counts.sum())) - starts
-    where: Any = pa.array(positions)
-    source = batch.take(where)
+    bad = np.repeat(np.array([reason is not None for reason in gathered.reasons]), counts)
+    numbers = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     table = pa.concat_tables(gathered.tables).combine_chunks()
-    struct = pa.StructArray.from_arrays(
-        [_whole(column) for column in table.columns], fields=list(table.schema), mask=pa.array(np.repeat(bad, counts))
-    )
-    row = pa.array(numbers, pa.int32(), mask=np.repeat(bad, counts))
-    reasons = pa.array(np.repeat(np.array(gathered.reasons, dtype=object), counts), pa.string())
-    arrays = [_as(column, field.type) for column, field in zip(source.columns, target, strict=False)]
-    return pa.RecordBatch.from_arrays([*arrays, struct, row, reasons], schema=target)
+    added = [
+        pa.StructArray.from_arrays(
+            [_whole(column) for column in table.columns], fields=list(table.schema), mask=pa.array(bad)
+        ),
+        pa.array(numbers, pa.int32(), mask=bad),
+        pa.array(np.repeat(np.array(gathered.reasons, dtype=object), counts), pa.string()),
+    ]
+    step = _rows_at_once(batch)
+    for first in range(0, len(positions), step):
+        part = slice(first, first + step)
+        arrays = _source(batch, target, positions[part], numbers[part] > 0)
+        yield pa.RecordBatch.from_arrays([*arrays, *(each.slice(first, step) for each in added)], schema=target)
+
+
+def _rows_at_once(batch: pa.RecordBatch) -> int:
+    """So many that keys and headers stay below what an array can hold, even if one record has them all."""
+    repeated = sum(batch.column(n).nbytes for n, name in enumerate(batch.schema.names) if name != "value")
+    return max(1, REPEATED_BYTES_MAX // max(repeated, 1))
+
+
+def _source(batch: pa.RecordBatch, target: pa.Schema, positions: Any, again: Any) -> list[Any]:
+    """What rows have of their record; the bytes of the value stand in its first row only."""
+    every: Any = pa.array(positions)
+    first: Any = pa.array(positions, mask=again)
+    taken = [
+        column.take(first if name == "value" else every)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    kinds = [field.type for field in target][: len(taken)]
+    return [column if column.type == kind else column.cast(kind) for column, kind in zip(taken, kinds, strict=True)]
 
 
 def _whole(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _as(column: Any, kind: pa.DataType) -> Any:
-    return column if column.type == kind else column.cast(kind)

@@ -48,7 +48,10 @@ class Lake:
     timestamp_format: str | None = None
     """For fields of type timestamp in JSON; None: ISO 8601."""
     keep_value: bool = False
-    """Whether good rows keep the bytes of their value too: fields that the schema does not name are only there."""
+    """
+    Whether good rows keep the bytes of their value too: fields that the schema does not name are only there. Of the
+    rows of one Arrow value the first keeps them.
+    """
     headers: bool = False
     """Whether rows keep the headers."""
 
