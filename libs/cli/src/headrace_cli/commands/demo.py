@@ -190,7 +190,7 @@ def _aggregate(console: Console, cluster: LocalCluster, spark: SparkHere, tally:
     wrong = differences(tally.carriers, sums)
     if wrong:
         raise CommandFailed("Spark does not agree with the consumer:\n  " + "\n  ".join(wrong))
-    took = f"{time.monotonic() - begun:.1f} s, most of them for its start"
+    took = f"{time.monotonic() - begun:.1f} s"
     _say(console, f"Spark agrees: each of the {len(sums)} carriers once, with the sums of the consumer ({took}).")
 
 
