@@ -19,9 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from ..transactions.storm import FENCED, PATIENCE_S, READY, until
+from ..transactions.storm import FENCED, READY, until
 
 SCRIPT = Path(__file__).parent / "application.py"
+PATIENCE_S = 300.0
+"""Busy machines take a minute or two to start a JVM and a query."""
 ORPHANS_S = 2.0
 """How long Python processes may outlive their JVM before the rest is killed."""
 

@@ -29,8 +29,7 @@ POINTS = ("spark.claim.before", "spark.prepare.after", "spark.unit.before", "spa
 """Before a task claims, after it prepared, before the unit is committed, and before Spark's log says so."""
 WHOM = ("process", "application", "coordinator", "broker")
 """Who is killed there: the process that comes to the point, or somebody else while it is stopped."""
-GONE_S = 90.0
-PATIENCE_LONG_S = 240.0
+GONE_S = 120.0
 
 
 @dataclass
@@ -81,16 +80,21 @@ class Run:
 
     def judge(self) -> None:
         """All sinks, by all readers."""
+        for name in self.copying.queries:
+            self.report.anomalies[name] = dict(self.copying.anomalies(name))
+        self.report.rows = self.copying.written
+        self.count()
+
+    def count(self) -> None:
+        """What was done."""
         copying, report = self.copying, self.report
-        report.rows, report.batches = copying.written, copying.batches()
-        for name in copying.queries:
-            report.anomalies[name] = dict(copying.anomalies(name))
+        report.batches = copying.batches()
         report.aborted_rows = sum(copying.aborted(name) for name in copying.queries if name.startswith(EXACT))
 
 
 @contextlib.contextmanager
 def begun(copying: Copying, name: str, seed: int, **environment: str) -> Iterator[Run]:
-    """An application that runs while the block does; afterwards the report has all that was counted."""
+    """An application that runs while the block does; the report then has all that was counted, and what went wrong."""
     lives = copying.lives(**environment)
     weather = Weather(copying.cluster, lives, lambda: sum(copying.batches().values()), random.Random(seed))
     run = Run(copying, lives, weather, Report(name, seed, copying.directory))
@@ -98,6 +102,8 @@ def begun(copying: Copying, name: str, seed: int, **environment: str) -> Iterato
     try:
         lives.start()
         yield run
+    except AssertionError as error:  # told in the report, beside what happened before
+        run.report.problems.append(str(error)[:4_000])
     finally:
         lives.end()
         (copying.directory / "faults.log").write_text("\n".join(weather.told) + "\n")
@@ -242,10 +248,15 @@ def wait(run: Run, true: Callable[[], bool], meanwhile: Callable[[], None]) -> N
 
 def end(run: Run) -> None:
     """No more inputs and no more faults; then judge."""
+    finish(run)
+    run.judge()
+
+
+def finish(run: Run) -> None:
+    """The application comes to its end with what is written."""
     run.weather.cluster.local.wait_ready()
     run.copying.finish.touch()
-    run.lives.finish(PATIENCE_LONG_S)
-    run.judge()
+    run.lives.finish()
 
 
 SCENARIOS: dict[str, Callable[[TestCluster, Path, int], Report]] = {

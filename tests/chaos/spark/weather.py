@@ -19,8 +19,8 @@ from headrace.testing import TestCluster
 from headrace_cli.local.failures import NotRunning
 from headrace_cli.local.state import Health
 
-from ..transactions.storm import LOOK_S, PATIENCE_S, until
-from .lives import Life, Lives
+from ..transactions.storm import LOOK_S, until
+from .lives import PATIENCE_S, Life, Lives
 
 FAULTS: dict[str, int] = {
     "kill application": 2,
