@@ -78,9 +78,9 @@ chaos-transactions: setup ## Copies, histories and units under kills, and each s
 chaos-compaction: setup ## Compaction and retention in a hurry under all faults, and brokers broken on purpose (15 min); SEED=N, ONLY="every"
 	$(PY) tests/chaos/compaction/compaction_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-spark-chaos: setup-spark ## Sessions and brokers killed while a stream is copied into a topic and into Parquet; SEED=N repeats a run
-	JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" SPARK_LONG=1 CHAOS_SEED=$(or $(SEED),$$(date +%s)) \
-		$(PYTEST) -m spark -s --timeout 1800 tests/chaos/spark
+spark-chaos: setup-spark ## Spark's drivers, its Python, brokers and coordinators killed while streams are copied (30 min); SEED=N, ONLY="storm points"
+	JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m tests.chaos.spark.spark_long \
+		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 test: setup-spark lint types arch proto-check unit sim integration spark chaos-short ## Everything
 
