@@ -190,7 +190,8 @@ def _column(part: pa.RecordBatch, source: str) -> Any:
 def _without_headers_null(headers: Any) -> Any:
     """As Spark's Kafka source has it: a record without headers has null there, and not an empty list."""
     lengths: Any = pc.list_value_length(headers)
-    some: Any = pc.greater(lengths, 0)
+    none: Any = pa.scalar(0, lengths.type)
+    some: Any = pc.greater(lengths, none)
     if some.true_count == len(headers):
         return headers
     if not some.true_count:
