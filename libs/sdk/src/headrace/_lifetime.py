@@ -9,10 +9,13 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Self
+from concurrent.futures import CancelledError
+from typing import Any, ClassVar, Self, TypeVar
 
 from headrace import _runtime
-from headrace.errors import ClientClosed
+from headrace.errors import ClientClosed, HeadraceError
+
+T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 10.0
 
@@ -50,8 +53,9 @@ class Lifetime:
     def __del__(self) -> None:
         if self._closed or self._abandoned or sys.is_finalizing():
             return
+        text = f"{self!r} was not closed; use close() or a with block"
         self._closed = True
-        warnings.warn(f"{self!r} was not closed; use close() or a with block", ResourceWarning, 2, self)
+        warnings.warn(text, ResourceWarning, 2, self)
         self._loop.call_soon(_end_soon, self._end, self._KIND)
 
     def __enter__(self) -> Self:
@@ -71,6 +75,19 @@ class Lifetime:
             raise ClientClosed.by_fork(self._KIND)
         if self._closed:
             raise ClientClosed(f"the {self._KIND} is closed; make a new one")
+
+    def _ask(self, question: Coroutine[Any, Any, T]) -> T:
+        """
+        The engine's answer.
+
+        Raises:
+            ClientClosed: another thread has closed the client meanwhile.
+        """
+        try:
+            return self._loop.call(question)
+        except (HeadraceError, CancelledError):
+            self._check_usable()
+            raise
 
 
 def _end_soon(end: End, kind: str) -> None:

@@ -85,7 +85,7 @@ class LogWatch(Lifetime):
             HeadraceError: no broker could say within ``default_api_timeout_ms``.
         """
         self._check_usable()
-        return self._loop.call(self._watching.topics())
+        return self._ask(self._watching.topics())
 
     def bounds(
         self,
@@ -112,7 +112,7 @@ class LogWatch(Lifetime):
         seen = None
         if newer_than is not None:
             seen = {TopicPartition(*tp): check_offset(offset) for tp, offset in newer_than.items()}
-        return self._loop.call(self._watching.bounds(list(dict.fromkeys(wanted)), seen, wait_ms))
+        return self._ask(self._watching.bounds(list(dict.fromkeys(wanted)), seen, wait_ms))
 
     def offsets_for_times(self, timestamps: Mapping[PartitionLike, int]) -> dict[TopicPartition, int | None]:
         """
@@ -123,7 +123,7 @@ class LogWatch(Lifetime):
         """
         self._check_usable()
         wanted = {TopicPartition(*tp): check_timestamp(time) for tp, time in timestamps.items()}
-        found = self._loop.call(self._watching.at_times(wanted))
+        found = self._ask(self._watching.at_times(wanted))
         return {tp: found[tp].offset if found[tp].offset >= 0 else None for tp in wanted}
 
     def __repr__(self) -> str:

@@ -134,7 +134,7 @@ class RangeReader(Lifetime):
     def _next_table(self) -> pa.Table | None:
         self._check_usable()
         if not self._started:
-            self._loop.call(self._reading.read_ranges(self._queue.now(), self._topic_ids))
+            self._ask(self._reading.read_ranges(self._queue.now(), self._topic_ids))
             self._started = True
         waited_since_ms, heard = self._clock.monotonic_ms(), self._heard()
         while True:
