@@ -321,16 +321,21 @@ class PositionOutOfRange(OffsetOutOfRange):
     """Behind the last one that can be read."""
 
     @classmethod
-    def at(cls, partition: TopicPartition, offset: int, log_start: int, log_end: int) -> PositionOutOfRange:
+    def at(
+        cls,
+        partition: TopicPartition,
+        offset: int,
+        log_start: int,
+        log_end: int,
+        *,
+        advice: str = "Seek to where reading goes on, or set auto_offset_reset",
+    ) -> PositionOutOfRange:
         """The log holds ``log_start`` up to ``log_end``; the reader was at ``offset``."""
         gone = f"records {offset} to {log_start - 1} were deleted before they were read; " if offset < log_start else ""
         holds = (
             f"the log holds {log_start} to {log_end - 1}" if log_start < log_end else f"the log is empty at {log_end}"
         )
-        error = cls(
-            f"{partition}: offset {offset} does not exist: {gone}{holds}. Seek to where reading goes on, or set"
-            " auto_offset_reset"
-        )
+        error = cls(f"{partition}: offset {offset} does not exist: {gone}{holds}. {advice}")
         error.partition, error.offset, error.log_start, error.log_end = partition, offset, log_start, log_end
         return error
 

@@ -7,6 +7,7 @@ the batches are decoded.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +22,14 @@ from headrace.aio._client import UNKNOWN_TOPIC_GRACE_MS
 from headrace.aio._consumer_setup import open_transport
 from headrace.aio._reading import Reading
 from headrace.consumer_settings import reading_settings
-from headrace.errors import InvalidConfig, NoPosition, Rejected, UnknownTopicOrPartition, WaitTimedOut
+from headrace.errors import (
+    InvalidConfig,
+    NoPosition,
+    PositionOutOfRange,
+    Rejected,
+    UnknownTopicOrPartition,
+    WaitTimedOut,
+)
 from headrace.settings import bootstrap_addresses
 from headrace_common.core.ids import TopicId
 
@@ -86,7 +94,10 @@ class RangeReader(Lifetime):
         self._columns = _checked_columns(columns)
         self._queue = RangeQueue(ranges)
         self._topic_ids = _checked_ids(topic_ids or {})
-        self._poll_timeout_ms = read.default_api_timeout_ms if poll_timeout_ms is None else poll_timeout_ms
+        self._poll_timeout_ms = _checked_timeout(
+            read.default_api_timeout_ms if poll_timeout_ms is None else poll_timeout_ms
+        )
+        self._left_at_end: list[tuple[str, int, int, int]] | None = None
         self._started = self._finished = False
         self._using = threading.Lock()
         self._arrived = threading.Event()
@@ -158,6 +169,12 @@ class RangeReader(Lifetime):
             names = sorted({tp.topic for tp, _ in self._queue.left()})
             text = f"{', '.join(names[:NAMED_MAX])}: deleted, and created anew: what was to be read is gone"
             raise UnknownTopicOrPartition(text) from None
+        except PositionOutOfRange as error:
+            if error.partition is None:
+                raise
+            advice = "Read what there is with another reader; remaining() says what this one has not handed out"
+            at = PositionOutOfRange.at(error.partition, error.offset, error.log_start, error.log_end, advice=advice)
+            raise at from None
 
     def _go_on(self) -> bool:
         """Begin the next range of partitions whose range was read; False: all was read."""
@@ -182,6 +199,8 @@ class RangeReader(Lifetime):
 
     def remaining(self) -> list[tuple[str, int, int, int]]:
         """What was not handed out yet, as ranges: for another reader, after this one has failed."""
+        if self._left_at_end is not None:
+            return self._left_at_end
         partitions, now = self._out.core.partitions, self._queue.now()
         left: list[tuple[str, int, int, int]] = []
         for tp, (start, end) in self._queue.left():
@@ -193,6 +212,8 @@ class RangeReader(Lifetime):
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Stop reading and close the connections. Idempotent; what was not read then is ``remaining``."""
+        if self._left_at_end is None:
+            self._left_at_end = self.remaining()
         super().close(timeout)
         self._arrived.set()
 
@@ -210,6 +231,12 @@ def _checked_columns(given: Sequence[str] | None) -> tuple[str, ...]:
     if isinstance(given, str) or not names or unknown or len(set(names)) < len(names):
         raise InvalidConfig(f"columns are one or more of {', '.join(TABLE_COLUMNS)}, each once; not {given!r}")
     return names
+
+
+def _checked_timeout(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise InvalidConfig(f"poll_timeout_ms takes a number of ms above 0, not {given!r}")
+    return given
 
 
 def _checked_ids(given: Mapping[str, str]) -> dict[str, TopicId]:
