@@ -138,6 +138,13 @@ def test_a_later_attempt_says_that_it_is_one() -> None:
     assert finish == Finish(TaskMessage(1, OWNED, "T", sequence=7, retried=True))
 
 
+def test_a_task_of_an_earlier_plan_says_what_happened() -> None:
+    (*_, (failed,)) = dialogue(SinkTask(SinkPlan()), CAME, TaskFailed(FencedOwner("9 is lower")))
+    assert isinstance(failed, FailTask)
+    assert isinstance(failed.error, FencedOwner)
+    assert "planned a write as 'q1' later than this one" in str(failed.error)
+
+
 # --- batch jobs --------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from headrace.errors import HeadraceError
 from headrace.settings import DecidingSettings
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.failpoints import failpoint
+from headrace_spark.adapters.clients import settings_key, shared
 from headrace_spark.core.units import CommitUnit, Owned
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ class SdkSink:
     def claim(self, owner: str, claim: int) -> Owned:
         """Claim an owner of units."""
         failpoint("spark.claim.before")
-        with self._owner(owner) as client:
-            epoch, last_sequence = client.init(claim=claim)
+        key = ("owner", tuple(self._bootstrap), owner, settings_key(self._deciding))
+        client = shared(key, lambda: UnitOwner(self._bootstrap, owner, **self._deciding))
+        epoch, last_sequence = client.init(claim=claim)
         return Owned(owner, epoch, last_sequence)
 
     def open(self, transactional_id: str | None, owner_epoch: int | None) -> SdkWriter:

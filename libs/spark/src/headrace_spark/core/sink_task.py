@@ -154,7 +154,7 @@ class SinkTask:
             case Prepared(token):
                 return self._finish(self._wrote(token))
             case TaskFailed(error):
-                return self._fail(error)
+                return self._fail(error if self._owned is not None else self._not_claimed(error))
 
     def _begin(self, came: RowsCame) -> list[TaskEffect]:
         if not self._plan.transactional:
@@ -182,6 +182,15 @@ class SinkTask:
         if self._writing:
             return [Prepare() if self._plan.transactional else Flush()]
         return self._finish(TaskMessage(skipped=self._came is not None, owned=self._owned, sequence=self._sequence))
+
+    def _not_claimed(self, error: HeadraceError) -> HeadraceError:
+        if self._name is None or not isinstance(error, FencedOwner):
+            return error
+        return FencedOwner(
+            f"another driver has planned a write as {self._name.owner!r} later than this one, which has to stop; or "
+            "the clock of this driver is behind that of an earlier one: then start it again when it has caught up "
+            f"({error})"
+        )
 
     def _wrote(self, token: str) -> TaskMessage:
         assert self._came is not None, "it wrote rows"
