@@ -23,13 +23,13 @@ from .checkpoints import Checkpoint
 from .judging import Place, judge
 from .lives import Lives
 
-LONG = os.environ.get("SPARK_LONG") == "1"
 SEED = int(os.environ.get("CHAOS_SEED", "20261122"))
 PARTITIONS = 4
 GAP = 7
 """Records of each transaction that is given up: offsets that nobody gets."""
 SETTINGS = {
     "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -40,8 +40,6 @@ RESTARTS = 40
 """Of queries within one application: Spark's own processes on the driver are killed too."""
 EXACT, FILES, LOOSE = "exact", "files", "loose"
 """Queries: into a topic, exactly once; into Parquet; into a topic without transactions."""
-REPEATED = "repeated: batch"
-"""In what a sink says of a batch that had been committed before."""
 
 
 @dataclass

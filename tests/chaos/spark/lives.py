@@ -8,6 +8,7 @@ process group of its own.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,6 +27,9 @@ PATIENCE_S = 300.0
 """Busy machines take a minute or two to start a JVM and a query."""
 ORPHANS_S = 2.0
 """How long Python processes may outlive their JVM before the rest is killed."""
+
+REPEATED = re.compile(r"repeated: batch (\d+) was committed before")
+"""What a sink says when it drops what it was given once more."""
 
 
 def name_of(code: int) -> str:
@@ -207,3 +211,7 @@ class Lives:
     def count(self, text: str) -> int:
         """How often something was said, in all lives."""
         return sum(log.read_text(errors="replace").count(text) for log in self.logs)
+
+    def repeated(self) -> int:
+        """Batches of which a life heard that they had been committed before it."""
+        return sum(len(set(REPEATED.findall(log.read_text(errors="replace")))) for log in self.logs)
