@@ -159,6 +159,38 @@ def test_windows_come_out_once_when_the_watermark_has_passed_them(
     }
 
 
+def test_results_of_windows_come_again_when_they_changed(
+    spark: SparkSession, headrace_cluster: TestCluster, source: str, tmp_path: Path
+) -> None:
+    target = headrace_cluster.unique_topic("updates")
+    begin = ["--topic", source, "--output-topic", target, "--checkpoint", str(tmp_path / "checkpoint")]
+    begin += ["--schema", "delay int", "--window", "1 hour", "--mode", "update", "--key-with-window"]
+    for first in (0, 10):
+        values, partitions = flights(first, 10)
+        fill(headrace_cluster, source, values, partition=partitions, timestamp_ms=[T0 + first] * 10)
+        assert aggregate(begin) == 0
+    found = held(headrace_cluster, target)
+    assert [record.key for record in found] == [b'{"window_start":"2026-03-01T12:00:00.000Z"}'] * 2
+    assert sorted(json.loads(record.value)["count"] for record in found) == [10, 20]
+
+
+def test_what_was_lost_before_it_was_read_fails_the_job(
+    spark: SparkSession, headrace_cluster: TestCluster, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = ["--topic", source, "--output", str(tmp_path / "lake"), "--checkpoint", str(tmp_path / "checkpoint")]
+    lake += ["--schema", "id bigint", "--partition-by", "_topic"]
+    fill(headrace_cluster, source, [b'{"id":1}'], partition=[0])
+    assert to_lake(lake) == 0
+    fill(headrace_cluster, source, [b'{"id":2}', b'{"id":3}'], partition=[0, 0])
+    with headrace_cluster.admin() as admin:
+        admin.delete_records({(source, 0): 2})
+    capsys.readouterr()
+    assert to_lake(lake) == EXIT_FAILED
+    assert "failOnDataLoss" in capsys.readouterr().err
+    assert to_lake([*lake, "--fail-on-data-loss", "false"]) == 0
+    assert sorted(row.id for row in spark.read.parquet(str(tmp_path / "lake")).collect()) == [1, 3]
+
+
 def test_an_audit_finds_what_is_wrong_and_says_so_to_its_scheduler(
     spark: SparkSession, headrace_cluster: TestCluster, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

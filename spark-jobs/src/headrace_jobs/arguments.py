@@ -8,12 +8,13 @@ middle of a query is refused here, by asking its own rules.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NoReturn
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_spark.core.option_table import Mode
@@ -222,6 +223,13 @@ def exit_status(job: Callable[[], int]) -> int:
         if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
             raise
         return _said("pyspark is not installed here; install it with: pip install 'headrace-spark[spark]'", EXIT_FAILED)
+
+
+def begin(main: Callable[[], int]) -> NoReturn:
+    """Run a job's ``main`` as a program, with a line in the log for each micro-batch."""
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("headrace_jobs").setLevel(logging.INFO)
+    sys.exit(main())
 
 
 def _said(text: str, status: int) -> int:

@@ -36,9 +36,13 @@ class HadoopFiles:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
-        if system.exists(name):
-            system.delete(name, False)
-        assert system.rename(hidden, name), f"cannot put {path} in place"
+        hadoop = self._jvm().org.apache.hadoop.fs
+        whole = system.makeQualified(name)
+        files = hadoop.FileContext.getFileContext(whole.toUri(), system.getConf())
+        gateway: Any = self.spark.sparkContext._gateway
+        overwrite = gateway.new_array(getattr(hadoop, "Options$Rename"), 1)
+        overwrite[0] = getattr(hadoop, "Options$Rename").OVERWRITE
+        files.rename(system.makeQualified(hidden), whole, overwrite)
 
     def listed(self, path: str) -> list[str]:
         """Names in a directory; empty where there is none."""

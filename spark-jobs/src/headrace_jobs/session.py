@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from importlib import import_module
+from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import SparkSession
@@ -21,6 +22,8 @@ _WANTED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
+_JAVA_ERROR: Final[Any] = import_module("py4j.protocol").Py4JJavaError
+"""What the JVM raises beside Spark's own errors; the package has no types."""
 _TEXT_MAX: Final = 2_000
 _OURS: Final = re.compile(r"headrace_common\.core\.errors\.\w+: ([^\n]+)")
 
@@ -50,6 +53,8 @@ def job_session() -> Iterator[SparkSession]:
         raise InvalidConfig(reason(error)) from error
     except PySparkException as error:
         raise JobFailed(reason(error)) from error
+    except _JAVA_ERROR as error:
+        raise JobFailed(str(error.java_exception.toString())[:_TEXT_MAX]) from error
     finally:
         if found is None:
             spark.stop()

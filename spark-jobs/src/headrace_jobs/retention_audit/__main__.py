@@ -1,7 +1,6 @@
 """``python -m headrace_jobs.retention_audit``."""
 
-import sys
-
+from headrace_jobs.arguments import begin
 from headrace_jobs.retention_audit.job import main
 
-sys.exit(main())
+begin(main)

@@ -95,7 +95,7 @@ def run(spark: SparkSession, options: dict[str, str], audit: Audit, output: str,
         pattern=options.get("subscribePattern"),
         isolation=options["kafka.isolation.level"],
     )
-    directory = f"{output.rstrip('/')}/run={now:%Y%m%dT%H%M%SZ}"
+    directory = f"{output.rstrip('/')}/run={now:%Y%m%dT%H%M%S%fZ}"
     found = _found(spark, options, audit, before, directory)
     told = report(found, audited_at=now, skew_max=audit.skew_max) | {"report": f"{directory}/report.json"}
     HadoopFiles(spark).write(told["report"], json.dumps(told, indent=2) + "\n")

@@ -1,7 +1,6 @@
 """``python -m headrace_jobs.topic_to_lake``."""
 
-import sys
-
+from headrace_jobs.arguments import begin
 from headrace_jobs.topic_to_lake.job import main
 
-sys.exit(main())
+begin(main)

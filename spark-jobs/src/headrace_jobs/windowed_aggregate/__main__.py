@@ -1,7 +1,6 @@
 """``python -m headrace_jobs.windowed_aggregate``."""
 
-import sys
-
+from headrace_jobs.arguments import begin
 from headrace_jobs.windowed_aggregate.job import main
 
-sys.exit(main())
+begin(main)
