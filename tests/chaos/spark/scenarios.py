@@ -29,7 +29,7 @@ POINTS = ("spark.claim.before", "spark.prepare.after", "spark.unit.before", "spa
 """Before a task claims, after it prepared, before the unit is committed, and before Spark's log says so."""
 WHOM = ("process", "application", "coordinator", "broker")
 """Who is killed there: the process that comes to the point, or somebody else while it is stopped."""
-GONE_S = 120.0
+GONE_S = 60.0
 
 
 @dataclass
@@ -145,7 +145,7 @@ def storm(cluster: TestCluster, directory: Path, seed: int) -> Report:
     copying.add(FILES)
     with begun(copying, "storm", seed) as run:
         run.weather.await_work()
-        inputs = Inputs(copying, every_s=1.0, records=100)
+        inputs = Inputs(copying, every_s=2.0, records=100)
 
         def enough() -> bool:
             inputs.write()
@@ -220,26 +220,29 @@ def zombies(cluster: TestCluster, directory: Path, seed: int) -> Report:
     copying.add(EXACT)
     copying.add(FILES)
     with begun(copying, "zombies", seed) as run:
-        inputs = Inputs(copying, every_s=0.5, records=60)
+        inputs = Inputs(copying, every_s=1.5, records=60)
         for point in (*POINTS, None):
             run.weather.await_work()
             copying.write(400)
             if point is not None:
                 run.weather.await_hit(copying.failpoints, point, "stop")
             run.weather.hurt("replace application")
-            wait(run, lambda: not run.lives.asleep, inputs.write)
+            wait(run, inputs.write)
         end(run)
     return run.report
 
 
-def wait(run: Run, true: Callable[[], bool], meanwhile: Callable[[], None]) -> None:
-    """Until it is; a stopped application that stays for too long when it has woken is killed."""
-    deadline = time.monotonic() + GONE_S
-    while not true():
+def wait(run: Run, meanwhile: Callable[[], None]) -> None:
+    """Until the one that was stopped is gone; when it has woken and stays for too long, it is killed."""
+    deadline: float | None = None
+    while run.lives.asleep:
         run.lives.tend()
         meanwhile()
         time.sleep(LOOK_S)
-        if time.monotonic() > deadline:
+        if deadline is None and all(life.wakes is None for life in run.lives.asleep):
+            run.weather.tell("it wakes")
+            deadline = time.monotonic() + GONE_S
+        if deadline is not None and time.monotonic() > deadline:
             run.weather.tell("the one that was stopped lives on: killed")
             run.weather.counts["kill of what was woken"] += 1
             for life in run.lives.asleep:
