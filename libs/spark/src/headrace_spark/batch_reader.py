@@ -19,7 +19,8 @@ from headrace_spark.core.offsets import OffsetRange, Snapshot
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
 from headrace_spark.core.pushdown import Narrowing, narrow, younger
-from headrace_spark.reading import columns_of, rows_of, tasks_of, told
+from headrace_spark.reading import columns_of, rows_of, tasks_of
+from headrace_spark.telling import told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,7 +129,6 @@ def _plain(given: Filter) -> pushdown.Filter:
     return pushdown.Filter(type(inner).__name__, column, getattr(inner, "value", None), negated)
 
 
-@told
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of a batch query."""
     plain = HeadraceBatchReader(options, schema)

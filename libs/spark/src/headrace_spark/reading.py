@@ -5,10 +5,9 @@ a task, and what the task does with them. Called by ``batch_reader`` and ``strea
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
@@ -24,26 +23,6 @@ if TYPE_CHECKING:
 
     from headrace_spark.adapters.sdk_rows import Reading
     from headrace_spark.ports import Logs
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def told(function: Callable[P, T]) -> Callable[P, T]:
-    """
-    For what Spark calls: an error reaches the user as its text, and not below a trace of ours.
-
-    Spark puts the whole trace into its own error; of ours it shows this frame alone.
-    """
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except HeadraceError as error:
-            raise error.with_traceback(None) from None
-
-    return call
 
 
 class OffsetRanges(InputPartition):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from headrace_spark.telling import told
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
@@ -30,6 +32,7 @@ class HeadraceDataSource(DataSource):
         """For ``format``."""
         return NAME
 
+    @told
     def schema(self) -> str:
         """
         The columns where the user gives no schema.
@@ -42,24 +45,28 @@ class HeadraceDataSource(DataSource):
 
         return ddl(default_columns(headers=headers_wanted(self.options)))
 
+    @told
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of a batch query."""
         from headrace_spark.batch_reader import batch_reader
 
         return batch_reader(self.options, schema)
 
+    @told
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Of a streaming query."""
         from headrace_spark.stream_reader import HeadraceStreamReader
 
         return HeadraceStreamReader(self.options, schema)
 
+    @told
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Of a batch query; topics cannot be overwritten."""
         from headrace_spark.batch_writer import HeadraceBatchWriter
 
         return HeadraceBatchWriter(self.options, schema, overwrite)
 
+    @told
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Of one micro-batch of a streaming query."""
         from headrace_spark.stream_writer import HeadraceStreamWriter

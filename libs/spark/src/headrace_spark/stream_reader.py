@@ -38,7 +38,8 @@ from headrace_spark.core.stream import (
     default_offsets_max,
     stream_settings,
 )
-from headrace_spark.reading import columns_of, rows_of, tasks_of, told
+from headrace_spark.reading import columns_of, rows_of, tasks_of
+from headrace_spark.telling import told
 
 if TYPE_CHECKING:
     import pyarrow as pa
