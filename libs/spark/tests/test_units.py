@@ -38,7 +38,6 @@ from headrace_spark.core.units import (
     COMMIT_TRIES_MAX,
     TOKENS_MAX,
     AbortAsked,
-    AbortPrepared,
     CommitAsked,
     CommitUnit,
     Done,
@@ -95,7 +94,7 @@ def test_a_task_prepares_a_transaction_of_its_own() -> None:
         [ClaimOwner("q1", 9)],
         [OpenProducer(f"q1/{FRESH.hex()}", 3)],
         [Prepare()],
-        [Finish(TaskMessage(5, owned, "T", sequence=7))],
+        [Finish(TaskMessage(5, owned, "T", sequence=7, claim=9))],
     ]
 
 
@@ -152,7 +151,7 @@ def test_a_batch_job_is_the_next_unit_of_its_owner() -> None:
     owned = Owned("batch.x", 1, 4)
     effects = dialogue(SinkTask(JOB), RowsCame(None, None, FRESH), OwnerClaimed(owned), RowsEnded(2), Prepared("T"))
     assert effects[0] == [ClaimOwner("batch.x", 9)]
-    assert effects[-1] == [Finish(TaskMessage(2, owned, "T", sequence=5))]
+    assert effects[-1] == [Finish(TaskMessage(2, owned, "T", sequence=5, claim=9))]
 
 
 def named(plan: SinkPlan, query_id: str | None = None, batch_id: int | None = None) -> UnitName:
@@ -202,55 +201,53 @@ def test_what_fails_is_aborted_where_something_was_begun() -> None:
 
 
 def wrote(token: str, rows: int = 1, owned: Owned = OWNED) -> TaskMessage:
-    return TaskMessage(rows, owned, token)
+    return TaskMessage(rows, owned, token, claim=9)
 
 
 def test_what_all_tasks_prepared_is_one_unit() -> None:
-    commit = UnitCommit(SinkPlan(claim=20))
+    commit = UnitCommit(job=False)
     asked = CommitAsked([wrote("A", 2), TaskMessage(), wrote("B", 3), wrote("A", 0)], 7)
     assert commit.handle(asked) == [CommitUnit("q1", 3, 7, ("A", "B"))]
     assert commit.handle(UnitCommitted(now=True)) == [Done(5)]
 
 
 def test_a_job_commits_under_the_number_that_its_tasks_found() -> None:
-    commit = UnitCommit(JOB)
-    messages = [TaskMessage(1, OWNED, "A", sequence=7), TaskMessage(), TaskMessage(1, OWNED, "B", sequence=7)]
+    commit = UnitCommit(job=True)
+    messages = [replace(wrote("A"), sequence=7), TaskMessage(), replace(wrote("B"), sequence=7)]
     assert commit.handle(CommitAsked(messages, None)) == [CommitUnit("q1", 3, 7, ("A", "B"))]
     assert commit.handle(UnitCommitted(now=True)) == [RaiseOwner("q1", 10), Done(2)], "no next batch will sweep"
 
 
 def test_what_failed_attempts_left_open_is_aborted_with_the_commit() -> None:
-    commit = UnitCommit(SinkPlan(claim=20))
-    commit.handle(CommitAsked([wrote("A"), TaskMessage(1, OWNED, "B", retried=True)], 7))
-    assert commit.handle(UnitCommitted(now=True)) == [RaiseOwner("q1", 21), Done(2)]
+    commit = UnitCommit(job=False)
+    commit.handle(CommitAsked([wrote("A"), replace(wrote("B"), retried=True)], 7))
+    assert commit.handle(UnitCommitted(now=True)) == [RaiseOwner("q1", 10), Done(2)]
 
 
 def test_a_unit_of_an_earlier_run_stands() -> None:
-    commit = UnitCommit(SinkPlan(claim=20))
+    commit = UnitCommit(job=False)
     commit.handle(CommitAsked([wrote("A")], 7))
     assert commit.handle(UnitCommitted(now=False)) == [Done(0, repeated=True)]
 
 
 def test_a_batch_without_rows_is_no_unit() -> None:
-    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([TaskMessage(), TaskMessage()], 7)) == [Done(0)]
-    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([], 7)) == [Done(0)]
-    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([TaskMessage(4)], 7)) == [Done(4)], "without transactions"
+    assert UnitCommit(job=False).handle(CommitAsked([TaskMessage(), TaskMessage()], 7)) == [Done(0)]
+    assert UnitCommit(job=False).handle(CommitAsked([], 7)) == [Done(0)]
+    assert UnitCommit(job=False).handle(CommitAsked([TaskMessage(4)], 7)) == [Done(4)], "without transactions"
 
 
 def test_a_skipped_batch_is_done_already() -> None:
     skipped = TaskMessage(0, Owned("q1", 4, 7), skipped=True)
-    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([skipped, TaskMessage()], 7)) == [Done(0, repeated=True)]
+    assert UnitCommit(job=False).handle(CommitAsked([skipped, TaskMessage()], 7)) == [Done(0, repeated=True)]
 
 
 def test_where_some_tasks_found_it_committed_the_coordinator_decides() -> None:
     skipped = TaskMessage(0, OWNED, skipped=True)
-    assert UnitCommit(SinkPlan(claim=20)).handle(CommitAsked([skipped, wrote("A")], 7)) == [
-        CommitUnit("q1", 3, 7, ("A",))
-    ]
+    assert UnitCommit(job=False).handle(CommitAsked([skipped, wrote("A")], 7)) == [CommitUnit("q1", 3, 7, ("A",))]
 
 
 def test_answers_that_do_not_come_are_asked_for_again() -> None:
-    commit = UnitCommit(SinkPlan(claim=20))
+    commit = UnitCommit(job=False)
     unit = commit.handle(CommitAsked([wrote("A")], 7))
     error = NetworkFailed("gone")
     error.then = Then.RETRY
@@ -260,17 +257,16 @@ def test_answers_that_do_not_come_are_asked_for_again() -> None:
 
 
 def test_a_transaction_that_is_gone_fails_the_batch() -> None:
-    commit = UnitCommit(SinkPlan(claim=20))
+    commit = UnitCommit(job=False)
     commit.handle(CommitAsked([wrote("A"), wrote("B")], 7))
-    aborted, failed = commit.handle(UnitFailed(TransactionAbortable("A is not prepared")))
-    assert aborted == AbortPrepared(("A", "B"))
+    (failed,) = commit.handle(UnitFailed(TransactionAbortable("A is not prepared")))
     assert isinstance(failed, FailCommit)
     assert "Nothing of batch 7 was committed" in str(failed.error)
     assert isinstance(failed.error, TransactionAbortable)
 
 
 def test_a_driver_that_was_replaced_stops() -> None:
-    commit = UnitCommit(SinkPlan(claim=20))
+    commit = UnitCommit(job=False)
     commit.handle(CommitAsked([wrote("A")], 7))
     error = FencedOwner("replaced")
     assert commit.handle(UnitFailed(error)) == [FailCommit(error)]
@@ -285,14 +281,13 @@ def test_a_driver_that_was_replaced_stops() -> None:
     ],
 )
 def test_units_that_cannot_be(messages: list[TaskMessage | None], told: str) -> None:
-    failed = UnitCommit(SinkPlan(claim=20)).handle(CommitAsked(messages, 7))[-1]
+    failed = UnitCommit(job=False).handle(CommitAsked(messages, 7))[-1]
     assert isinstance(failed, FailCommit)
     assert told in str(failed.error)
 
 
 def test_what_is_given_up_is_aborted_at_once() -> None:
-    assert UnitCommit(SinkPlan(claim=20)).handle(AbortAsked([None, wrote("A"), TaskMessage()])) == [
-        AbortPrepared(("A",)),
-        Done(0),
-    ]
-    assert UnitCommit(SinkPlan(claim=20)).handle(AbortAsked([None])) == [Done(0)]
+    """With the tasks' own claim: a driver that was replaced gives up too, and must not fence the one that did it."""
+    messages = [None, wrote("A"), TaskMessage(), wrote("B")]
+    assert UnitCommit(job=False).handle(AbortAsked(messages)) == [RaiseOwner("q1", 10), Done(0)]
+    assert UnitCommit(job=False).handle(AbortAsked([None, TaskMessage(4)])) == [Done(0)]

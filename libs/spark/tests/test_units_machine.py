@@ -5,6 +5,7 @@ on after it was given up, and comes back.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from headrace_common.core.errors import HeadraceError, NetworkFailed, Then
+from headrace_common.core.errors import FencedOwner, HeadraceError, NetworkFailed, Then
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.transactions.effects import Answer, Persist, TookProducerId, WriteMarkers
 from headrace_coordinator.core.transactions.events import (
@@ -45,6 +46,7 @@ from headrace_spark.core.sink_task import (
     TaskFailed,
 )
 from headrace_spark.core.units import (
+    AbortAsked,
     CommitAsked,
     CommitUnit,
     Done,
@@ -234,7 +236,7 @@ class Sink(RuleBasedStateMachine):
         """With all messages; answers get lost, and the driver may die before it writes its commit log."""
         if len(plan.messages) < TASKS:
             return
-        unit = UnitCommit(SinkPlan(claim=self._claim()))
+        unit = UnitCommit(job=False)
         event: Any = CommitAsked(list(plan.messages.values()), plan.batch)
         while True:
             for effect in unit.handle(event):
@@ -243,12 +245,25 @@ class Sink(RuleBasedStateMachine):
                         event = self._unit(effect, lost > 0)
                         lost -= 1
                     case RaiseOwner(_, claim):
-                        self.coordinator.claimed(claim)
+                        self._raised(claim)
                     case Done():
                         self.done = max(self.done, plan.batch + (not crashes))
                         return
             if not isinstance(effect, CommitUnit):
-                return
+                break
+        if not crashes:
+            self.gives_up(plan)
+
+    @rule(plan=plans)
+    def gives_up(self, plan: Plan) -> None:
+        """Spark's ``abort``, with what it knows; drivers that were replaced call it too, whenever they notice."""
+        for effect in UnitCommit(job=False).handle(AbortAsked([None, *plan.messages.values()])):
+            if isinstance(effect, RaiseOwner):
+                self._raised(effect.claim)
+
+    def _raised(self, claim: int) -> None:
+        with contextlib.suppress(FencedOwner):
+            self.coordinator.claimed(claim)
 
     def _unit(self, unit: CommitUnit, lost: bool) -> UnitCommitted | UnitFailed:
         try:

@@ -12,7 +12,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import ArrayType, BinaryType, DoubleType, IntegerType, StringType, StructType
 
-from headrace import Record
+from headrace import PreparedTransactions, Record
 from headrace.testing import TestCluster
 from headrace_common.core.errors import FencedOwner, HeadraceError, InvalidConfig, Rejected, UnknownTopicOrPartition
 from headrace_spark.batch_writer import HeadraceBatchWriter
@@ -278,6 +278,15 @@ def test_an_aborted_batch_holds_nobody_up(cluster: TestCluster, topic: str) -> N
     assert values(cluster, topic, 2) == ["~", "~"]
 
 
+def test_a_driver_that_was_replaced_gives_up_only_its_own(cluster: TestCluster, topic: str) -> None:
+    query = Query(cluster, topic)
+    old = query.task(query.plan(), 0, "old")
+    new = query.task(query.plan(), 0, "new")
+    query.plan().abort([old], 0)
+    query.commit([new], 0)
+    assert values(cluster, topic, 1) == ["new"]
+
+
 def test_a_task_whose_rows_fail_aborts_what_it_wrote(cluster: TestCluster, topic: str) -> None:
     query = Query(cluster, topic)
 
@@ -295,9 +304,11 @@ def test_a_unit_of_which_a_part_is_gone_is_not_committed(cluster: TestCluster, t
     query = Query(cluster, topic)
     writer = query.plan()
     messages = [query.task(writer, 0, "a"), query.task(writer, 0, "b")]
-    writer.abort(messages[:1], 0)
+    with PreparedTransactions(cluster.bootstrap_servers) as prepared:
+        prepared.abort_prepared(messages[0].told.token)
     with pytest.raises(HeadraceError, match="Nothing of batch 0 was committed"):
         query.commit(messages, 0)
+    writer.abort(messages, 0)
     query.batch(0, "a", "b")
     assert values(cluster, topic, 2) == ["a", "b"]
 

@@ -173,10 +173,6 @@ class Sink(Protocol):
         """
         ...
 
-    def abort(self, tokens: Sequence[str]) -> None:
-        """Abort what is prepared; failures change nothing."""
-        ...
-
     def sweep(self, owner: str, claim: int) -> None:
-        """Claim an owner, so that what is open of it is aborted; failures change nothing."""
+        """Claim an owner, so that what is open or prepared of it is aborted; failures change nothing."""
         ...

@@ -35,7 +35,6 @@ from headrace_spark.core.sink_task import (
 )
 from headrace_spark.core.units import (
     AbortAsked,
-    AbortPrepared,
     CommitAsked,
     CommitEvent,
     CommitUnit,
@@ -178,26 +177,20 @@ def commit_unit(sink: Sink, plan: SinkPlan, messages: Sequence[TaskMessage | Non
     Raises:
         HeadraceError: nothing was committed, or, after ``WaitTimedOut``, nobody knows; the same batch may be repeated.
     """
-    return _end(sink, plan, CommitAsked(messages, batch_id), batch_id)
+    return _end(sink, UnitCommit(job=plan.job is not None), CommitAsked(messages, batch_id), batch_id)
 
 
 def abort_unit(sink: Sink, plan: SinkPlan, messages: Sequence[TaskMessage | None]) -> None:
-    """Abort what the tasks of a batch prepared; what cannot be reached is aborted later."""
-    _end(sink, plan, AbortAsked(messages), None)
+    """Abort what the tasks of a batch wrote; what cannot be reached is aborted later."""
+    _end(sink, UnitCommit(job=plan.job is not None), AbortAsked(messages), None)
 
 
-def _end(sink: Sink, plan: SinkPlan, event: CommitEvent, batch_id: int | None) -> int:
-    unit = UnitCommit(plan)
+def _end(sink: Sink, unit: UnitCommit, event: CommitEvent, batch_id: int | None) -> int:
     while True:
         effects = unit.handle(event)
         for effect in effects[:-1]:
-            match effect:
-                case AbortPrepared(tokens):
-                    sink.abort(tokens)
-                case RaiseOwner(owner, claim):
-                    sink.sweep(owner, claim)
-                case _:
-                    raise AssertionError(f"{effect} ends a call")
+            assert isinstance(effect, RaiseOwner), "all others end a call"
+            sink.sweep(effect.owner, effect.claim)
         match effects[-1]:
             case CommitUnit() as asked:
                 event = _asked(sink, asked)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace import PreparedTransactions, Producer, UnitOwner
+from headrace import Producer, UnitOwner
 from headrace.errors import HeadraceError
 from headrace.settings import DecidingSettings
 from headrace_common.runtime.entropy import new_incarnation
@@ -141,24 +141,15 @@ class SdkSink:
         failpoint("spark.unit.after")
         return now
 
-    def abort(self, tokens: Sequence[str]) -> None:
-        """Abort what is prepared, until somebody does not answer."""
-        with PreparedTransactions(self._bootstrap, **self._deciding) as client:
-            for token in tokens:
-                try:
-                    client.abort_prepared(token)
-                except HeadraceError as error:
-                    _log.warning("a prepared transaction was not aborted, the next batch does it: %s", error)
-                    if error.retriable:
-                        return
-
     def sweep(self, owner: str, claim: int) -> None:
-        """Claim an owner, to abort what is open of it."""
+        """Claim an owner, to abort what is open or prepared of it."""
         try:
             with self._owner(owner) as client:
                 client.init(claim=claim)
         except HeadraceError as error:
-            _log.warning("what failed tasks left open may hold readers up until it times out: %s", error)
+            _log.warning(
+                "what tasks left behind may hold readers up until the next batch, or until it times out: %s", error
+            )
 
     @contextmanager
     def _owner(self, owner: str, epoch: int | None = None) -> Iterator[UnitOwner]:

@@ -152,7 +152,7 @@ class SinkTask:
             case Flushed():
                 return self._finish(TaskMessage(self._rows))
             case Prepared(token):
-                return self._finish(self._wrote(token))
+                return self._finish(self._message(token))
             case TaskFailed(error):
                 return self._fail(error if self._owned is not None else self._not_claimed(error))
 
@@ -181,7 +181,7 @@ class SinkTask:
     def _ended(self) -> list[TaskEffect]:
         if self._writing:
             return [Prepare() if self._plan.transactional else Flush()]
-        return self._finish(TaskMessage(skipped=self._came is not None, owned=self._owned, sequence=self._sequence))
+        return self._finish(self._message(None) if self._came is not None else TaskMessage())
 
     def _not_claimed(self, error: HeadraceError) -> HeadraceError:
         if self._name is None or not isinstance(error, FencedOwner):
@@ -192,9 +192,17 @@ class SinkTask:
             f"({error})"
         )
 
-    def _wrote(self, token: str) -> TaskMessage:
-        assert self._came is not None, "it wrote rows"
-        return TaskMessage(self._rows, self._owned, token, sequence=self._sequence, retried=self._came.attempt > 0)
+    def _message(self, token: str | None) -> TaskMessage:
+        assert self._came is not None, "it got rows"
+        return TaskMessage(
+            rows=self._rows if token is not None else 0,
+            owned=self._owned,
+            token=token,
+            skipped=token is None,
+            sequence=self._sequence,
+            claim=self._plan.claim,
+            retried=self._came.attempt > 0,
+        )
 
     def _finish(self, message: TaskMessage) -> list[TaskEffect]:
         self._over = True

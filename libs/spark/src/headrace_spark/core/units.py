@@ -125,6 +125,8 @@ class TaskMessage:
     """The batch had been committed before."""
     sequence: int | None = None
     """Of the unit that it wrote for."""
+    claim: int = 0
+    """Of its plan."""
     retried: bool = False
     """An earlier attempt of this task failed; what it left open may hold readers up."""
 
@@ -140,7 +142,7 @@ class CommitAsked:
 
 @dataclass(frozen=True, slots=True)
 class AbortAsked:
-    """Some task failed, or the commit did."""
+    """Some task failed, or the commit did: Spark gives up what was written."""
 
     messages: Sequence[TaskMessage | None]
 
@@ -173,17 +175,10 @@ class CommitUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortPrepared:
-    """Abort each of these; failures change nothing, what is left is aborted with the next unit."""
-
-    tokens: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RaiseOwner:
     """
-    Claim the owner once more: what attempts that were given up left open is aborted now, and holds no reader up until
-    it times out. Failures change nothing.
+    Claim the owner once more, one number higher: what is open or prepared of it is aborted now, and holds no reader up
+    until it times out. Failures change nothing; of a later plan the claim is higher, and stays.
     """
 
     owner: str
@@ -206,19 +201,24 @@ class FailCommit:
     error: HeadraceError
 
 
-CommitEffect: TypeAlias = CommitUnit | AbortPrepared | RaiseOwner | Done | FailCommit
+CommitEffect: TypeAlias = CommitUnit | RaiseOwner | Done | FailCommit
 
 
 class UnitCommit:
     """One call of ``commit`` or ``abort``."""
 
-    def __init__(self, plan: SinkPlan) -> None:
-        """Judge what tasks wrote under ``plan``, or a later one of the same query."""
-        self._plan = plan
+    def __init__(self, *, job: bool) -> None:
+        """
+        Judge what the tasks of one plan wrote.
+
+        Args:
+            job: of a batch job: no next batch will come.
+        """
+        self._raises: list[CommitEffect] = []
         self._unit: CommitUnit | None = None
         self._rows = 0
         self._tries = 0
-        self._sweeps = plan.job is not None
+        self._sweeps = job
 
     def handle(self, event: CommitEvent) -> list[CommitEffect]:
         """Apply ``event`` and return what must now be done, in order."""
@@ -226,10 +226,9 @@ class UnitCommit:
             case CommitAsked(messages, sequence):
                 return self._commit(messages, sequence)
             case AbortAsked(messages):
-                tokens = tuple(m.token for m in messages if m is not None and m.token is not None)
-                return [AbortPrepared(tokens), Done(0)] if tokens else [Done(0)]
+                return [*_raises(messages), Done(0)]
             case UnitCommitted(now):
-                return [*self._sweep(), Done(self._rows if now else 0, repeated=not now)]
+                return [*self._raises, Done(self._rows if now else 0, repeated=not now)]
             case UnitFailed(error):
                 return self._failed(error)
 
@@ -245,21 +244,17 @@ class UnitCommit:
         tokens = tuple(dict.fromkeys(m.token for m in written if m.token is not None))
         assert owners, "what has a token has an owner"
         if len(owners) > 1:
-            return [AbortPrepared(tokens), FailCommit(FencedOwner(_several(owners)))]
+            return [FailCommit(FencedOwner(_several(owners)))]
         if len(tokens) > TOKENS_MAX:
-            return [AbortPrepared(tokens), FailCommit(Rejected(_many(len(tokens))))]
+            return [FailCommit(Rejected(_many(len(tokens))))]
         if sequence is None:
             sequence = written[0].sequence
             assert all(message.sequence == sequence for message in written), "under one epoch no unit comes between"
         assert sequence is not None, "Spark tells the batch id, and the tasks of a job theirs"
-        self._sweeps = self._sweeps or any(message.retried for message in told)
+        if self._sweeps or any(message.retried for message in told):
+            self._raises = _raises(written)
         self._unit = CommitUnit(*owners[0], sequence, tokens)
         return self._try()
-
-    def _sweep(self) -> list[CommitEffect]:
-        """The next batch would do it as well, and a job has none; a stream may be idle until then."""
-        assert self._unit is not None, "it was committed"
-        return [RaiseOwner(self._unit.owner, self._plan.claim + 1)] if self._sweeps else []
 
     def _try(self) -> list[CommitEffect]:
         assert self._unit is not None, "only a unit is tried again"
@@ -273,8 +268,17 @@ class UnitCommit:
             return self._try()
         if isinstance(error, TransactionAbortable):
             text = f"{error}. Nothing of batch {self._unit.sequence} was committed; start the query again to repeat it"
-            return [AbortPrepared(self._unit.tokens), FailCommit(TransactionAbortable(text))]
+            return [FailCommit(TransactionAbortable(text))]
         return [FailCommit(error)]
+
+
+def _raises(messages: Sequence[TaskMessage | None]) -> list[CommitEffect]:
+    """With the number of the tasks' plan and not of today: a plan that was made meanwhile must not be fenced."""
+    claims: dict[str, int] = {}
+    for message in messages:
+        if message is not None and message.owned is not None:
+            claims[message.owned.owner] = max(message.claim, claims.get(message.owned.owner, 0))
+    return [RaiseOwner(owner, claim + 1) for owner, claim in sorted(claims.items())]
 
 
 def _several(owners: Sequence[tuple[str, int]]) -> str:
