@@ -24,6 +24,7 @@ _WANTED: Final = {
 }
 _JAVA_ERROR: Final[Any] = import_module("py4j.protocol").Py4JJavaError
 """What the JVM raises beside Spark's own errors; the package has no types."""
+_STACK: Final = re.compile(r"\n\s*(?:JVM stacktrace|at |=== Streaming Query ===|Traceback)")
 _TEXT_MAX: Final = 2_000
 _OURS: Final = re.compile(r"headrace_common\.core\.errors\.\w+: ([^\n]+)")
 
@@ -64,4 +65,4 @@ def reason(error: PySparkException) -> str:
     """What Spark says, without the stacks of its processes; our own error where it carries one."""
     text = str(error)
     ours = _OURS.findall(text)
-    return str(ours[-1] if ours else text.partition("\nJVM stacktrace")[0].partition("\n\tat ")[0])[:_TEXT_MAX].strip()
+    return str(ours[-1] if ours else _STACK.split(text, maxsplit=1)[0])[:_TEXT_MAX].strip()
