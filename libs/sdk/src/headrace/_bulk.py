@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace._bulk_tables import header_sizes, headers_of, partitions_of
 from headrace._core.chunk import RECORD_OVERHEAD, Chunk
 from headrace._intake import Extra, Intake
 from headrace._record_rules import View, check_headers
@@ -41,7 +42,7 @@ def slices(
     view: View,
     values: Any,
     keys: Any,
-    headers: Sequence[Any] | None,
+    headers: Any,
     partition: Any,
     timestamps_ms: Any,
 ) -> list[Slice]:
@@ -79,17 +80,14 @@ def table_columns(intake: Intake, view: View, table: Any) -> list[Slice]:
     def column(name: str) -> Any:
         return table.column(name) if name in names else None
 
-    headers = column("headers")
-    if headers is not None:
-        headers = [None if row is None else [(h["key"], h["value"]) for h in row] for row in headers.to_pylist()]
-    partition, stamps = column("partition"), column("timestamp_ms")
+    headers, partition, stamps = column("headers"), column("partition"), column("timestamp_ms")
     return slices(
         intake,
         view,
         column("value"),
         column("key"),
-        headers,
-        None if partition is None else partition.to_pylist(),
+        None if headers is None else headers_of(headers),
+        None if partition is None else partitions_of(partition),
         None if stamps is None else _stamps(stamps),
     )
 
@@ -119,23 +117,47 @@ def _as_list(given: Any) -> list[Any]:
 
 def _extra(intake: Intake, view: View, count: int, headers: Any, partition: Any, timestamps_ms: Any) -> Extra:
     if headers is not None:
-        headers = [check_headers(each) for each in headers]
+        if not hasattr(headers, "type"):
+            headers = [check_headers(each) for each in headers]
         _same_length("headers", headers, count)
-    if partition is not None and not isinstance(partition, int):
-        partition = [int(each) for each in partition]
-        _same_length("partitions", partition, count)
-    for each in {partition} if isinstance(partition, int) else set(partition or ()):
-        if not -1 <= each < view.partitions or (each < 0 and isinstance(partition, int)):
-            raise UnknownTopicOrPartition(
-                f"topic {view.name!r} has partitions 0 to {view.partitions - 1}; there is no {each}"
-            )
+    if partition is not None:
+        partition = _checked_partitions(view, partition, count)
     if timestamps_ms is not None:
         if not isinstance(timestamps_ms, int):
             _same_length("timestamps_ms", timestamps_ms, count)
-        low = timestamps_ms if isinstance(timestamps_ms, int) else min(timestamps_ms, default=0)
+        low = _least(timestamps_ms)
         if low < 0:
             raise Rejected(f"timestamps_ms are milliseconds since the epoch, 0 or more, not {low}")
     return Extra(partition, timestamps_ms, headers)
+
+
+def _least(timestamps_ms: Any) -> int:
+    if isinstance(timestamps_ms, int):
+        return timestamps_ms
+    if hasattr(timestamps_ms, "dtype"):
+        return int(timestamps_ms.min()) if len(timestamps_ms) else 0
+    return min(timestamps_ms, default=0)
+
+
+def _checked_partitions(view: View, given: Any, count: int) -> Any:
+    """One for all, or an array of one for each, in which -1 leaves it to the key."""
+    if isinstance(given, int):
+        low = high = given
+        least = 0
+    else:
+        import numpy as np
+
+        given = np.array([int(each) for each in given], np.int64) if not hasattr(given, "dtype") else given
+        _same_length("partitions", given, count)
+        if not count:
+            return given
+        low, high, least = int(given.min()), int(given.max()), -1
+    for each in (low, high):
+        if not least <= each < view.partitions:
+            raise UnknownTopicOrPartition(
+                f"topic {view.name!r} has partitions 0 to {view.partitions - 1}; there is no {each}"
+            )
+    return given
 
 
 def _same_length(what: str, given: Sequence[Any], count: int) -> None:
@@ -148,6 +170,9 @@ def _list_slices(intake: Intake, view: View, values: list[Any], keys: list[Any] 
     sizes = _sizes(values)
     if keys is not None:
         sizes = list(map(int.__add__, sizes, _sizes(keys)))
+    if hasattr(extra.headers, "type"):
+        pairs_of = extra.headers.to_pylist()  # one by one, as all else of rows that go through a serializer
+        extra = extra._replace(headers=[[(pair["key"], pair["value"]) for pair in each] for each in pairs_of])
     if extra.headers is not None:
         sizes = [
             size + sum(len(name) + len(data or b"") + RECORD_OVERHEAD for name, data in pairs or ())
@@ -190,6 +215,8 @@ def _sizes(column: list[Any]) -> list[int]:
 
 
 def _arrow_slices(intake: Intake, view: View, values: Any, keys: Any, extra: Extra) -> list[Slice]:
+    import numpy as np
+
     values = _binary(values, "value")
     keys = None if keys is None else _binary(keys, "key")
     count = len(values)
@@ -199,17 +226,38 @@ def _arrow_slices(intake: Intake, view: View, values: Any, keys: Any, extra: Ext
         return []
     if intake.rules.places_each and extra.partitions is None:
         listed = [None] * count if keys is None else keys.to_pylist()
-        extra = extra._replace(partitions=intake.rules.place_many(view, listed))
-    intake.rules.check_size(view, _longest(values) + (0 if keys is None else _longest(keys)) + RECORD_OVERHEAD)
-    total = _bytes(values) + (0 if keys is None else _bytes(keys)) + RECORD_OVERHEAD * count
-    rows = max(1, count * intake.chunk_bytes(view) // total)
+        extra = extra._replace(partitions=np.array(intake.rules.place_many(view, listed), np.int64))
+    lengths = _lengths(values, keys, extra.headers)
+    intake.rules.check_size(view, int(lengths.max()))
+    before = np.zeros(count + 1, np.int64)
+    np.cumsum(lengths, out=before[1:])
+    rows = max(1, count * intake.chunk_bytes(view) // int(before[-1]))
     made: list[Slice] = []
     for start in range(0, count, rows):
         end = min(start + rows, count)
         part, part_keys = values[start:end], None if keys is None else keys[start:end]
-        size = _bytes(part) + (0 if part_keys is None else _bytes(part_keys)) + RECORD_OVERHEAD * len(part)
+        size = int(before[end] - before[start])
         made.append(Slice(part, part_keys, extra.cut(start, end), size, arrow=True))
     return made
+
+
+def _lengths(values: Any, keys: Any, headers: Any) -> Any:
+    """What each record counts for, in bytes."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    lengths = np.full(len(values), RECORD_OVERHEAD, np.int64)
+    for column in (values, keys):
+        if column is not None:
+            sizes: Any = pc.fill_null(pc.binary_length(column), 0)
+            lengths += sizes.to_numpy(zero_copy_only=False)
+    if hasattr(headers, "type"):
+        lengths += header_sizes(headers)
+    elif headers is not None:
+        lengths += np.array(
+            [sum(len(name) + len(data or b"") + RECORD_OVERHEAD for name, data in pairs or ()) for pairs in headers]
+        )
+    return lengths
 
 
 def _binary(column: Any, what: str) -> pa.Array[Any]:
@@ -220,15 +268,3 @@ def _binary(column: Any, what: str) -> pa.Array[Any]:
     except TypeError as error:
         raise SerializationFailed(f"the {what} column: {error}") from None
     return made
-
-
-def _longest(column: Any) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.max(pc.binary_length(column)).as_py() or 0)
-
-
-def _bytes(column: Any) -> int:
-    import pyarrow.compute as pc
-
-    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

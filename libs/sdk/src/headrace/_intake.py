@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import copy
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,6 @@ from headrace.errors import (
     ClientClosed,
     HeadraceError,
 )
-from headrace.records import Header
 from headrace.settings import ProducerSettings
 
 GRANT_BYTES: Final = 256 << 10
@@ -178,12 +177,13 @@ class Intake:
             if isinstance(extra.partitions, int):
                 chunk.name_partition(start, end, extra.partitions)
             else:
-                for at, partition in enumerate(extra.partitions, start):
-                    if partition is not None and partition >= 0:
-                        chunk.name_partition(at, at + 1, partition)
+                chunk.partitions.append((start, end, extra.partitions))
         if extra.timestamps_ms is not None:
             chunk.stamps.append((start, end, extra.timestamps_ms))
-        if extra.headers is not None:
+        if hasattr(extra.headers, "type"):
+            assert not start, "a column of headers comes with a chunk of its own"
+            chunk.header_column = extra.headers
+        elif extra.headers is not None:
             chunk.headers.update((at, each) for at, each in enumerate(extra.headers, start) if each)
 
     # --- chunks and budget ------------------------------------------------------------------------------------
@@ -269,9 +269,11 @@ class Intake:
 class Extra(NamedTuple):
     """What ``send_many`` was given beside values and keys."""
 
-    partitions: int | Sequence[int] | None
+    partitions: Any
+    """One for all, or an array of one for each; -1: it is left to the key."""
     timestamps_ms: Any
-    headers: Sequence[Sequence[Header] | None] | None
+    headers: Any
+    """Lists of pairs, or an Arrow array (``_bulk_tables``); None: nobody has any."""
 
     def cut(self, start: int, end: int) -> Extra:
         """For rows ``start`` to ``end``."""

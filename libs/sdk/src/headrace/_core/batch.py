@@ -6,7 +6,7 @@ One batch of a partition: pieces of columns that came together, their encoded by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,7 +45,8 @@ class Piece(NamedTuple):
     """The same; None when no row has a key."""
     timestamps: Any
     """One for all, or an array."""
-    headers: Sequence[Any] | None
+    headers: Any
+    """A list of lists, or an Arrow array; None when no row has any."""
     size_bytes: int
 
 
@@ -205,18 +206,36 @@ def _joined(pieces: list[Piece]) -> Piece:
     keys = None
     if any(piece.keys is not None for piece in pieces):
         keys = _column([[None] * n if p.keys is None else p.keys for p, n in zip(pieces, counts, strict=True)])
-    headers: list[Any] | None = None
-    if any(piece.headers is not None for piece in pieces):
-        headers = [
-            h for p, n in zip(pieces, counts, strict=True) for h in (p.headers if p.headers is not None else [()] * n)
-        ]
     return Piece(
         _column([piece.values for piece in pieces]),
         keys,
         _stamps(pieces, counts),
-        headers,
+        _headers([piece.headers for piece in pieces], counts),
         sum(piece.size_bytes for piece in pieces),
     )
+
+
+def _headers(given: list[Any], counts: list[int]) -> Any:
+    """One column of those of the pieces; None: none of them has any."""
+    there = [headers for headers in given if headers is not None]
+    if not there:
+        return None
+    if all(hasattr(headers, "type") for headers in there):
+        import pyarrow as pa
+
+        from headrace_common.core.batch.arrow_schema import no_headers
+
+        filled = [no_headers(n) if headers is None else headers for headers, n in zip(given, counts, strict=True)]
+        return pa.concat_arrays(filled)
+    joined: list[Any] = []
+    for headers, count in zip(given, counts, strict=True):
+        if headers is None:
+            joined += [()] * count
+        elif hasattr(headers, "type"):
+            joined += [[(pair["key"], pair["value"]) for pair in each] for each in headers.to_pylist()]
+        else:
+            joined += headers
+    return joined
 
 
 def _column(columns: list[Any]) -> Any:

@@ -36,6 +36,7 @@ class Chunk:
         "clock",
         "error",
         "granted",
+        "header_column",
         "headers",
         "home",
         "keys",
@@ -66,11 +67,13 @@ class Chunk:
         self.clock: list[tuple[int, int]] = []
         """(first row, timestamp in ms): holds for all rows up to the next entry."""
         self.tick = 0.0
-        self.partitions: list[tuple[int, int, int]] = []
-        """(first row, end, partition), where the caller named it."""
+        self.partitions: list[tuple[int, int, Any]] = []
+        """(first row, end, partition or an array of one for each), where the caller named it; -1: did not."""
         self.stamps: list[tuple[int, int, Any]] = []
         """(first row, end, timestamp in ms or one for each), where the caller gave it."""
         self.headers: dict[int, Sequence[Header]] = {}
+        self.header_column: Any = None
+        """Those of all rows, in Arrow, instead; only of chunks that were added whole."""
         self.route: Route | None = None
         self.error: Exception | None = None
         """Why no row of this chunk went anywhere."""
@@ -95,7 +98,7 @@ class Chunk:
     def name_partition(self, start: int, end: int, partition: int) -> None:
         """The caller wants these rows there."""
         runs = self.partitions
-        if runs and runs[-1][1] == start and runs[-1][2] == partition:
+        if runs and runs[-1][1] == start and isinstance(runs[-1][2], int) and runs[-1][2] == partition:
             runs[-1] = (runs[-1][0], end, partition)
         else:
             runs.append((start, end, partition))

@@ -72,7 +72,9 @@ def split(chunk: Chunk, partitions: int, sticky: Sticky, bulk: BulkPartitioner |
     keys = chunk.keys
     if keys is not None and _all_null(keys):
         keys = None
-    headers = [chunk.headers.get(row, ()) for row in range(rows)] if chunk.headers else None
+    headers = chunk.header_column
+    if headers is None and chunk.headers:
+        headers = [chunk.headers.get(row, ()) for row in range(rows)]
     if isinstance(keys, list) and rows > FEW and bulk is None:
         import pyarrow as pa
 
@@ -109,8 +111,9 @@ def _share(whole: Piece, start: int, end: int, total: int) -> Piece:
 def _partitions_of_few(chunk: Chunk, keys: list[Any] | None, partitions: int, sticky: Sticky) -> list[int]:
     rows = chunk.rows
     placed = [-1 if key is None else partition_for(key, partitions) for key in keys or [None] * rows]
-    for start, end, partition in chunk.partitions:
-        placed[start:end] = [partition] * (end - start)
+    for start, end, given in chunk.partitions:
+        named = [given] * (end - start) if isinstance(given, int) else given.tolist()
+        placed[start:end] = [n if n >= 0 else own for n, own in zip(named, placed[start:end], strict=True)]
     loose = [row for row, partition in enumerate(placed) if partition < 0]
     if loose:
         at = 0
@@ -135,14 +138,19 @@ def _partitions_of(
     import numpy as np
 
     rows = chunk.rows
+    named = np.full(rows, -1, np.int32)
+    for start, end, given in chunk.partitions:
+        named[start:end] = given
+    if int(named.min()) >= 0:
+        return named
     if bulk is not None:
         placed = _ask(bulk, chunk, keys, partitions)
     elif keys is None:
-        placed = np.full(rows, -1, np.int32)
+        placed = named
     else:
         placed = partitions_for(keys, partitions)
-    for start, end, partition in chunk.partitions:
-        placed[start:end] = partition
+    if chunk.partitions and placed is not named:
+        np.copyto(placed, named, where=named >= 0)
     loose = np.flatnonzero(placed < 0)
     if len(loose):
         at = 0
@@ -167,12 +175,11 @@ def _ask(bulk: BulkPartitioner, chunk: Chunk, keys: Any, partitions: int) -> np.
 def _split_many(whole: Piece, placed: np.ndarray[Any, Any], partitions: int) -> Cut:
     import numpy as np
 
+    if int(placed.min()) == int(placed.max()):
+        return Cut(None, [(int(placed[0]), whole)])
     narrow = placed.astype(np.int16) if partitions < 2**15 else placed  # radix sort
     order = np.argsort(narrow, kind="stable")
-    ordered = placed[order]
-    if ordered[0] == ordered[-1]:
-        return Cut(None, [(int(ordered[0]), whole)])
-    return _cut(whole, order, ordered)
+    return _cut(whole, order, placed[order])
 
 
 def _cut(whole: Piece, order: np.ndarray[Any, Any], ordered: Any) -> Cut:
@@ -185,11 +192,15 @@ def _cut(whole: Piece, order: np.ndarray[Any, Any], ordered: Any) -> Cut:
         _take(whole.values, order),
         None if whole.keys is None else _take(whole.keys, order),
         stamps if isinstance(stamps, int) else stamps[order],
-        None if whole.headers is None else [whole.headers[row] for row in order.tolist()],
+        None if whole.headers is None else _take_headers(whole.headers, order),
         whole.size_bytes,
     )
     pieces = [(int(ordered[start]), _share(gathered, start, end, rows)) for start, end in pairwise(edges)]
     return Cut(order, pieces)
+
+
+def _take_headers(headers: Any, order: np.ndarray[Any, Any]) -> Any:
+    return headers.take(order) if hasattr(headers, "take") else [headers[row] for row in order.tolist()]
 
 
 def _take(column: Any, order: np.ndarray[Any, Any]) -> Any:

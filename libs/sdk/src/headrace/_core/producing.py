@@ -95,7 +95,7 @@ class ProducerCore:
             self._busy[lane] = self._ready[lane] = None
         chunk.route = Route(order, starts, batches, places)
         chunk.values = chunk.keys = ()
-        chunk.headers, chunk.partitions, chunk.stamps = {}, [], []
+        chunk.headers, chunk.header_column, chunk.partitions, chunk.stamps = {}, None, [], []
 
     def _lane(self, topic: str, partition: int, bytes_max: int) -> Lane:
         lane = self._lanes.get((topic, partition))

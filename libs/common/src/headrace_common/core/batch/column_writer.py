@@ -147,7 +147,8 @@ def record_columns(columns: RecordColumns, count: int) -> list[_Column]:
     if columns.keys is not None and (key := _bytes_column(KEY, columns.keys, count, absent_if_null=True)):
         written.append(key)
     if columns.headers is not None:
-        written += _headers_columns(columns.headers)
+        given: Any = columns.headers
+        written += _headers_columns_of(given) if hasattr(given, "type") else _headers_columns(given)
     value = _bytes_column(VALUE, columns.values, count)
     assert value is not None, "there is always a value column"
     written.append(value)
@@ -256,11 +257,13 @@ def _headers_columns(headers: Sequence[HeaderList]) -> list[_Column]:
 
 
 def _headers_columns_of(lists: Any) -> list[_Column]:
-    """From an Arrow array of lists of headers."""
+    """From an Arrow array of lists of headers; none of the lists is null."""
     pairs = lists.flatten()
     total = len(pairs)
     if not total:
         return []
+    if total > HEADERS_PER_BATCH_MAX:
+        raise RecordTooLarge(f"{total} headers are more than the {HEADERS_PER_BATCH_MAX} that one batch may hold")
     counts = _bytes_of(lists.offsets.to_numpy() - lists.offsets[0].as_py())
     key_column = _arrow_column(HEADER_KEY, pairs.field(0), total, absent_if_null=False)
     value_column = _arrow_column(HEADER_VALUE, pairs.field(1), total, absent_if_null=False)

@@ -45,7 +45,8 @@ class RecordColumns:
     """
     The records of one batch, column by column: lists for the per-record path, Arrow arrays for bulk.
 
-    ``timestamps_ms`` is one int when all are equal. ``keys`` and ``headers`` are None when no record has any.
+    ``timestamps_ms`` is one int when all are equal. ``keys`` and ``headers`` are None when no record has any; headers
+    in Arrow are of ``arrow_schema.headers_type``, and no list of them is null.
     ``offset_deltas`` (strictly increasing, from 0) and ``last_offset_delta`` are for batches with holes.
     """
 
@@ -56,7 +57,7 @@ class RecordColumns:
         values: BytesColumn,
         keys: BytesColumn | None = None,
         timestamps_ms: int | IntColumn = 0,
-        headers: Sequence[HeaderList] | None = None,
+        headers: Sequence[HeaderList] | pa.Array[Any] | None = None,
         offset_deltas: IntColumn | None = None,
         last_offset_delta: int | None = None,
     ) -> None:

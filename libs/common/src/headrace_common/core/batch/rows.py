@@ -114,8 +114,15 @@ def _rows(columns: RecordColumns, count: int, timestamps: list[int]) -> tuple[Se
     deltas = offset_deltas_of(columns, count)
     since_first = [timestamp - timestamps[0] for timestamp in timestamps]
     keys: Sequence[Any] = [None] * count if columns.keys is None else _listed(columns.keys)
-    headers: Sequence[Any] = [[]] * count if columns.headers is None else [list(each) for each in columns.headers]
-    return deltas, since_first, keys, _listed(columns.values), headers
+    return deltas, since_first, keys, _listed(columns.values), _listed_headers(columns.headers, count)
+
+
+def _listed_headers(given: Any, count: int) -> Sequence[Any]:
+    if given is None:
+        return [[]] * count
+    if hasattr(given, "type"):
+        return [[(pair["key"], pair["value"]) for pair in each] for each in given.to_pylist()]
+    return [list(each) for each in given]
 
 
 def _listed(given: Any) -> Sequence[bytes | None]:
