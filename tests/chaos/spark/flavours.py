@@ -16,7 +16,7 @@ from headrace.testing import TestCluster
 
 from ..transactions.storm import make_topic
 from .copying import EXACT, PARTITIONS, Copying
-from .judging import Place, judge
+from .judging import Place, judge, judge_what_is_left
 from .scenarios import Report, Run, begun, finish
 
 TRIMMED, GROWN, RENEWED = f"{EXACT}-trimmed", f"{EXACT}-grown", f"{EXACT}-renewed"
@@ -128,28 +128,15 @@ def judge_all(
             if name == GROWN:
                 counts.update(judge(grown.values, rows, ends).counts)
             elif name == TRIMMED:
-                counts.update(without_gone(trimmed.values, rows, ends, gone))
+                counts.update(judge_what_is_left(trimmed.values, rows, ends, gone).counts)
             else:
                 first = [row for row in rows if row.split(":", 2)[2].startswith("a")]
                 every = {partition: 1 << 40 for partition, _ in old}
-                counts.update(without_gone(old, first, every, every))
+                counts.update(judge_what_is_left(old, first, every, every).counts)
                 counts.update(judge(new.values, [row for row in rows if row not in set(first)], ends).counts)
         report.anomalies[name] = dict(counts)
     report.rows = trimmed.written + grown.written + new.written
     run.count()
-
-
-def without_gone(
-    inputs: Mapping[Place, str], rows: list[str], ends: Mapping[int, int], gone: Mapping[int, int]
-) -> dict[str, int]:
-    """As ``judge``; but records below ``gone`` may be missing."""
-    there = {(int(partition), int(offset)) for partition, offset, _ in (row.split(":", 2) for row in rows)}
-    wanted = {
-        (partition, offset): value
-        for (partition, offset), value in inputs.items()
-        if offset >= gone.get(partition, 0) or (partition, offset) in there
-    }
-    return judge(wanted, rows, ends).counts
 
 
 FLAVOURS = {"changes": changes}

@@ -7,7 +7,7 @@ histories made by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from headrace_common.testing.checker import Verdict
@@ -42,3 +42,12 @@ def judge(inputs: Mapping[Place, str], rows: Iterable[str], ends: Mapping[int, i
         if place in inputs and inputs[place] != value:
             verdict.anomalies["other-value"].append(f"{place} has {value!r}, written was {inputs[place]!r}")
     return verdict
+
+
+def judge_what_is_left(
+    inputs: Mapping[Place, str], rows: Sequence[str], ends: Mapping[int, int], gone: Mapping[int, int]
+) -> Verdict:
+    """As ``judge``, but records below ``gone`` (by partition) were deleted, perhaps before they could be read."""
+    there = {place for place, _ in places(rows)}
+    wanted = {place: value for place, value in inputs.items() if place[1] >= gone.get(place[0], 0) or place in there}
+    return judge(wanted, rows, ends)
