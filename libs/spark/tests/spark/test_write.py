@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,12 +46,14 @@ class Sinks:
         source = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.home / "lines"))
         return source.repartition(2)
 
-    def run(self, frame: DataFrame, topic: str, **options: str) -> StreamingQuery:
-        """Write all that there is, and end."""
+    def start(self, frame: DataFrame, topic: str, **options: str) -> StreamingQuery:
+        """Write all that there is."""
         writer = frame.writeStream.format("headrace").options(**self.options(topic, options))
-        return ended(
-            writer.option("checkpointLocation", str(self.home / "checkpoint")).trigger(availableNow=True).start()
-        )
+        return writer.option("checkpointLocation", str(self.home / "checkpoint")).trigger(availableNow=True).start()
+
+    def run(self, frame: DataFrame, topic: str, **options: str) -> StreamingQuery:
+        """The same, until it has ended."""
+        return ended(self.start(frame, topic, **options))
 
     def forget_last_commit(self) -> None:
         """As if the driver had died between the unit and Spark's commit log."""
@@ -183,6 +186,28 @@ def test_a_batch_that_fails_leaves_nothing(sinks: Sinks, topic: str) -> None:
     with pytest.raises(Exception, match="seven"):
         sinks.run(broken, topic)
     sinks.run(frame, topic)
+    assert sinks.values(topic, 50) == sorted(map(str, range(50)))
+
+
+def test_a_batch_in_whose_middle_the_query_is_stopped_is_written_once(sinks: Sinks, topic: str) -> None:
+    sinks.lines("0.txt", *map(str, range(50)))
+    frame, begun, may_end = sinks.stream(), sinks.home / "begun", sinks.home / "may-end"
+
+    def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        begun.touch()
+        deadline = time.monotonic() + TERMINATION_S
+        while not may_end.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    written = frame.mapInArrow(slow, frame.schema)
+    query = sinks.start(written, topic)
+    deadline = time.monotonic() + TERMINATION_S
+    while not begun.exists() and time.monotonic() < deadline:
+        query.awaitTermination(0.1)
+    query.stop()
+    may_end.touch()
+    sinks.run(written, topic)
     assert sinks.values(topic, 50) == sorted(map(str, range(50)))
 
 
