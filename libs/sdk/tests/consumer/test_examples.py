@@ -25,7 +25,15 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "module", ["headrace.consumer", "headrace.aio.consumer", "headrace.consumer_settings", "headrace.testing.memory"]
+    "module",
+    [
+        "headrace.consumer",
+        "headrace.aio.consumer",
+        "headrace.consumer_settings",
+        "headrace.log_watch",
+        "headrace.range_reader",
+        "headrace.testing.memory",
+    ],
 )
 @pytest.mark.usefixtures("flights")
 def test_examples_do_what_they_say(module: str) -> None:
