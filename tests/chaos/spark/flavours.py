@@ -130,10 +130,10 @@ def judge_all(
             elif name == TRIMMED:
                 counts.update(judge_what_is_left(trimmed.values, rows, ends, gone).counts)
             else:
-                first = [row for row in rows if row.split(":", 2)[2].startswith("a")]
+                first, second = ([row for row in rows if row.split(":", 2)[2].startswith(prefix)] for prefix in "ab")
                 every = {partition: 1 << 40 for partition, _ in old}
                 counts.update(judge_what_is_left(old, first, every, every).counts)
-                counts.update(judge(new.values, [row for row in rows if row not in set(first)], ends).counts)
+                counts.update(judge(new.values, second, ends).counts)
         report.anomalies[name] = dict(counts)
     report.rows = trimmed.written + grown.written + new.written
     run.count()
