@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
 from headrace import AdminClient, LogWatch
 from headrace.errors import HeadraceError, UnknownTopicOrPartition
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import SystemClock
-from headrace_spark.adapters.clients import dropped, settings_key, shared
+from headrace_spark.adapters.clients import CLIENTS_MAX, dropped, settings_key, shared
 from headrace_spark.core.limits import Selection, check_there
 from headrace_spark.core.offsets import Bound, OffsetRange, Snapshot
 
@@ -33,6 +33,8 @@ SHOW_MS: Final = 1_000
 _ADMIN_SETTINGS: Final = frozenset({"client_id", "metadata_max_age_ms", "retry_backoff_ms", "retry_backoff_max_ms"})
 
 _log = logging.getLogger("headrace.spark")
+_not_before_ms: dict[Hashable, float] = {}
+"""Until when an admin service that did not answer is left alone, by client; in this process."""
 
 
 class SdkLogs:
@@ -159,17 +161,18 @@ class _Admin:
             "request_timeout_ms": ADMIN_TIMEOUT_MS,
         }
         self._clock = SystemClock()
-        self._not_before_ms = 0.0
 
     def ask(self, question: Any) -> Any:
         """The answer; None: there is none, which is logged."""
-        if self._clock.monotonic_ms() < self._not_before_ms:
-            return None
         key = ("admin", tuple(self._bootstrap), settings_key(self._settings))
+        if self._clock.monotonic_ms() < _not_before_ms.get(key, 0.0):
+            return None
         try:
             return question(shared(key, lambda: AdminClient(self._bootstrap, **self._settings)))
         except HeadraceError as error:
-            self._not_before_ms = self._clock.monotonic_ms() + ADMIN_AGAIN_MS
+            if len(_not_before_ms) >= CLIENTS_MAX:
+                _not_before_ms.clear()
+            _not_before_ms[key] = self._clock.monotonic_ms() + ADMIN_AGAIN_MS
             dropped(key)
             _log.warning("not known or shown for now, which changes nothing in what is read: %s", error)
             return None
