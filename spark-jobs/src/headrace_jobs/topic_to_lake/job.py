@@ -23,7 +23,7 @@ from headrace_jobs.arguments import (
     source_options,
     trigger_of,
 )
-from headrace_jobs.topic_to_lake.committed import committed_files, local_path
+from headrace_jobs.topic_to_lake.committed import LOG, committed_files, local_path
 from headrace_spark.core.option_table import Mode
 
 if TYPE_CHECKING:
@@ -137,7 +137,6 @@ def run(
 
 def _check_together(spark: SparkSession, output: str, checkpoint: str) -> None:
     from headrace_jobs.hadoop_files import HadoopFiles
-    from headrace_jobs.topic_to_lake.committed import LOG
     from headrace_jobs.topic_to_lake.layout import check_together, last_batch
 
     files = HadoopFiles(spark)
@@ -149,14 +148,14 @@ def _check_together(spark: SparkSession, output: str, checkpoint: str) -> None:
 
 
 def _lake(spark: SparkSession, args: argparse.Namespace) -> Lake:
-    """What the user asks for, after what the first run has fixed."""
+    """What the user asks for, after what the first run has fixed; a run that wrote nothing has fixed nothing."""
     from headrace_jobs.hadoop_files import HadoopFiles
-    from headrace_jobs.topic_to_lake.layout import FILE, Layout, continued
+    from headrace_jobs.topic_to_lake.layout import FILE, Layout, continued, last_batch
     from headrace_jobs.topic_to_lake.transform import Lake, check_lake
 
     files = HadoopFiles(spark)
     path = f"{args.checkpoint.rstrip('/')}/{FILE}"
-    text = files.read(path)
+    text = files.read(path) if last_batch(files.listed(f"{args.output}/{LOG}")) >= 0 else None
     kept = Layout.of_text(text) if text is not None else None
     schema = _schema(spark, args, kept)
     lake = Lake(
