@@ -57,13 +57,11 @@ def test_the_demo_ends_with_spark_and_a_job_copies_what_it_wrote(cluster: LocalC
     assert "Spark agrees: each of the 16 carriers once" in said
     command(cluster, "topic", "create", "carriers")
     copy = ["--topic", TARGET, "--output-topic", "carriers", "--trigger", "batch"]
-    said = command(cluster, "job", "run", "topic-copy", "--master", "local[2]", "--", *copy)
+    quick = [word for name, value in CONF.items() for word in ("--conf", f"{name}={value}")]
+    said = command(cluster, "job", "run", "topic-copy", "--master", "local[2]", *quick, "--", *copy)
     assert "WARNING: Using incubator" not in said
     copied = command(cluster, "consume", "carriers", "--from", "beginning", "--exit-at-end", "-o", "json")
     assert len(copied.splitlines()) == 16
-    command(
-        cluster, "job", "run", "topic-copy", "--master", "local[2]", "--", *copy, "--filter", "no_column = 1", code=1
-    )
 
 
 def test_the_page_does_what_it_says(cluster: LocalCluster, tmp_path: Path) -> None:
