@@ -112,6 +112,12 @@ def test_how_far_it_is_is_shown_under_the_name_in_the_checkpoint() -> None:
     assert cluster.shown == [(name, {A0: 4}, False), (name, {A0: 9}, False), (name, {A0: 9}, True)]
 
 
+def test_when_nothing_more_is_there_it_is_shown_without_delay() -> None:
+    cluster = Cluster()
+    query(cluster).latest(Positions.of({A0: 10}, cluster.ids, "abc"), None, everything=False)
+    assert [last for _, _, last in cluster.shown] == [False, True]
+
+
 def test_a_checkpoint_without_a_name_shows_nothing_unless_there_is_a_group() -> None:
     cluster = Cluster()
     unnamed = query(cluster)

@@ -68,7 +68,7 @@ class Onlookers(Protocol):
 
     def show(self, group: str, positions: Mapping[TopicPartition, int], *, last: bool = False) -> None:
         """
-        The query has read what lies before these offsets. Never fails, and blocks for two seconds at most. What comes
+        The query has read what lies before these offsets. Never fails, and blocks for three seconds at most. What comes
         too often is left out, unless it is the ``last`` that is to be seen.
         """
         ...

@@ -165,7 +165,10 @@ class StreamQuery:
     def latest(self, start: Positions, offsets_max: int | None, *, everything: bool) -> Positions:
         """See ``LatestAsked``. What lies before ``start`` was read: Spark asks when the batch before is committed."""
         self.show(start)
-        return self._positions(LatestAsked(start, offsets_max, everything, self._clock.monotonic_ms()))
+        end = self._positions(LatestAsked(start, offsets_max, everything, self._clock.monotonic_ms()))
+        if end == start:
+            self.show(start, last=True)  # for now, or for good: with AvailableNow Spark ends the process at once
+        return end
 
     @property
     def latest_seen(self) -> Positions | None:

@@ -21,7 +21,7 @@ from headrace_spark.core.offsets import Bound, OffsetRange, Snapshot
 LOOKS_MAX: Final = 4
 """How often what is not there is looked for: a broker may not know a topic yet that was created a moment ago."""
 LOOK_AGAIN_MS: Final = 300
-ADMIN_TIMEOUT_MS: Final = 2_000
+ADMIN_TIMEOUT_MS: Final = 3_000
 """What is only nice to have is not waited for any longer…"""
 ADMIN_AGAIN_MS: Final = 30_000
 """…and after a failure not asked for again so soon."""
