@@ -148,7 +148,8 @@ def storm(cluster: TestCluster, directory: Path, seed: int) -> Report:
         inputs = Inputs(copying, every_s=2.0, records=100)
 
         def enough() -> bool:
-            inputs.write()
+            if copying.written < STORM_ROWS:
+                inputs.write()
             return min(copying.batches().values()) >= BATCHES_MIN
 
         run.weather.rage(STORM_S, enough)
@@ -158,7 +159,7 @@ def storm(cluster: TestCluster, directory: Path, seed: int) -> Report:
     return run.report
 
 
-BATCHES_MIN, STORM_S = 50, 600.0
+BATCHES_MIN, STORM_S, STORM_ROWS = 50, 600.0, 8_000
 
 
 @dataclass

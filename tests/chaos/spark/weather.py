@@ -23,9 +23,9 @@ from ..transactions.storm import LOOK_S, until
 from .lives import PATIENCE_S, Life, Lives
 
 FAULTS: dict[str, int] = {
-    "kill application": 2,
-    "kill jvm": 2,
-    "replace application": 2,
+    "kill application": 1,
+    "kill jvm": 1,
+    "replace application": 1,
     "kill python": 5,
     "kill broker-1": 1,
     "kill broker-2": 1,
@@ -54,7 +54,7 @@ class Weather:
     """How many batches are done, of all queries."""
     chance: random.Random
     faults: dict[str, int] = field(default_factory=lambda: dict(FAULTS))
-    between: tuple[float, float] = (1.0, 5.0)
+    between: tuple[float, float] = (2.0, 6.0)
     told: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     paused: dict[str, float] = field(default_factory=dict)
