@@ -184,6 +184,14 @@ def test_what_cannot_be_planned() -> None:
     assert "set the option 'topic'" in str(refused.value)
     with pytest.raises(InvalidConfig, match="did you mean 'topic'"):
         HeadraceStreamWriter({**Query(None, "t").options, "topik": "t"}, VALUE)
+    for name, value, told in (
+        ("kafka.buffer.memory", "70000", "above buffer_memory"),
+        ("kafka.delivery.timeout.ms", "100", "delivery_timeout_ms"),
+        ("kafka.max.in.flight.requests.per.connection", "6", "enable_idempotence"),
+    ):
+        with pytest.raises(InvalidConfig, match=told):
+            HeadraceStreamWriter(Query(None, "t", **{name: value}).options, VALUE)
+    HeadraceStreamWriter(Query(None, "t", transactional="false", **{"kafka.acks": "1"}).options, VALUE)
 
 
 # --- micro-batches -----------------------------------------------------------------------------------------------

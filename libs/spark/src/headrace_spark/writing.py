@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from headrace.settings import ProducerSettings, read_settings
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation, new_seed
 from headrace_spark.adapters.clients import settle_worker, warn_once
@@ -52,6 +53,7 @@ class Writing:
 
     def __init__(self, options: Mapping[str, str], schema: StructType, mode: Mode) -> None:
         self._options = ConnectorOptions.parse(options, mode)
+        self._check_settings()
         given = [FieldGiven(each.name, each.dataType.simpleString(), each.nullable) for each in schema.fields]
         self._columns = check_sink_schema(given, self._options.topic)
         self._plan = SinkPlan(
@@ -63,6 +65,13 @@ class Writing:
         )
         for warning in self._options.warnings:
             warn_once(warning)
+
+    def _check_settings(self) -> None:
+        """The client has rules between its settings, and tells them when it is made: in the tasks, and to each."""
+        settings = dict(self._options.client)
+        if self._options.transactional:
+            settings |= {"transactional_id": "some/task", "owner_epoch": 0}
+        read_settings(ProducerSettings, settings)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkMessage:
         """In a task: write all rows."""
