@@ -245,8 +245,9 @@ class Consumer(GroupCalls, Transactional):
 
     def poll_table(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> pa.Table:
         """
-        What is here as an Arrow table: topic, partition, offset, timestamp_ms, key, value, headers. Keys and values are
-        bytes, not copied and not deserialized; while the table lives, the batches it came from stay in memory.
+        What is here as an Arrow table: topic, partition, offset, timestamp_ms, key, value, headers, timestamp_type (0:
+        the writer's, 1: the broker's). Keys and values are bytes, not copied and not deserialized; while the table
+        lives, the batches it came from stay in memory.
         Without records within ``timeout_ms`` it has no rows.
         """
         self._enter()

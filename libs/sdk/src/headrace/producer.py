@@ -216,7 +216,8 @@ class Producer(TransactionCalls):
     def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> Deliveries:
         """
         Accept the rows of an Arrow table: columns ``value``, and where present ``key``, ``partition``,
-        ``timestamp_ms`` and ``headers`` (list of key and value), as ``poll_table`` of a consumer gives them::
+        ``timestamp_ms`` and ``headers`` (list of key and value), as ``poll_table`` of a consumer gives them. A null
+        partition, as -1, leaves it to the key; null headers are none::
 
             >>> import pyarrow as pa
             >>> table = pa.table({"key": ["UA", "AA"], "value": [b"1545", b"1141"]})
