@@ -221,7 +221,7 @@ def zombies(cluster: TestCluster, directory: Path, seed: int) -> Report:
     copying.add(EXACT)
     copying.add(FILES)
     with begun(copying, "zombies", seed) as run:
-        inputs = Inputs(copying, every_s=1.5, records=60)
+        inputs = Inputs(copying, every_s=3.0, records=60)
         for point in (*POINTS, None):
             run.weather.await_work()
             copying.write(400)
