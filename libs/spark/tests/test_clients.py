@@ -7,7 +7,7 @@ import os
 import pytest
 
 from headrace_spark.adapters import clients
-from headrace_spark.adapters.clients import CLIENTS_MAX, dropped, settings_key, shared, warn_once
+from headrace_spark.adapters.clients import CLIENTS_MAX, dropped, settings_key, settle_worker, shared, warn_once
 
 
 class Client:
@@ -22,6 +22,7 @@ class Client:
 def none_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_clients", type(clients._clients)())
     monkeypatch.setattr(clients, "_warned", set())
+    monkeypatch.setattr(clients, "_settled", set())
 
 
 def test_the_same_settings_share_one() -> None:
@@ -58,3 +59,16 @@ def test_a_warning_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     for text in ("a", "b", "a"):
         warn_once(text)
     assert [record.message for record in caplog.records] == ["a", "b"]
+
+
+def test_a_worker_is_settled_once_per_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(clients, "keep_freed_memory", lambda: done.append("allocator"))
+    monkeypatch.setattr(clients.gc, "freeze", lambda: done.append("collector"))
+    settle_worker()
+    settle_worker()
+    assert done == ["allocator", "collector"]
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    settle_worker()
+    assert done == ["allocator", "collector"] * 2
