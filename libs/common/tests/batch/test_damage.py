@@ -182,6 +182,14 @@ BAD_COLUMNS: dict[str, tuple[int, list[tuple[int, int, bytes]]]] = {
         1,
         [(4, 0, int32s(0, 2)), (5, 2, "ö".encode()), (6, 2, b"xy"), VALUE],
     ),
+    "many header keys, one not UTF-8": (
+        1,
+        [(4, 0, int32s(0, 40)), (5, 2, b"a" * 39 + b"\xff"), (6, 2, bytes(40)), VALUE],
+    ),
+    "many header keys, one cut within a letter": (
+        1,
+        [(4, 0, int32s(0, 40)), (5, 2, b"a" * 38 + "ö".encode()), (6, 2, bytes(40)), VALUE],
+    ),
     "a header without a key": (
         1,
         [(4, 0, int32s(0, 1)), (5, 1, bytes(8) + int32s(0, 0)), (6, 2, b"x"), VALUE],

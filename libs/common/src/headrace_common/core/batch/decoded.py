@@ -18,6 +18,7 @@ from headrace_common.core.batch.columns import (
     HEADERS,
     KEY,
     OFFSET_DELTA,
+    SMALL,
     TIMESTAMP,
     VALUE,
 )
@@ -327,10 +328,21 @@ class _HeaderColumns:
     def _check_keys(self) -> None:
         if self._keys.validity_at >= 0:
             raise CorruptBatch("a header without a key")
+        if self._keys.count >= SMALL:
+            self._check_many_keys()
+            return
         try:
             for key in self._keys.to_list():
                 key.decode()  # type: ignore[union-attr]
         except UnicodeDecodeError:
+            raise CorruptBatch("a header key is not UTF-8") from None
+
+    def _check_many_keys(self) -> None:
+        import pyarrow as pa
+
+        try:
+            self._keys.to_arrow(pa.string()).validate(full=True)
+        except pa.ArrowInvalid:
             raise CorruptBatch("a header key is not UTF-8") from None
 
     def to_list(self) -> list[Headers]:
