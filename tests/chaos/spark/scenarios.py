@@ -159,7 +159,7 @@ def storm(cluster: TestCluster, directory: Path, seed: int) -> Report:
     return run.report
 
 
-BATCHES_MIN, STORM_S, STORM_ROWS = 50, 600.0, 8_000
+BATCHES_MIN, STORM_S, STORM_ROWS = 50, 300.0, 8_000
 
 
 @dataclass
