@@ -215,7 +215,6 @@ def test_times_as_spark_writes_them(written: str, ms: int) -> None:
         ({"maxTasks": "8", "maxRecordsPerPartition": "8"}, "contradict each other"),
         ({"maxOffsetsPerTrigger": "0"}, "takes a whole number from 1"),
         ({"maxOffsetsPerTrigger": str(2**63)}, "takes a whole number from 1 to 9223372036854775807"),
-        ({"pushDownFilters": "true"}, "batch queries only"),
     ],
 )
 def test_rates_and_tasks_said_wrongly(options: dict[str, str], told: str) -> None:

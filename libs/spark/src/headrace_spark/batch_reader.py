@@ -7,18 +7,16 @@ Spark makes a reader in its planner, asks it once for tasks, and pickles it to t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition, Not
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace_spark.adapters.clients import warn_once
 from headrace_spark.adapters.sdk_rows import Reading
-from headrace_spark.core import pushdown
 from headrace_spark.core.batch import lookups, plan_batch
 from headrace_spark.core.offsets import OffsetRange, Snapshot
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
-from headrace_spark.core.pushdown import Narrowing, narrow, younger
 from headrace_spark.reading import columns_of, rows_of, tasks_of
 from headrace_spark.telling import told
 
@@ -41,11 +39,6 @@ class HeadraceBatchReader(DataSourceReader):
         self._options = ConnectorOptions.parse(options, Mode.READ_BATCH)
         self._reading = Reading.of(self._options, columns_of(schema))
 
-    @property
-    def pushes_down(self) -> bool:
-        """Whether filters are asked for."""
-        return self._options.push_down_filters
-
     @told
     def partitions(self) -> list[InputPartition]:
         """
@@ -62,8 +55,7 @@ class HeadraceBatchReader(DataSourceReader):
         logs = self._logs()
         assert self._options.selection is not None, "a query that reads says what"
         snapshot = logs.snapshot(self._options.selection, must_exist=True)
-        ranges = self._narrowed(self._planned(snapshot, logs), logs)
-        return tasks_of(ranges, self._options, snapshot, logs)
+        return tasks_of(self._planned(snapshot, logs), self._options, snapshot, logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """
@@ -89,47 +81,7 @@ class HeadraceBatchReader(DataSourceReader):
             warn_once(warning)
         return plan.ranges
 
-    def _narrowed(self, ranges: tuple[OffsetRange, ...], logs: Logs) -> tuple[OffsetRange, ...]:
-        """What filters leave of them; see ``FilteringBatchReader``."""
-        return ranges
-
-
-class FilteringBatchReader(HeadraceBatchReader):
-    """
-    Reads less where filters say so. A class of its own, for Spark refuses every reader that has ``pushFilters`` unless
-    ``spark.sql.python.filterPushdown.enabled`` is set.
-    """
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._narrowing: Narrowing | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Tasks get ranges, and need no filters."""
-        return {**self.__dict__, "_narrowing": None}
-
-    @told
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """On the driver, before ``partitions``: take what is of use; what Spark must still apply is given back."""
-        self._narrowing, done = narrow([_plain(each) for each in filters], self._reading.columns)
-        return [each for each, is_done in zip(filters, done, strict=True) if not is_done]
-
-    def _narrowed(self, ranges: tuple[OffsetRange, ...], logs: Logs) -> tuple[OffsetRange, ...]:
-        if self._narrowing is None:
-            return ranges
-        left = self._narrowing.ranges(ranges)
-        return younger(left, logs.offsets_for_times(self._narrowing.times(left)))
-
-
-def _plain(given: Filter) -> pushdown.Filter:
-    negated = isinstance(given, Not)
-    inner: Any = given.child if isinstance(given, Not) else given
-    path: Any = getattr(inner, "attribute", ())
-    column = path[0] if len(path) == 1 else ""
-    return pushdown.Filter(type(inner).__name__, column, getattr(inner, "value", None), negated)
-
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of a batch query."""
-    plain = HeadraceBatchReader(options, schema)
-    return FilteringBatchReader(options, schema) if plain.pushes_down else plain
+    return HeadraceBatchReader(options, schema)

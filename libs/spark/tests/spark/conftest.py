@@ -21,7 +21,7 @@ from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 
 from headrace.testing.clusters import TestCluster
 
-QUERY_TIMEOUT_S = 60
+QUERY_TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="session")

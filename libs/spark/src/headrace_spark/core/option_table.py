@@ -109,7 +109,6 @@ OPTIONS: Final = (
     Known("fetchOffset.numRetries", whole(0), ignored=READS),
     Known("fetchOffset.retryIntervalMs", whole(0), ignored=READS),
     Known("longPollMs", whole(0, 300_000), STREAM, instead="only streaming queries wait for records"),
-    Known("pushDownFilters", boolean, BATCH, instead="Spark pushes filters down in batch queries only"),
     Known("topic", topic_name, WRITES, instead="'subscribe' names what to read"),
     Known("transactional", boolean, WRITES, instead="'kafka.isolation.level' says what is read"),
     Known("transactionalId", _owner, WRITES, instead="'groupIdPrefix' names a reading query"),

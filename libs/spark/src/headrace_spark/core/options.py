@@ -78,8 +78,6 @@ class ConnectorOptions:
     """How long a task waits for records that must be there."""
     long_poll_ms: int = 200
     """Ours: how long an idle streaming query waits for news in one question."""
-    push_down_filters: bool = False
-    """Ours: needs ``spark.sql.python.filterPushdown.enabled``."""
     topic: str | None = None
     """Where all rows go; None: the column ``topic`` says."""
     transactional: bool = True
@@ -306,7 +304,6 @@ _FIELDS: Final = {
     "includeHeaders": "include_headers",
     "kafkaConsumer.pollTimeoutMs": "poll_timeout_ms",
     "longPollMs": "long_poll_ms",
-    "pushDownFilters": "push_down_filters",
     "topic": "topic",
     "transactional": "transactional",
     "transactionalId": "transactional_id",
