@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 from pyspark.sql import SparkSession
@@ -99,3 +100,40 @@ def test_fields_of_one_name_in_two_cases_are_refused(spark: SparkSession) -> Non
         check_fields(StructType.fromDDL("id int, ID int"))
     with pytest.raises(InvalidConfig, match="no fields"):
         check_fields(StructType([]))
+
+
+def damaged(seed: int) -> bytes:
+    """An object of JSON with a few characters put in, left out or doubled."""
+    chance = random.Random(seed)
+    some = "".join(chance.choices('xü"}{\\ \n', k=chance.randrange(6)))
+    text = json.dumps({"a": chance.choice([1, None]), "b": some, "n": {"z": 7}})
+    for _ in range(chance.choice([0, 1, 1, 2])):
+        at = chance.randrange(len(text) + 1)
+        put = chance.choice(["", *'{}[],:"\\ \n', "null", text])
+        text = text[:at] + put + text[at + chance.randrange(3) :]
+    return text.encode()
+
+
+def one_object(value: bytes) -> bool:
+    """Another parser's word."""
+
+    def never(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        return isinstance(json.loads(value, parse_constant=never), dict)
+    except ValueError:
+        return False
+
+
+def test_another_parser_agrees_on_what_is_one_object(spark: SparkSession) -> None:
+    given = [damaged(seed) for seed in range(4_000)]
+    schema = StructType.fromDDL("a int, b string, n struct<z:int>")
+    found = with_fields(values(spark, given), schema).select("offset", "_reason").collect()
+    wanted = {value: one_object(value) for value in given}
+    for row in found:
+        value = given[row.offset]
+        if row._reason != NOT_FITTING:
+            assert (row._reason is None) == wanted[value], (value, row._reason)
+    assert sum(row._reason is None for row in found) > 800
+    assert 0.2 < sum(wanted.values()) / len(wanted) < 0.8

@@ -35,7 +35,7 @@ NO_VALUE: Final = "the record has no value"
 NOT_UTF8: Final = "the value is not UTF-8"
 NOT_JSON: Final = "the value is not one JSON value"
 NOT_AN_OBJECT: Final = "the value is not a JSON object"
-NOT_FITTING: Final = "a field is not of the schema's type"
+NOT_FITTING: Final = "a field is damaged, or not of the schema's type"
 
 
 def with_fields(
