@@ -1,5 +1,5 @@
 """
-The Spark connector of Headrace. So far its pure core: what is decided about options, offsets, tasks, columns and units.
+The Spark connector of Headrace: the data source ``headrace``, for batches and streams, to read and to write.
 
 Importing this loads neither Spark nor pyarrow.
 """
