@@ -206,6 +206,12 @@ def test_times_as_spark_writes_them(written: str, ms: int) -> None:
     assert parse(READ | {"minOffsetsPerTrigger": "1", "maxTriggerDelay": written}).max_trigger_delay_ms == ms
 
 
+def test_filters_are_refused_with_the_reason() -> None:
+    told = refusal(READ | {"pushDownFilters": "true"})
+    assert "Spark would use what one filter left for every other use of the same DataFrame" in told
+    assert "startingOffsets" in told
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

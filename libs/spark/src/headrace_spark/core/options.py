@@ -43,6 +43,7 @@ _SELECTIONS: Final[Mapping[str, Callable[[Any], Selection]]] = {
 }
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
 """Spark passes its own options of a query on to the sink."""
+_PUSHDOWN: Final = "pushDownFilters"
 _BOOTSTRAP: Final = kafka_settings.PREFIX + kafka_settings.BOOTSTRAP
 
 
@@ -171,6 +172,11 @@ class _Parsing:
         elif name == "path":
             self._wrong.append(
                 "topics have no path: call load() and save() without one, and set 'subscribe' or 'topic'"
+            )
+        elif name == _PUSHDOWN.lower():
+            self._wrong.append(
+                f"'{_PUSHDOWN}' is refused: Spark would use what one filter left for every other use of the same DataFrame"
+                ", and answer wrongly; say what to read by 'assign', 'startingOffsets', 'startingTimestamp' and the like"
             )
         elif name in BY_NAME:
             self._known(BY_NAME[name], value)
