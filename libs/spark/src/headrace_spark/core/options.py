@@ -175,8 +175,9 @@ class _Parsing:
             )
         elif name == _PUSHDOWN.lower():
             self._wrong.append(
-                f"'{_PUSHDOWN}' is refused: Spark would use what one filter left for every other use of the same DataFrame"
-                ", and answer wrongly; say what to read by 'assign', 'startingOffsets', 'startingTimestamp' and the like"
+                f"'{_PUSHDOWN}' is refused: Spark would use what one filter left for every other use of the same "
+                "DataFrame, and answer wrongly; say what to read by 'assign', 'startingOffsets', 'startingTimestamp' "
+                "and the like"
             )
         elif name in BY_NAME:
             self._known(BY_NAME[name], value)
