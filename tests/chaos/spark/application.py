@@ -15,7 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
@@ -68,23 +69,25 @@ class Application:
         self._finish = None if plan["finish"] is None else Path(plan["finish"])
         self._running: dict[str, StreamingQuery] = {}
         self._queries: dict[str, Query] = {query["name"]: query for query in plan["queries"]}
+        self._waiting = list(self._queries)
         self._failures = 0
         self._ready = False
         self._parent = os.getppid()
 
     def run(self) -> int:
         """Until all rows are there."""
-        for name in self._queries:
-            self._start(name)
-        while self._running:
+        while self._running or self._waiting:
             time.sleep(LOOK_S)
             if os.getppid() != self._parent:
                 return GIVEN_UP
+            code = self._start_all()
+            if code:
+                return code
             for name, query in list(self._running.items()):
                 code = self._look(name, query)
                 if code:
                     return code
-            if not self._ready and all(query.lastProgress for query in self._running.values()):
+            if not self._ready and not self._waiting and all(query.lastProgress for query in self._running.values()):
                 self._ready = True
                 print("ready", flush=True)
         for query in self._plan["queries"]:
@@ -92,8 +95,15 @@ class Application:
             Path(self._plan["seen"], query["name"]).write_text("\n".join(found))
         return 0
 
-    def _start(self, name: str) -> None:
-        self._running[name] = start(self._spark, self._queries[name], available_now=self._finish is None)
+    def _start_all(self) -> int:
+        """Those that are not running; that fails, too, when Spark's Python process that plans it is killed."""
+        for name in list(self._waiting):
+            try:
+                self._running[name] = start(self._spark, self._queries[name], available_now=self._finish is None)
+            except (Py4JJavaError, PySparkException) as error:
+                return self._failed(name, str(error))
+            self._waiting.remove(name)
+        return 0
 
     def _look(self, name: str, query: StreamingQuery) -> int:
         try:
@@ -117,7 +127,9 @@ class Application:
             return FENCED
         if self._failures > self._plan["restarts"]:
             return GIVEN_UP
-        self._start(name)
+        self._running.pop(name, None)
+        if name not in self._waiting:
+            self._waiting.append(name)
         return 0
 
 

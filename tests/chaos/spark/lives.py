@@ -46,6 +46,8 @@ class Life:
     log: Path
     wakes: Callable[[], bool] | None = None
     """When it goes on; None: it is not stopped."""
+    bereft: bool = False
+    """Its JVM was killed, so it may end as it likes."""
 
     def said(self) -> str:
         """What it and its JVM wrote."""
@@ -158,7 +160,7 @@ class Lives:
 
     def _ended(self, life: Life) -> None:
         life.kill()  # what it left behind
-        ending = name_of(life.process.returncode)
+        ending = "killed" if life.bereft else name_of(life.process.returncode)
         self.ends[ending] += 1
         self.done = self.done or ending == "done"
         assert ending in self.endings, f"{life.name} ended with {ending}:\n{life.said()[-6_000:]}"
@@ -173,6 +175,7 @@ class Lives:
         assert self.now is not None, "somebody is there to be killed"
         for one in self.now.java():
             _send(one, signal.SIGKILL)
+        self.now.bereft = True
         time.sleep(ORPHANS_S)
         self.now.kill()
 

@@ -154,7 +154,7 @@ def storm(cluster: TestCluster, directory: Path, seed: int) -> Report:
 
         run.weather.rage(STORM_S, enough)
         end(run)
-    if min(run.report.batches.values()) < BATCHES_MIN:
+    if min(run.report.batches.values(), default=0) < BATCHES_MIN:
         run.report.problems.append(f"fewer than {BATCHES_MIN} batches")
     return run.report
 
