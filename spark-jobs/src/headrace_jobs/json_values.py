@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
-from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DoubleType, FloatType, StringType, StructField, StructType
 
 from headrace_common.core.errors import InvalidConfig
 
@@ -22,7 +22,10 @@ _PARSED: Final = "_parsed"
 _MALFORMED: Final = "_malformed"
 _VALUE: Final = "value"
 _END: Final = "\u200bend"
-"""Stands behind the value: what is not read up to here was more, or less, than one JSON value. No real field has it."""
+"""
+Stands behind the value: what is not read up to here was more, or less, than one JSON value. And a value that ends the
+object around it, to go on with members of its own, is told by the keys of that object.
+"""
 _OPTIONS: Final = {
     "mode": "PERMISSIVE",
     "columnNameOfCorruptRecord": _MALFORMED,
@@ -53,8 +56,9 @@ def with_fields(
     wrapped = fn.concat(fn.lit(f'{{"{_VALUE}":'), text, fn.lit(f',"{_END}":true}}'))
     options = _OPTIONS | ({"timestampFormat": timestamp_format} if timestamp_format else {})
     parsed = records.withColumn(_PARSED, fn.from_json(wrapped, _wrapped(schema), options))
+    alone = fn.json_object_keys(wrapped) == fn.array(fn.lit(_VALUE), fn.lit(_END))
     return (
-        parsed.withColumn(REASON, _reason(fn.col(value), schema))
+        parsed.withColumn(REASON, _reason(fn.col(value), alone, schema))
         .withColumn(FIELDS, fn.when(fn.col(REASON).isNull(), fn.col(f"{_PARSED}.{_VALUE}")))
         .drop(_PARSED)
     )
@@ -91,16 +95,18 @@ def nullable(schema: StructType) -> StructType:
     return StructType([StructField(each.name, each.dataType, True, each.metadata) for each in schema.fields])
 
 
-def _reason(value: Column, schema: StructType) -> Column:
+def _reason(value: Column, alone: Column, schema: StructType) -> Column:
     parsed = fn.col(_PARSED)
     found = (
         fn.when(value.isNull(), fn.lit(NO_VALUE))
         .when(~fn.is_valid_utf8(value.cast("string")), fn.lit(NOT_UTF8))
-        .when(fn.coalesce(parsed[_END], fn.lit(False)) != fn.lit(True), fn.lit(NOT_JSON))
+        .when(~fn.coalesce(parsed[_END] & alone, fn.lit(False)), fn.lit(NOT_JSON))
         .when(parsed[_VALUE].isNull(), fn.lit(NOT_AN_OBJECT))
         .when(parsed[_MALFORMED].isNotNull(), fn.lit(NOT_FITTING))
     )
     for each in schema.fields:
+        if isinstance(each.dataType, DoubleType | FloatType):  # a number beyond the type, as infinity itself is no JSON
+            found = found.when(fn.abs(parsed[_VALUE][each.name]) == fn.lit(float("inf")), fn.lit(NOT_FITTING))
         if not each.nullable:
             found = found.when(parsed[_VALUE][each.name].isNull(), fn.lit(f"field {each.name} is missing or null"))
     return found
