@@ -1838,3 +1838,123 @@ class IdentifyResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___IdentifyResponse: _TypeAlias = IdentifyResponse  # noqa: Y015
+
+@_typing.final
+class InventoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """0 to 10000. Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        topic_ids: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["topic_ids", b"topic_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InventoryRequest: _TypeAlias = InventoryRequest  # noqa: Y015
+
+@_typing.final
+class InventoryResponse(_message.Message):
+    """Together the answers of a stream name each topic and each log once; at most 1000 of both in one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPICS_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def topics(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldTopic]: ...
+    @_builtins.property
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldLog]: ...
+    def __init__(
+        self,
+        *,
+        topics: _abc.Iterable[Global___HeldTopic] | None = ...,
+        logs: _abc.Iterable[Global___HeldLog] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["logs", b"logs", "topics", b"topics"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InventoryResponse: _TypeAlias = InventoryResponse  # noqa: Y015
+
+@_typing.final
+class HeldTopic(_message.Message):
+    """What this broker last heard of a topic whose logs it has. A log without one was made by a version that kept none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.bytes
+    """The metadata it is from: incarnation, and revision of the image."""
+    revision: _builtins.int
+    @_builtins.property
+    def topic(self) -> _cluster_pb2.Topic: ...
+    def __init__(
+        self,
+        *,
+        topic: _cluster_pb2.Topic | None = ...,
+        incarnation: _builtins.bytes = ...,
+        revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["incarnation", b"incarnation", "revision", b"revision", "topic", b"topic"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldTopic: _TypeAlias = HeldTopic  # noqa: Y015
+
+@_typing.final
+class HeldLog(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LAST_EPOCH_FIELD_NUMBER: _builtins.int
+    WRITTEN_END_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    KNOWN_EPOCH_FIELD_NUMBER: _builtins.int
+    FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    partition: _builtins.int
+    last_epoch: _builtins.int
+    """Epoch of the last batch, -1: the log is empty; and its end, down by the flush policy."""
+    written_end: _builtins.int
+    damaged: _builtins.bool
+    """True: it lost acknowledged records."""
+    known_epoch: _builtins.int
+    """Highest epoch that the log knows, of a leader that wrote nothing too; -1: none."""
+    fencing_token: _builtins.int
+    """Absent: none was ever set."""
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        partition: _builtins.int = ...,
+        last_epoch: _builtins.int = ...,
+        written_end: _builtins.int = ...,
+        damaged: _builtins.bool = ...,
+        known_epoch: _builtins.int = ...,
+        fencing_token: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "fencing_token", b"fencing_token"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token", "damaged", b"damaged", "fencing_token", b"fencing_token", "known_epoch", b"known_epoch", "last_epoch", b"last_epoch", "partition", b"partition", "topic_id", b"topic_id", "written_end", b"written_end"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fencing_token: _TypeAlias = _typing.Literal["fencing_token"]  # noqa: Y015
+    _WhichOneofArgType__fencing_token: _TypeAlias = _typing.Literal["_fencing_token", b"_fencing_token"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fencing_token) -> _WhichOneofReturnType__fencing_token | None: ...
+
+Global___HeldLog: _TypeAlias = HeldLog  # noqa: Y015

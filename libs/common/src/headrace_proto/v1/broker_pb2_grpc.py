@@ -96,6 +96,11 @@ class BrokerStub:
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersResponse.FromString,
                 _registered_method=True)
+        self.Inventory = channel.unary_stream(
+                '/headrace.v1.Broker/Inventory',
+                request_serializer=headrace__proto_dot_v1_dot_broker__pb2.InventoryRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_broker__pb2.InventoryResponse.FromString,
+                _registered_method=True)
         self.Identify = channel.unary_unary(
                 '/headrace.v1.Broker/Identify',
                 request_serializer=headrace__proto_dot_v1_dot_broker__pb2.IdentifyRequest.SerializeToString,
@@ -197,6 +202,14 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Inventory(self, request, context):
+        """Every log on this broker's disk, whatever the image says, and the topics they belong to. Asked by the active
+        controller after the metadata was restored from a backup, and when an operator adopts a stray topic.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Identify(self, request, context):
         """Which process is this? Asked by the controller before it fences a node whose stream broke.
         """
@@ -266,6 +279,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeProducers,
                     request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersResponse.SerializeToString,
+            ),
+            'Inventory': grpc.unary_stream_rpc_method_handler(
+                    servicer.Inventory,
+                    request_deserializer=headrace__proto_dot_v1_dot_broker__pb2.InventoryRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_broker__pb2.InventoryResponse.SerializeToString,
             ),
             'Identify': grpc.unary_unary_rpc_method_handler(
                     servicer.Identify,
@@ -598,6 +616,33 @@ class Broker:
             '/headrace.v1.Broker/DescribeProducers',
             headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersRequest.SerializeToString,
             headrace__proto_dot_v1_dot_broker__pb2.DescribeProducersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Inventory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.v1.Broker/Inventory',
+            headrace__proto_dot_v1_dot_broker__pb2.InventoryRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_broker__pb2.InventoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

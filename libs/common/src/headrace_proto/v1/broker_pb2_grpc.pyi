@@ -68,6 +68,10 @@ class BrokerStub:
     """
     DescribeProducers: _grpc.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]
     """Producers that partitions of this broker know, with their open transactions."""
+    Inventory: _grpc.UnaryStreamMultiCallable[_broker_pb2.InventoryRequest, _broker_pb2.InventoryResponse]
+    """Every log on this broker's disk, whatever the image says, and the topics they belong to. Asked by the active
+    controller after the metadata was restored from a backup, and when an operator adopts a stray topic.
+    """
     Identify: _grpc.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -110,6 +114,10 @@ class BrokerAsyncStub(BrokerStub):
     """
     DescribeProducers: _aio.UnaryUnaryMultiCallable[_broker_pb2.DescribeProducersRequest, _broker_pb2.DescribeProducersResponse]  # type: ignore[assignment]
     """Producers that partitions of this broker know, with their open transactions."""
+    Inventory: _aio.UnaryStreamMultiCallable[_broker_pb2.InventoryRequest, _broker_pb2.InventoryResponse]  # type: ignore[assignment]
+    """Every log on this broker's disk, whatever the image says, and the topics they belong to. Asked by the active
+    controller after the metadata was restored from a backup, and when an operator adopts a stray topic.
+    """
     Identify: _aio.UnaryUnaryMultiCallable[_broker_pb2.IdentifyRequest, _broker_pb2.IdentifyResponse]  # type: ignore[assignment]
     """Which process is this? Asked by the controller before it fences a node whose stream broke."""
 
@@ -221,6 +229,16 @@ class BrokerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_broker_pb2.DescribeProducersResponse, _abc.Awaitable[_broker_pb2.DescribeProducersResponse]]:
         """Producers that partitions of this broker know, with their open transactions."""
+
+    @_abc_1.abstractmethod
+    def Inventory(
+        self,
+        request: _broker_pb2.InventoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_broker_pb2.InventoryResponse], _abc.AsyncIterator[_broker_pb2.InventoryResponse]]:
+        """Every log on this broker's disk, whatever the image says, and the topics they belong to. Asked by the active
+        controller after the metadata was restored from a backup, and when an operator adopts a stray topic.
+        """
 
     @_abc_1.abstractmethod
     def Identify(

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace_proto/v1/cluster.proto\x12\x0bheadrace.v1\"&\n\x08\x45ndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\"\xda\x02\n\x04Node\x12#\n\x04role\x18\x01 \x01(\x0e\x32\x15.headrace.v1.NodeRole\x12\n\n\x02id\x18\x02 \x01(\x05\x12#\n\x04grpc\x18\x03 \x01(\x0b\x32\x15.headrace.v1.Endpoint\x12(\n\x04http\x18\x04 \x01(\x0b\x32\x15.headrace.v1.EndpointH\x00\x88\x01\x01\x12+\n\x07metrics\x18\x05 \x01(\x0b\x32\x15.headrace.v1.EndpointH\x01\x88\x01\x01\x12\x11\n\x04rack\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x07 \x01(\x0c\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\t \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\n \x01(\x08\x12\x0f\n\x07version\x18\x0b \x01(\t\x12\x0f\n\x07\x64rained\x18\x0c \x01(\x08\x42\x07\n\x05_httpB\n\n\x08_metricsB\x07\n\x05_rack\"\xb4\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x30\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32\x1f.headrace.v1.Topic.ConfigsEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe9\x01\n\tPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12\x0b\n\x03\x65lr\x18\x05 \x03(\x05\x12\x16\n\x0elast_known_elr\x18\x06 \x03(\x05\x12\x12\n\nrecovering\x18\x07 \x01(\x08\x12\x0e\n\x06\x61\x64\x64ing\x18\x08 \x03(\x05\x12\x10\n\x08removing\x18\t \x03(\x05\x12\x0e\n\x06leader\x18\n \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x0b \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x0c \x01(\x05\"@\n\rTopicDeletion\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07pending\x18\x03 \x03(\x05\"F\n\x0eReplicaRemoval\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07pending\x18\x03 \x03(\x05\"\xc1\x06\n\x0eMetadataUpdate\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x1e\n\x11previous_revision\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.headrace.v1.Node\x12\"\n\x06topics\x18\x06 \x03(\x0b\x32\x12.headrace.v1.Topic\x12*\n\npartitions\x18\x07 \x03(\x0b\x32\x16.headrace.v1.Partition\x12-\n\tdeletions\x18\x08 \x03(\x0b\x32\x1a.headrace.v1.TopicDeletion\x12+\n\rremoved_nodes\x18\t \x03(\x0b\x32\x14.headrace.v1.NodeKey\x12\x16\n\x0eremoved_topics\x18\n \x03(\x0c\x12\x1a\n\x12\x66inished_deletions\x18\x0b \x03(\x0c\x12\x34\n\x0f\x63luster_configs\x18\x0c \x01(\x0b\x32\x16.headrace.v1.ConfigSetH\x01\x88\x01\x01\x12\x46\n\x0e\x62roker_configs\x18\r \x03(\x0b\x32..headrace.v1.MetadataUpdate.BrokerConfigsEntry\x12=\n\x11\x61\x63tive_controller\x18\x0e \x01(\x0b\x32\x1d.headrace.v1.ActiveControllerH\x02\x88\x01\x01\x12-\n\x08removals\x18\x0f \x03(\x0b\x32\x1b.headrace.v1.ReplicaRemoval\x12\x34\n\x11\x66inished_removals\x18\x10 \x03(\x0b\x32\x19.headrace.v1.PartitionRef\x12\"\n\x06shards\x18\x11 \x03(\x0b\x32\x12.headrace.v1.Shard\x1aL\n\x12\x42rokerConfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.headrace.v1.ConfigSet:\x02\x38\x01\x42\x14\n\x12_previous_revisionB\x12\n\x10_cluster_configsB\x14\n\x12_active_controller\"[\n\x05Shard\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.headrace.v1.ShardKind\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\r\n\x05owner\x18\x03 \x01(\x11\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\"3\n\x0cPartitionRef\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\":\n\x07NodeKey\x12#\n\x04role\x18\x01 \x01(\x0e\x32\x15.headrace.v1.NodeRole\x12\n\n\x02id\x18\x02 \x01(\x05\"n\n\tConfigSet\x12\x32\n\x06values\x18\x01 \x03(\x0b\x32\".headrace.v1.ConfigSet.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x10\x41\x63tiveController\x12\n\n\x02id\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12(\n\x04grpc\x18\x03 \x01(\x0b\x32\x15.headrace.v1.EndpointH\x00\x88\x01\x01\x42\x07\n\x05_grpc*]\n\x08NodeRole\x12\x19\n\x15NODE_ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06\x42ROKER\x10\x01\x12\x0e\n\nCONTROLLER\x10\x02\x12\x0f\n\x0b\x43OORDINATOR\x10\x03\x12\t\n\x05\x41\x44MIN\x10\x04*E\n\tShardKind\x12\x1a\n\x16SHARD_KIND_UNSPECIFIED\x10\x00\x12\n\n\x06GROUPS\x10\x01\x12\x10\n\x0cTRANSACTIONS\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fheadrace_proto/v1/cluster.proto\x12\x0bheadrace.v1\"&\n\x08\x45ndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\x05\"\x95\x03\n\x04Node\x12#\n\x04role\x18\x01 \x01(\x0e\x32\x15.headrace.v1.NodeRole\x12\n\n\x02id\x18\x02 \x01(\x05\x12#\n\x04grpc\x18\x03 \x01(\x0b\x32\x15.headrace.v1.Endpoint\x12(\n\x04http\x18\x04 \x01(\x0b\x32\x15.headrace.v1.EndpointH\x00\x88\x01\x01\x12+\n\x07metrics\x18\x05 \x01(\x0b\x32\x15.headrace.v1.EndpointH\x01\x88\x01\x01\x12\x11\n\x04rack\x18\x06 \x01(\tH\x02\x88\x01\x01\x12\x13\n\x0bincarnation\x18\x07 \x01(\x0c\x12\r\n\x05\x65poch\x18\x08 \x01(\x03\x12\x0e\n\x06\x66\x65nced\x18\t \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\n \x01(\x08\x12\x0f\n\x07version\x18\x0b \x01(\t\x12\x0f\n\x07\x64rained\x18\x0c \x01(\x08\x12,\n\x08\x65xternal\x18\r \x01(\x0b\x32\x15.headrace.v1.EndpointH\x03\x88\x01\x01\x42\x07\n\x05_httpB\n\n\x08_metricsB\x07\n\x05_rackB\x0b\n\t_external\"\xb4\x01\n\x05Topic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x17\n\x0fpartition_count\x18\x03 \x01(\x05\x12\x30\n\x07\x63onfigs\x18\x04 \x03(\x0b\x32\x1f.headrace.v1.Topic.ConfigsEntry\x12\x10\n\x08internal\x18\x05 \x01(\x08\x1a.\n\x0c\x43onfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe9\x01\n\tPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12\x0b\n\x03\x65lr\x18\x05 \x03(\x05\x12\x16\n\x0elast_known_elr\x18\x06 \x03(\x05\x12\x12\n\nrecovering\x18\x07 \x01(\x08\x12\x0e\n\x06\x61\x64\x64ing\x18\x08 \x03(\x05\x12\x10\n\x08removing\x18\t \x03(\x05\x12\x0e\n\x06leader\x18\n \x01(\x05\x12\x14\n\x0cleader_epoch\x18\x0b \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\x0c \x01(\x05\"@\n\rTopicDeletion\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07pending\x18\x03 \x03(\x05\"F\n\x0eReplicaRemoval\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07pending\x18\x03 \x03(\x05\"\xc1\x06\n\x0eMetadataUpdate\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\x1e\n\x11previous_revision\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x12\n\ncluster_id\x18\x04 \x01(\t\x12 \n\x05nodes\x18\x05 \x03(\x0b\x32\x11.headrace.v1.Node\x12\"\n\x06topics\x18\x06 \x03(\x0b\x32\x12.headrace.v1.Topic\x12*\n\npartitions\x18\x07 \x03(\x0b\x32\x16.headrace.v1.Partition\x12-\n\tdeletions\x18\x08 \x03(\x0b\x32\x1a.headrace.v1.TopicDeletion\x12+\n\rremoved_nodes\x18\t \x03(\x0b\x32\x14.headrace.v1.NodeKey\x12\x16\n\x0eremoved_topics\x18\n \x03(\x0c\x12\x1a\n\x12\x66inished_deletions\x18\x0b \x03(\x0c\x12\x34\n\x0f\x63luster_configs\x18\x0c \x01(\x0b\x32\x16.headrace.v1.ConfigSetH\x01\x88\x01\x01\x12\x46\n\x0e\x62roker_configs\x18\r \x03(\x0b\x32..headrace.v1.MetadataUpdate.BrokerConfigsEntry\x12=\n\x11\x61\x63tive_controller\x18\x0e \x01(\x0b\x32\x1d.headrace.v1.ActiveControllerH\x02\x88\x01\x01\x12-\n\x08removals\x18\x0f \x03(\x0b\x32\x1b.headrace.v1.ReplicaRemoval\x12\x34\n\x11\x66inished_removals\x18\x10 \x03(\x0b\x32\x19.headrace.v1.PartitionRef\x12\"\n\x06shards\x18\x11 \x03(\x0b\x32\x12.headrace.v1.Shard\x1aL\n\x12\x42rokerConfigsEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12%\n\x05value\x18\x02 \x01(\x0b\x32\x16.headrace.v1.ConfigSet:\x02\x38\x01\x42\x14\n\x12_previous_revisionB\x12\n\x10_cluster_configsB\x14\n\x12_active_controller\"[\n\x05Shard\x12$\n\x04kind\x18\x01 \x01(\x0e\x32\x16.headrace.v1.ShardKind\x12\x0e\n\x06number\x18\x02 \x01(\x05\x12\r\n\x05owner\x18\x03 \x01(\x11\x12\r\n\x05\x65poch\x18\x04 \x01(\x05\"3\n\x0cPartitionRef\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\":\n\x07NodeKey\x12#\n\x04role\x18\x01 \x01(\x0e\x32\x15.headrace.v1.NodeRole\x12\n\n\x02id\x18\x02 \x01(\x05\"n\n\tConfigSet\x12\x32\n\x06values\x18\x01 \x03(\x0b\x32\".headrace.v1.ConfigSet.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"`\n\x10\x41\x63tiveController\x12\n\n\x02id\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12(\n\x04grpc\x18\x03 \x01(\x0b\x32\x15.headrace.v1.EndpointH\x00\x88\x01\x01\x42\x07\n\x05_grpc*]\n\x08NodeRole\x12\x19\n\x15NODE_ROLE_UNSPECIFIED\x10\x00\x12\n\n\x06\x42ROKER\x10\x01\x12\x0e\n\nCONTROLLER\x10\x02\x12\x0f\n\x0b\x43OORDINATOR\x10\x03\x12\t\n\x05\x41\x44MIN\x10\x04*E\n\tShardKind\x12\x1a\n\x16SHARD_KIND_UNSPECIFIED\x10\x00\x12\n\n\x06GROUPS\x10\x01\x12\x10\n\x0cTRANSACTIONS\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,38 +37,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METADATAUPDATE_BROKERCONFIGSENTRY']._serialized_options = b'8\001'
   _globals['_CONFIGSET_VALUESENTRY']._loaded_options = None
   _globals['_CONFIGSET_VALUESENTRY']._serialized_options = b'8\001'
-  _globals['_NODEROLE']._serialized_start=2246
-  _globals['_NODEROLE']._serialized_end=2339
-  _globals['_SHARDKIND']._serialized_start=2341
-  _globals['_SHARDKIND']._serialized_end=2410
+  _globals['_NODEROLE']._serialized_start=2305
+  _globals['_NODEROLE']._serialized_end=2398
+  _globals['_SHARDKIND']._serialized_start=2400
+  _globals['_SHARDKIND']._serialized_end=2469
   _globals['_ENDPOINT']._serialized_start=48
   _globals['_ENDPOINT']._serialized_end=86
   _globals['_NODE']._serialized_start=89
-  _globals['_NODE']._serialized_end=435
-  _globals['_TOPIC']._serialized_start=438
-  _globals['_TOPIC']._serialized_end=618
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_start=572
-  _globals['_TOPIC_CONFIGSENTRY']._serialized_end=618
-  _globals['_PARTITION']._serialized_start=621
-  _globals['_PARTITION']._serialized_end=854
-  _globals['_TOPICDELETION']._serialized_start=856
-  _globals['_TOPICDELETION']._serialized_end=920
-  _globals['_REPLICAREMOVAL']._serialized_start=922
-  _globals['_REPLICAREMOVAL']._serialized_end=992
-  _globals['_METADATAUPDATE']._serialized_start=995
-  _globals['_METADATAUPDATE']._serialized_end=1828
-  _globals['_METADATAUPDATE_BROKERCONFIGSENTRY']._serialized_start=1688
-  _globals['_METADATAUPDATE_BROKERCONFIGSENTRY']._serialized_end=1764
-  _globals['_SHARD']._serialized_start=1830
-  _globals['_SHARD']._serialized_end=1921
-  _globals['_PARTITIONREF']._serialized_start=1923
-  _globals['_PARTITIONREF']._serialized_end=1974
-  _globals['_NODEKEY']._serialized_start=1976
-  _globals['_NODEKEY']._serialized_end=2034
-  _globals['_CONFIGSET']._serialized_start=2036
-  _globals['_CONFIGSET']._serialized_end=2146
-  _globals['_CONFIGSET_VALUESENTRY']._serialized_start=2101
-  _globals['_CONFIGSET_VALUESENTRY']._serialized_end=2146
-  _globals['_ACTIVECONTROLLER']._serialized_start=2148
-  _globals['_ACTIVECONTROLLER']._serialized_end=2244
+  _globals['_NODE']._serialized_end=494
+  _globals['_TOPIC']._serialized_start=497
+  _globals['_TOPIC']._serialized_end=677
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_start=631
+  _globals['_TOPIC_CONFIGSENTRY']._serialized_end=677
+  _globals['_PARTITION']._serialized_start=680
+  _globals['_PARTITION']._serialized_end=913
+  _globals['_TOPICDELETION']._serialized_start=915
+  _globals['_TOPICDELETION']._serialized_end=979
+  _globals['_REPLICAREMOVAL']._serialized_start=981
+  _globals['_REPLICAREMOVAL']._serialized_end=1051
+  _globals['_METADATAUPDATE']._serialized_start=1054
+  _globals['_METADATAUPDATE']._serialized_end=1887
+  _globals['_METADATAUPDATE_BROKERCONFIGSENTRY']._serialized_start=1747
+  _globals['_METADATAUPDATE_BROKERCONFIGSENTRY']._serialized_end=1823
+  _globals['_SHARD']._serialized_start=1889
+  _globals['_SHARD']._serialized_end=1980
+  _globals['_PARTITIONREF']._serialized_start=1982
+  _globals['_PARTITIONREF']._serialized_end=2033
+  _globals['_NODEKEY']._serialized_start=2035
+  _globals['_NODEKEY']._serialized_end=2093
+  _globals['_CONFIGSET']._serialized_start=2095
+  _globals['_CONFIGSET']._serialized_end=2205
+  _globals['_CONFIGSET_VALUESENTRY']._serialized_start=2160
+  _globals['_CONFIGSET_VALUESENTRY']._serialized_end=2205
+  _globals['_ACTIVECONTROLLER']._serialized_start=2207
+  _globals['_ACTIVECONTROLLER']._serialized_end=2303
 # @@protoc_insertion_point(module_scope)

@@ -109,6 +109,7 @@ class Node(_message.Message):
     IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
+    EXTERNAL_FIELD_NUMBER: _builtins.int
     role: Global___NodeRole.ValueType
     id: _builtins.int
     """Unique within its role; 0 to 2147483647."""
@@ -137,6 +138,10 @@ class Node(_message.Message):
     def metrics(self) -> Global___Endpoint:
         """Prometheus. Absent: metrics are off."""
 
+    @_builtins.property
+    def external(self) -> Global___Endpoint:
+        """gRPC, as those reach it who ask on the external listener. Absent: the node has none."""
+
     def __init__(
         self,
         *,
@@ -152,17 +157,22 @@ class Node(_message.Message):
         in_controlled_shutdown: _builtins.bool = ...,
         version: _builtins.str = ...,
         drained: _builtins.bool = ...,
+        external: Global___Endpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "grpc", b"grpc", "http", b"http", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "external", b"external", "grpc", b"grpc", "http", b"http", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__external: _TypeAlias = _typing.Literal["external"]  # noqa: Y015
+    _WhichOneofArgType__external: _TypeAlias = _typing.Literal["_external", b"_external"]  # noqa: Y015
     _WhichOneofReturnType__http: _TypeAlias = _typing.Literal["http"]  # noqa: Y015
     _WhichOneofArgType__http: _TypeAlias = _typing.Literal["_http", b"_http"]  # noqa: Y015
     _WhichOneofReturnType__metrics: _TypeAlias = _typing.Literal["metrics"]  # noqa: Y015
     _WhichOneofArgType__metrics: _TypeAlias = _typing.Literal["_metrics", b"_metrics"]  # noqa: Y015
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__external) -> _WhichOneofReturnType__external | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__http) -> _WhichOneofReturnType__http | None: ...
     @_typing.overload

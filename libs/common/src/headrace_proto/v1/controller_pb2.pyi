@@ -1568,3 +1568,227 @@ class EnsureInternalTopicResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnsureInternalTopicResponse: _TypeAlias = EnsureInternalTopicResponse  # noqa: Y015
+
+@_typing.final
+class DescribeRestoreRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRAYS_FIELD_NUMBER: _builtins.int
+    strays: _builtins.bool
+    """True: ask all brokers for stray logs. False: only what the metadata says of the last restore."""
+    def __init__(
+        self,
+        *,
+        strays: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["strays", b"strays"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeRestoreRequest: _TypeAlias = DescribeRestoreRequest  # noqa: Y015
+
+@_typing.final
+class DescribeRestoreResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESTORE_FIELD_NUMBER: _builtins.int
+    STRAYS_FIELD_NUMBER: _builtins.int
+    SILENT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def restore(self) -> Global___Restore:
+        """Absent: the metadata was never restored."""
+
+    @_builtins.property
+    def strays(self) -> _containers.RepeatedCompositeFieldContainer[Global___StrayTopic]:
+        """Logs that the metadata does not know, by topic."""
+
+    @_builtins.property
+    def silent(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers that did not answer."""
+
+    def __init__(
+        self,
+        *,
+        restore: Global___Restore | None = ...,
+        strays: _abc.Iterable[Global___StrayTopic] | None = ...,
+        silent: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_restore", b"_restore", "restore", b"restore"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_restore", b"_restore", "restore", b"restore", "silent", b"silent", "strays", b"strays"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__restore: _TypeAlias = _typing.Literal["restore"]  # noqa: Y015
+    _WhichOneofArgType__restore: _TypeAlias = _typing.Literal["_restore", b"_restore"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__restore) -> _WhichOneofReturnType__restore | None: ...
+
+Global___DescribeRestoreResponse: _TypeAlias = DescribeRestoreResponse  # noqa: Y015
+
+@_typing.final
+class Restore(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BACKUP_REVISION_FIELD_NUMBER: _builtins.int
+    BACKUP_TIME_MS_FIELD_NUMBER: _builtins.int
+    RESTORE_TIME_MS_FIELD_NUMBER: _builtins.int
+    EXPECTED_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    ADOPTED_TOPICS_FIELD_NUMBER: _builtins.int
+    EMPTY_TOPICS_FIELD_NUMBER: _builtins.int
+    backup_revision: _builtins.int
+    """Revision of the backup, in the store that it was made from."""
+    backup_time_ms: _builtins.int
+    """When the backup was made and when it was restored, in ms since 1970."""
+    restore_time_ms: _builtins.int
+    finished: _builtins.bool
+    """True: every log was compared, and partitions are led as ever."""
+    adopted_topics: _builtins.int
+    """Once finished: topics that were adopted, and those whose logs nobody had."""
+    empty_topics: _builtins.int
+    @_builtins.property
+    def expected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Brokers whose logs have to be seen before anybody leads, and those that have not been."""
+
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        backup_revision: _builtins.int = ...,
+        backup_time_ms: _builtins.int = ...,
+        restore_time_ms: _builtins.int = ...,
+        expected: _abc.Iterable[_builtins.int] | None = ...,
+        missing: _abc.Iterable[_builtins.int] | None = ...,
+        finished: _builtins.bool = ...,
+        adopted_topics: _builtins.int = ...,
+        empty_topics: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adopted_topics", b"adopted_topics", "backup_revision", b"backup_revision", "backup_time_ms", b"backup_time_ms", "empty_topics", b"empty_topics", "expected", b"expected", "finished", b"finished", "missing", b"missing", "restore_time_ms", b"restore_time_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Restore: _TypeAlias = Restore  # noqa: Y015
+
+@_typing.final
+class StrayTopic(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    TOPIC_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    note: _builtins.str
+    """Why it was not adopted by itself: its name is taken, for example."""
+    @_builtins.property
+    def topic(self) -> _cluster_pb2.Topic:
+        """Absent: no broker knows it."""
+
+    @_builtins.property
+    def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___StrayLog]: ...
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        topic: _cluster_pb2.Topic | None = ...,
+        logs: _abc.Iterable[Global___StrayLog] | None = ...,
+        note: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "_topic", b"_topic", "note", b"note", "topic", b"topic"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_note", b"_note", "_topic", b"_topic", "logs", b"logs", "note", b"note", "topic", b"topic", "topic_id", b"topic_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__note: _TypeAlias = _typing.Literal["note"]  # noqa: Y015
+    _WhichOneofArgType__note: _TypeAlias = _typing.Literal["_note", b"_note"]  # noqa: Y015
+    _WhichOneofReturnType__topic: _TypeAlias = _typing.Literal["topic"]  # noqa: Y015
+    _WhichOneofArgType__topic: _TypeAlias = _typing.Literal["_topic", b"_topic"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__note) -> _WhichOneofReturnType__note | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__topic) -> _WhichOneofReturnType__topic | None: ...
+
+Global___StrayTopic: _TypeAlias = StrayTopic  # noqa: Y015
+
+@_typing.final
+class StrayLog(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BROKER_ID_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    LOG_END_OFFSET_FIELD_NUMBER: _builtins.int
+    DAMAGED_FIELD_NUMBER: _builtins.int
+    broker_id: _builtins.int
+    partition: _builtins.int
+    log_end_offset: _builtins.int
+    damaged: _builtins.bool
+    def __init__(
+        self,
+        *,
+        broker_id: _builtins.int = ...,
+        partition: _builtins.int = ...,
+        log_end_offset: _builtins.int = ...,
+        damaged: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "damaged", b"damaged", "log_end_offset", b"log_end_offset", "partition", b"partition"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StrayLog: _TypeAlias = StrayLog  # noqa: Y015
+
+@_typing.final
+class AdoptTopicRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    PARTITION_COUNT_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
+    topic_id: _builtins.bytes
+    name: _builtins.str
+    """Absent: the name it had."""
+    partition_count: _builtins.int
+    """Fewer partitions than the logs have are refused. 0: as many as the brokers remember, or as there are logs."""
+    validate_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        topic_id: _builtins.bytes = ...,
+        name: _builtins.str | None = ...,
+        partition_count: _builtins.int = ...,
+        validate_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_name", b"_name", "name", b"name", "partition_count", b"partition_count", "topic_id", b"topic_id", "validate_only", b"validate_only"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
+    _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+
+Global___AdoptTopicRequest: _TypeAlias = AdoptTopicRequest  # noqa: Y015
+
+@_typing.final
+class AdoptTopicResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESULT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def result(self) -> Global___TopicResult: ...
+    def __init__(
+        self,
+        *,
+        result: Global___TopicResult | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptTopicResponse: _TypeAlias = AdoptTopicResponse  # noqa: Y015

@@ -137,6 +137,16 @@ class ControllerStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicResponse.FromString,
                 _registered_method=True)
+        self.DescribeRestore = channel.unary_unary(
+                '/headrace.v1.Controller/DescribeRestore',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.FromString,
+                _registered_method=True)
+        self.AdoptTopic = channel.unary_unary(
+                '/headrace.v1.Controller/AdoptTopic',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.FromString,
+                _registered_method=True)
 
 
 class ControllerServicer:
@@ -280,6 +290,20 @@ class ControllerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeRestore(self, request, context):
+        """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptTopic(self, request, context):
+        """Make a topic of stray logs: the brokers that have them become its replicas.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControllerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -382,6 +406,16 @@ def add_ControllerServicer_to_server(servicer, server):
                     servicer.EnsureInternalTopic,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicResponse.SerializeToString,
+            ),
+            'DescribeRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeRestore,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.SerializeToString,
+            ),
+            'AdoptTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptTopic,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -926,6 +960,60 @@ class Controller:
             '/headrace.v1.Controller/EnsureInternalTopic',
             headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.EnsureInternalTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeRestore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/DescribeRestore',
+            headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Controller/AdoptTopic',
+            headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

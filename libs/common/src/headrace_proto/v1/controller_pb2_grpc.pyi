@@ -73,6 +73,10 @@ class ControllerStub:
     """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
     Brokers ask when a client first needs it.
     """
+    DescribeRestore: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DescribeRestoreRequest, _controller_pb2.DescribeRestoreResponse]
+    """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+    AdoptTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]
+    """Make a topic of stray logs: the brokers that have them become its replicas."""
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
@@ -118,6 +122,10 @@ class ControllerAsyncStub(ControllerStub):
     """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
     Brokers ask when a client first needs it.
     """
+    DescribeRestore: _aio.UnaryUnaryMultiCallable[_controller_pb2.DescribeRestoreRequest, _controller_pb2.DescribeRestoreResponse]  # type: ignore[assignment]
+    """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+    AdoptTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]  # type: ignore[assignment]
+    """Make a topic of stray logs: the brokers that have them become its replicas."""
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
     """Cluster metadata. Writes go to the active controller; standbys refuse them with NOT_CONTROLLER and say where it
@@ -280,5 +288,21 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         """Make an internal topic if there is none yet, with the cluster's settings for it, and give its shards owners.
         Brokers ask when a client first needs it.
         """
+
+    @_abc_1.abstractmethod
+    def DescribeRestore(
+        self,
+        request: _controller_pb2.DescribeRestoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.DescribeRestoreResponse, _abc.Awaitable[_controller_pb2.DescribeRestoreResponse]]:
+        """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+
+    @_abc_1.abstractmethod
+    def AdoptTopic(
+        self,
+        request: _controller_pb2.AdoptTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.AdoptTopicResponse, _abc.Awaitable[_controller_pb2.AdoptTopicResponse]]:
+        """Make a topic of stray logs: the brokers that have them become its replicas."""
 
 def add_ControllerServicer_to_server(servicer: ControllerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
