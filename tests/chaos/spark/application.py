@@ -3,7 +3,8 @@ A Spark application that may be killed at any moment: ``application.py PLAN``.
 
 PLAN is JSON, written by ``copying.py``: queries that copy rows, with partition and offset of their source, to sinks. It
 ends with 0 when all rows are there, after it has read the sinks through Spark; with 3 when another application has its
-queries. A query that fails is started again, as often as the plan says.
+queries; with 5 when Spark has torn a map of its session, which no query of that session survives. A query that fails is
+started again, as often as the plan says.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-FENCED, GIVEN_UP = 3, 4
+FENCED, GIVEN_UP, TORN = 3, 4, 5
 OTHERS = ("FencedOwner", "ConcurrentModification", "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming queries")
 """What is in the text of an error after which this application leaves its queries to another one."""
+TORN_MAP = "IllegalStateException: Illegal size"
+"""Queries of one Python source that are planned at the same moment write into one map of the session without a lock, in
+Spark; rarely it is torn, and every later query of this session fails as it is serialized."""
 LOOK_S = 0.1
 Query = dict[str, Any]
 
@@ -125,6 +129,9 @@ class Application:
         if any(word in error for word in OTHERS):
             print(f"fenced: {name}", flush=True)
             return FENCED
+        if TORN_MAP in error:
+            print(f"the session is torn: {name}", flush=True)
+            return TORN
         if self._failures > self._plan["restarts"]:
             return GIVEN_UP
         self._running.pop(name, None)

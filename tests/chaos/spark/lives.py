@@ -22,6 +22,8 @@ import psutil
 
 from ..transactions.storm import FENCED, READY, until
 
+TORN = 5
+"""Exit code of an application whose session Spark broke; the next one goes on."""
 SCRIPT = Path(__file__).parent / "application.py"
 PATIENCE_S = 300.0
 """Busy machines take a minute or two to start a JVM and a query."""
@@ -34,7 +36,7 @@ REPEATED = re.compile(r"repeated: batch (\d+) was committed before")
 
 def name_of(code: int) -> str:
     """How a life ended."""
-    return {0: "done", FENCED: "fenced", -signal.SIGKILL: "killed"}.get(code, str(code))
+    return {0: "done", FENCED: "fenced", TORN: "torn", -signal.SIGKILL: "killed"}.get(code, str(code))
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Lives:
     directory: Path
     plan: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    endings: frozenset[str] = frozenset({"done", "fenced", "killed"})
+    endings: frozenset[str] = frozenset({"done", "fenced", "killed", "torn"})
     """How a life may end."""
     now: Life | None = None
     asleep: list[Life] = field(default_factory=list)
