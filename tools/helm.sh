@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Prints the path of a usable helm: $HELM, else one of 3.16 or later on the PATH, else the one that tools/helm pins,
+# built with Go into the user's cache at the first call (minutes; `make helm`).
+set -euo pipefail
+cd "$(dirname "$0")/helm"
+fail() { echo "$1" >&2; exit 1; }
+recent() {
+  local version
+  version=$("$1" version --template '{{.Version}}' 2>/dev/null) || return 1
+  [[ $version =~ ^v?([0-9]+)\.([0-9]+) ]] && (( BASH_REMATCH[1] > 3 || (BASH_REMATCH[1] == 3 && BASH_REMATCH[2] >= 16) ))
+}
+if [ -n "${HELM:-}" ]; then
+  found=$(command -v "$HELM") || fail "HELM names no program: $HELM."
+  recent "$found" || fail "HELM names a program that is no helm of 3.16 or later: $HELM."
+  echo "$found"
+  exit
+fi
+if found=$(command -v helm) && recent "$found"; then echo "$found"; exit; fi
+version=$(awk '$1 == "helm.sh/helm/v3" { print substr($2, 2) }' go.mod)
+kubernetes=$(awk '$1 == "k8s.io/client-go" { split($2, part, "."); print part[2] }' go.mod)
+cached=${XDG_CACHE_HOME:-$HOME/.cache}/headrace/helm-$version
+if [ ! -x "$cached/helm" ]; then
+  export GOTOOLCHAIN=local GOFLAGS="-mod=readonly -buildvcs=false"
+  command -v go >/dev/null && go list -m >/dev/null 2>&1 ||
+    fail "The chart's checks need Helm: install helm 3.16 or later, or Go 1.24 or later so that it can be built here."
+  echo "Building helm $version into $cached (once, minutes) ..." >&2
+  mkdir -p "$cached"
+  # What Helm's own release build sets; a chart's kubeVersion is compared with the latter.
+  flags="-s -w -X helm.sh/helm/v3/internal/version.version=v$version"
+  for package in pkg/chartutil pkg/lint/rules; do
+    flags+=" -X helm.sh/helm/v3/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/$package.k8sVersionMinor=$kubernetes"
+  done
+  go build -ldflags "$flags" -o "$cached/helm.$$" helm.sh/helm/v3/cmd/helm
+  mv "$cached/helm.$$" "$cached/helm"  # whole or not at all; another process may build beside us
+fi
+echo "$cached/helm"
