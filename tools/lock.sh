@@ -7,13 +7,15 @@ members=(pyproject.toml libs/*/pyproject.toml services/*/pyproject.toml spark-jo
 wanted=$(mktemp -d)
 trap 'rm -rf "$wanted"' EXIT
 lock() {
-  local target=$1
-  shift
-  .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-    --no-emit-index-url --no-emit-find-links "$@" -o "$target" --quiet
+  local target=$1 wanted=$2
+  shift 2
+  # From standard input: a file's path would come into the lock.
+  .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
+    --no-emit-index-url --no-emit-find-links "$@" -o "$target" --quiet - < "$wanted"
 }
 # The members themselves are installed from the tree, never from a registry.
 .venv/bin/python tools/requirements.py "" "${members[@]}" > "$wanted/all"
 .venv/bin/python tools/requirements.py spark "${members[@]}" > "$wanted/spark"
-lock requirements.lock "$@" "$wanted/all"
-lock requirements-spark.lock "$@" -c requirements.lock "$wanted/spark"
+# It says what needs what, so that tools/locked.py can take a part of it for an image.
+lock requirements.lock "$wanted/all" "$@" --annotation-style split
+lock requirements-spark.lock "$wanted/spark" "$@" --no-annotate -c requirements.lock
