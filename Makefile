@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos test run run-spark up down status bench bench-peer bench-spark ci clean
+.PHONY: help setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos test run run-spark up down status bench bench-peer bench-spark images ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -108,6 +108,9 @@ bench-peer: setup ## Beside a real Kafka on this machine, interleaved (needs Jav
 
 bench-spark: setup-spark ## The Spark connector beside Spark's Kafka source on a real Kafka, Parquet, rate (8 min; ARGS=--no-peer: without Maven)
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m bench.spark $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
+images: ## The images, with plain docker: TAG=, ONLY="broker admin", REF=<commit>; prints their sizes
+	@tools/images.sh
 
 ci: test ## What CI runs
 
