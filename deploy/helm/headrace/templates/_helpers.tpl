@@ -1,0 +1,164 @@
+{{/* Names, labels, images and addresses. Whoever renders an object takes them from here. */}}
+
+{{- define "headrace.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* What the names of all objects start with; at most 40 characters, so that NAME-coordinator-0 and hashes still fit. */}}
+{{- define "headrace.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "headrace.name" . -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Labels that select pods. They are part of immutable fields and never change between versions of the chart.
+Takes root, and component for the pods of one workload.
+*/}}
+{{- define "headrace.selector" -}}
+app.kubernetes.io/name: {{ include "headrace.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of objects. Pods get only the selector's and the user's: a new chart version alone restarts nothing. */}}
+{{- define "headrace.labels" -}}
+{{ include "headrace.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: headrace
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name (.root.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{/* [registry/]repository/SERVICE:tag[@digest]. Takes root and service. */}}
+{{- define "headrace.image" -}}
+{{- $image := .root.Values.image -}}
+{{- $tag := default .root.Chart.AppVersion $image.tag -}}
+{{- with $image.registry }}{{ . }}/{{ end -}}
+{{- with $image.repository }}{{ . }}/{{ end -}}
+{{- .service }}:{{ $tag -}}
+{{- with get $image.digests .service }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "headrace.etcdImage" -}}
+{{- $image := .Values.etcd.image -}}
+{{- with $image.registry }}{{ . }}/{{ end -}}{{ $image.repository }}:{{ $image.tag }}{{ with $image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{- define "headrace.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Text of a number, a boolean or a string, without the exponent that large numbers get from YAML. */}}
+{{- define "headrace.scalar" -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) -}}{{ printf "%.0f" . }}
+{{- else if kindIs "slice" . -}}{{ join "," . }}
+{{- else -}}{{ toString . }}
+{{- end -}}
+{{- end -}}
+
+{{/* What follows a pod's name in its address. $(POD_NAMESPACE) is put in by the kubelet. Takes root and component. */}}
+{{- define "headrace.domain" -}}
+{{ include "headrace.fullname" .root }}-{{ .component }}.$(POD_NAMESPACE).svc.{{ .root.Values.clusterDomain }}
+{{- end -}}
+
+{{/* Addresses of all pods of a workload, with commas. Takes root, component, replicas and port. */}}
+{{- define "headrace.addresses" -}}
+{{- $name := include "headrace.fullname" .root -}}
+{{- $hosts := list -}}
+{{- range $i := until (int .replicas) -}}
+{{- $hosts = append $hosts (printf "%s-%s-%d.%s:%d" $name $.component $i (include "headrace.domain" $) (int $.port)) -}}
+{{- end -}}
+{{- join "," $hosts -}}
+{{- end -}}
+
+{{- define "headrace.controllers" -}}
+{{- include "headrace.addresses" (dict "root" . "component" "controller" "replicas" .Values.controller.replicas "port" .Values.listeners.controller.port) -}}
+{{- end -}}
+
+{{- define "headrace.etcdEndpoints" -}}
+{{- if .Values.etcd.external.endpoints -}}
+{{- join "," .Values.etcd.external.endpoints -}}
+{{- else -}}
+{{- include "headrace.addresses" (dict "root" . "component" "etcd" "replicas" .Values.etcd.replicas "port" 2379) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "headrace.bootstrap" -}}
+{{ include "headrace.fullname" . }}-bootstrap.$(POD_NAMESPACE).svc.{{ .Values.clusterDomain }}:{{ .Values.listeners.broker.port }}
+{{- end -}}
+
+{{/* Where the pod is, for the settings below it. */}}
+{{- define "headrace.podEnv" -}}
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- end -}}
+
+{{- define "headrace.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "headrace.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Nothing but the services runs while metadata is being restored. Takes root, component and replicas. */}}
+{{- define "headrace.replicas" -}}
+{{- if and .root.Values.etcd.restore.enabled (ne .component "etcd") -}}0{{- else -}}{{ int .replicas }}{{- end -}}
+{{- end -}}
+
+{{/* A template of external's with what is known of one pod. Takes text, root, component, pod, index. */}}
+{{- define "headrace.externalText" -}}
+{{- $external := .root.Values.external -}}
+{{- tpl .text (dict "Values" .root.Values "Release" .root.Release "Chart" .root.Chart "Template" .root.Template "component" .component "pod" .pod "index" .index "domain" $external.domain) -}}
+{{- end -}}
+
+{{/* Address that clients outside use for one pod. Takes root, component, pod, index. */}}
+{{- define "headrace.externalHost" -}}
+{{- $host := trim (include "headrace.externalText" (merge (dict "text" .root.Values.external.host) .)) -}}
+{{- if not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$" $host) -}}
+{{- fail (printf "external.host gives the address %q for pod %s: set external.domain, or external.host to a template such as \"{{ .pod }}.example.com\"" $host .pod) -}}
+{{- end -}}
+{{- $host -}}
+{{- end -}}
+
+{{/* Port that clients outside use for one pod. Takes root, component, index. */}}
+{{- define "headrace.externalPort" -}}
+{{- $external := .root.Values.external -}}
+{{- if eq $external.type "NodePort" -}}{{ add (int (get $external.nodePorts .component)) .index }}
+{{- else if $external.port -}}{{ int $external.port }}
+{{- else if eq $external.type "Gateway" -}}80
+{{- else -}}{{ include "headrace.externalListener" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Port of the listener behind it; the bootstrap address leads to brokers. Takes root and component. */}}
+{{- define "headrace.externalListener" -}}
+{{- $of := ternary "broker" .component (eq .component "bootstrap") -}}
+{{- int (get .root.Values.listeners $of).externalPort -}}
+{{- end -}}

@@ -1,0 +1,295 @@
+{{/*
+The one template of all workloads: a StatefulSet and its headless service.
+
+Takes root, component, pod (the user's settings of this workload) and of, a dictionary:
+  service     whose image runs; of etcd its own
+  command     instead of the image's own
+  init        init containers
+  ports       list of name and port
+  env         list of environment variables; settings (a map of setting to value) come after them
+  prefix      HEADRACE_X, before the names of settings
+  probes      startup, readiness, liveness
+  preStop     a command
+  grace       seconds
+  claim       size and storageClass of the volume at mountPath
+  volumes, mounts  beside that volume and /tmp
+*/}}
+{{- define "headrace.workload" -}}
+{{- $root := .root -}}
+{{- $name := printf "%s-%s" (include "headrace.fullname" $root) .component -}}
+{{- $here := dict "root" $root "component" .component -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "headrace.labels" $here | nindent 4 }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    {{- include "headrace.selector" $here | nindent 4 }}
+  ports:
+    {{- range .of.ports }}
+    - name: {{ .name }}
+      port: {{ int .port }}
+      targetPort: {{ .name }}
+    {{- end }}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "headrace.labels" $here | nindent 4 }}
+spec:
+  replicas: {{ include "headrace.replicas" (dict "root" $root "component" .component "replicas" .pod.replicas) }}
+  serviceName: {{ $name }}
+  podManagementPolicy: Parallel
+  revisionHistoryLimit: 5
+  updateStrategy:
+    type: RollingUpdate
+  {{- if .of.claim }}
+  persistentVolumeClaimRetentionPolicy:
+    whenDeleted: Retain
+    whenScaled: Retain
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "headrace.selector" $here | nindent 6 }}
+  template:
+    metadata:
+      labels:
+        {{- merge (fromYaml (include "headrace.selector" $here)) .pod.podLabels | toYaml | nindent 8 }}
+      {{- with .pod.podAnnotations }}
+      annotations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+    spec:
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: {{ int .of.grace }}
+      {{- include "headrace.pullSecrets" $root | nindent 6 }}
+      {{- with .pod.priorityClassName }}
+      priorityClassName: {{ . }}
+      {{- end }}
+      {{- with .pod.nodeSelector }}
+      nodeSelector:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .pod.tolerations }}
+      tolerations:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .pod.affinity }}
+      affinity:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- include "headrace.spread" $here | nindent 6 }}
+      securityContext:
+        {{- include "headrace.podSecurity" $root | nindent 8 }}
+      {{- with .of.init }}
+      initContainers:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: {{ .component }}
+          image: {{ if .of.service }}{{ include "headrace.image" (dict "root" $root "service" .of.service) }}{{ else }}{{ include "headrace.etcdImage" $root }}{{ end }}
+          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+          {{- with .of.command }}
+          command:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          env:
+            {{- with .of.env }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+            {{- $prefix := .of.prefix }}
+            {{- range $key, $value := .of.settings }}
+            - name: {{ printf "%s_%s" $prefix (upper $key) }}
+              value: {{ include "headrace.scalar" $value | quote }}
+            {{- end }}
+            {{- with .pod.extraEnv }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+          ports:
+            {{- range .of.ports }}
+            - name: {{ .name }}
+              containerPort: {{ int .port }}
+            {{- end }}
+          startupProbe:
+            {{- include "headrace.probe" (dict "default" .of.probes.startup "over" .pod.startupProbe) | nindent 12 }}
+          readinessProbe:
+            {{- include "headrace.probe" (dict "default" .of.probes.readiness "over" .pod.readinessProbe) | nindent 12 }}
+          livenessProbe:
+            {{- include "headrace.probe" (dict "default" .of.probes.liveness "over" .pod.livenessProbe) | nindent 12 }}
+          {{- with .of.preStop }}
+          lifecycle:
+            preStop:
+              exec:
+                command:
+                  {{- toYaml . | nindent 18 }}
+          {{- end }}
+          resources:
+            {{- toYaml (get $root.Values.resources .component) | nindent 12 }}
+          securityContext:
+            {{- include "headrace.containerSecurity" $root | nindent 12 }}
+          volumeMounts:
+            - name: tmp
+              mountPath: /tmp
+            {{- with .of.claim }}
+            - name: data
+              mountPath: {{ .mountPath }}
+            {{- end }}
+            {{- with .of.mounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
+      volumes:
+        - name: tmp
+          emptyDir:
+            sizeLimit: 256Mi
+        {{- with .of.volumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  {{- with .of.claim }}
+  volumeClaimTemplates:
+    - metadata:
+        name: data
+        labels:
+          {{- include "headrace.selector" $here | nindent 10 }}
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with .storageClass }}
+        storageClassName: {{ . | quote }}
+        {{- end }}
+        resources:
+          requests:
+            storage: {{ .size }}
+  {{- end }}
+{{- if $root.Values.podDisruptionBudget.enabled }}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "headrace.labels" $here | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "headrace.selector" $here | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/* Spread over zones and nodes. Takes root and component. */}}
+{{- define "headrace.spread" -}}
+{{- $here := . -}}
+{{- $spread := .root.Values.topologySpread -}}
+topologySpreadConstraints:
+{{- range $key, $when := dict "topology.kubernetes.io/zone" $spread.zone "kubernetes.io/hostname" $spread.hostname }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: {{ $when }}
+    labelSelector:
+      matchLabels:
+        {{- include "headrace.selector" $here | nindent 8 }}
+{{- end }}
+{{- end -}}
+
+{{/* A probe with the user's changes over it; another kind of check takes the place of ours. Takes default and over. */}}
+{{- define "headrace.probe" -}}
+{{- $base := deepCopy .default -}}
+{{- range $kind := list "grpc" "httpGet" "tcpSocket" "exec" -}}
+{{- if hasKey $.over $kind -}}
+{{- $_ := unset $base "grpc" -}}{{- $_ := unset $base "httpGet" -}}
+{{- end -}}
+{{- end -}}
+{{- mergeOverwrite $base (deepCopy .over) | toYaml -}}
+{{- end -}}
+
+{{/*
+Probes of our services, on the plaintext health port. live: the process answers, never more than that, or a cluster in
+trouble is restarted into a worse one. ready: caught up once since the start.
+*/}}
+{{- define "headrace.probes" -}}
+startup:
+  grpc:
+    port: {{ int .Values.listeners.health.port }}
+    service: live
+  periodSeconds: 1
+  timeoutSeconds: 5
+  failureThreshold: 1800
+readiness:
+  grpc:
+    port: {{ int .Values.listeners.health.port }}
+    service: ready
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 3
+liveness:
+  grpc:
+    port: {{ int .Values.listeners.health.port }}
+    service: live
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end -}}
+
+{{/* What every service is told. Takes root, component, port (of its gRPC), and external: whether it has such a listener. */}}
+{{- define "headrace.serviceEnv" -}}
+{{- $prefix := printf "HEADRACE_%s" (upper .component) -}}
+{{ include "headrace.podEnv" . }}
+- name: {{ $prefix }}_NODE_ID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
+- name: {{ $prefix }}_LISTEN
+  value: 0.0.0.0:{{ int .port }}
+- name: {{ $prefix }}_ADVERTISE_HOST
+  value: $(POD_NAME).{{ include "headrace.domain" . }}
+- name: {{ $prefix }}_METRICS_LISTEN
+  value: 0.0.0.0:{{ int .root.Values.listeners.metrics.port }}
+- name: {{ $prefix }}_HEALTH_LISTEN
+  value: 0.0.0.0:{{ int .root.Values.listeners.health.port }}
+{{- if ne .component "controller" }}
+- name: {{ $prefix }}_CONTROLLERS
+  value: {{ include "headrace.controllers" .root }}
+- name: HEADRACE_BOOTSTRAP
+  value: {{ include "headrace.bootstrap" .root }}
+{{- end }}
+{{- if and .external .root.Values.external.enabled }}
+- name: {{ $prefix }}_EXTERNAL_LISTEN
+  value: 0.0.0.0:{{ int (get .root.Values.listeners .component).externalPort }}
+- name: {{ $prefix }}_EXTERNAL_ADVERTISE_FILE
+  value: /etc/headrace/external/$(POD_NAME)
+{{- end }}
+{{- end -}}
+
+{{/* The volume with the pods' external addresses. */}}
+{{- define "headrace.externalVolume" -}}
+{{- if .root.Values.external.enabled }}
+volumes:
+  - name: external
+    configMap:
+      name: {{ include "headrace.fullname" .root }}-external
+mounts:
+  - name: external
+    mountPath: /etc/headrace/external
+    readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "headrace.servicePorts" -}}
+- name: grpc
+  port: {{ int .port }}
+{{- if and .external .root.Values.external.enabled }}
+- name: external
+  port: {{ int (get .root.Values.listeners .component).externalPort }}
+{{- end }}
+- name: metrics
+  port: {{ int .root.Values.listeners.metrics.port }}
+- name: health
+  port: {{ int .root.Values.listeners.health.port }}
+{{- end -}}
