@@ -26,6 +26,7 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
@@ -55,6 +56,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
     configure_logs("admin", config.node_id, config.server.log_level)
     state = _State()
     async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("admin", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("admin", config.node_id))
         tasks = await stack.enter_async_context(TaskRunner())
@@ -99,9 +101,11 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         )
         http_endpoint = config.server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
         node = _node(config, grpc.endpoint, http_endpoint, metrics.endpoint)
-        ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics.endpoint)
+        ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics.endpoint, health.endpoint)
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")
+        tasks.start(_ready_once_following(client, health), name="health")
         await run_until(stop, tasks)
+        await health.leaving()
         await _leave(client)
 
 
@@ -128,6 +132,12 @@ async def _join(
     await grpc.set_serving(True, "headrace.v1.Admin")
     state.ready = True
     announce_ready(ready, config.server.ready_file)
+
+
+async def _ready_once_following(client: ControllerClient, health: HealthPort) -> None:
+    """Ready means: it has an image to answer from. It stays so while the controllers are away."""
+    await anext(client.images())
+    await health.reached()
 
 
 async def _leave(client: ControllerClient) -> None:

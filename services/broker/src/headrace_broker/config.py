@@ -41,6 +41,9 @@ class BrokerConfig:
     """How long the store may stall before the broker gives up and stops, in ms; 1000 or more."""
     shutdown_ms_max: int = 10_000
     """How long to wait at shutdown for leaders to move away, in ms; 0 to 600000."""
+    ready_ms_max: int = 300_000
+    """How long the broker may call itself not ready at its health port because replicas here are catching up, in ms,
+    from when it takes part; 0 to 86400000."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
     otlp_endpoint: str | None = None
@@ -67,4 +70,5 @@ class BrokerConfig:
                 0 <= self.shutdown_ms_max <= 600_000,
                 f"shutdown_ms_max takes 0 to 600000, not {self.shutdown_ms_max}",
             ),
+            (0 <= self.ready_ms_max <= 86_400_000, f"ready_ms_max takes 0 to 86400000, not {self.ready_ms_max}"),
         ]

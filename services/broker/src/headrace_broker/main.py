@@ -24,7 +24,9 @@ from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.time_file import TimeFile
 from headrace_broker.config import BrokerConfig
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
+from headrace_broker.core.readiness import Readiness
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
+from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
@@ -33,6 +35,7 @@ from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.memory import keep_freed_memory
+from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
@@ -58,6 +61,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
+        health = await stack.enter_async_context(HealthPort.open(config.server))
         directory = DataDirectory.open(config.data_dir)
         stack.callback(directory.close)
         directory.check(None, config.node_id)
@@ -94,12 +98,16 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             )
         )
         node = _as_node(config, who, server.endpoint, metrics.endpoint)
-        member = _Member(broker, client, directory, server)
+        ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint)
+        member = _Member(broker, client, directory, server, ready)
         tasks.start(member.join(node, config), name="join")
         try:
             await run_until(stop, tasks)
+        readiness = Readiness(who.broker_id, who.incarnation, config.ready_ms_max)
+        tasks.start(_ready_once_caught_up(readiness, client, health, clock), name="health")
             await client.leave(config.shutdown_ms_max)
             draining.set()
+            await health.leaving()
             broker.drain()
             await server.drain()
             await broker.checkpoint()
@@ -112,6 +120,14 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
 
 class _Logs:
     """The store, and how it is to be closed."""
+async def _ready_once_caught_up(
+    readiness: Readiness, client: ControllerClient, health: HealthPort, clock: SystemClock
+) -> None:
+    """Ready means: another broker may be restarted now. It stays so while the controllers are away."""
+    await until_caught_up(readiness, client.images(), clock)
+    await health.reached()
+
+
 
     def __init__(self, logs: RocksDbLogs) -> None:
         self.logs = logs
@@ -146,13 +162,21 @@ async def _open_logs(directory: DataDirectory) -> AsyncIterator[_Logs]:
 class _Member:
     """Joins the cluster once storage is open; runs in the background so that a broker can be stopped meanwhile."""
 
-    def __init__(self, broker: Broker, client: ControllerClient, directory: DataDirectory, server: GrpcService) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        client: ControllerClient,
+        directory: DataDirectory,
+        server: GrpcService,
+        ready: Ready,
+    ) -> None:
         self._broker = broker
         self._client = client
         self._directory = directory
         self._server = server
 
     async def join(self, node: Node, config: BrokerConfig) -> None:
+        self._ready = ready
         """Register, start fenced, begin to work, and say so."""
         identity = self._directory.identity
         registered = await self._client.register(
@@ -174,8 +198,7 @@ class _Member:
         self._broker.producer_ids.prefetch()
         await self._server.set_serving(True)
         await self._server.set_serving(True, SERVICE)
-        ready = Ready(f"broker-{config.node_id}", self._server.endpoint, metrics=node.metrics)
-        announce_ready(ready, config.server.ready_file)
+        announce_ready(self._ready, config.server.ready_file)
 
 
 def _engine_settings(config: BrokerConfig) -> EngineSettings:

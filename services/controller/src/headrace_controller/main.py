@@ -9,6 +9,7 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
@@ -36,6 +37,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     configure_logs("controller", config.node_id, config.server.log_level)
     clock = SystemClock()
     async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("controller", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("controller", config.node_id, config.otlp_endpoint))
         store = await stack.enter_async_context(
@@ -70,21 +72,24 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         engine.start(tasks)
         publish(metrics.meter, engine.gauges)
         tasks.start(membership.run(), name="membership")
-        tasks.start(_serving_once_loaded(engine, server), name="health")
+        tasks.start(_serving_once_loaded(engine, server, health), name="health")
         announce_ready(
-            Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics.endpoint), config.server.ready_file
+            Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint),
+            config.server.ready_file,
         )
         try:
             await run_until(stop, tasks)
         finally:
+            await health.leaving()
             await engine.stop()
 
 
-async def _serving_once_loaded(engine: ControllerEngine, server: GrpcService) -> None:
+async def _serving_once_loaded(engine: ControllerEngine, server: GrpcService, health: HealthPort) -> None:
     """Healthy means: answers reads. It stays so while etcd is away, since the last image is still served."""
     await engine.follower.until(lambda: engine.follower.mirror.loaded)
     for name in ("", SERVICE):
         await server.set_serving(True, name)
+    await health.reached()
 
 
 def _new_cluster() -> Cluster:

@@ -19,6 +19,7 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
 from headrace_common.runtime.metrics import open_metrics
@@ -62,6 +63,7 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
     keep_freed_memory()
     take_turns_quickly()
     async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("coordinator", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("coordinator", config.node_id, config.otlp_endpoint))
         tasks = await stack.enter_async_context(TaskRunner())
@@ -88,9 +90,14 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
             )
         )
         node = _node(config, engines.groups.who, server.endpoint, metrics.endpoint)
-        tasks.start(_join(engines, client, node, server, config), name="join")
+        ready = Ready(
+            f"coordinator-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint
+        )
+        tasks.start(_join(engines, client, node, server, ready, config), name="join")
+        tasks.start(_ready_once_unfenced(client, health), name="health")
         try:
             await run_until(stop, tasks)
+            await health.leaving()
             await _leave(client, config.shutdown_ms_max)
         finally:
             draining.set()
@@ -153,7 +160,12 @@ def _engines(
 
 
 async def _join(
-    engines: _Engines, client: ControllerClient, node: Node, server: GrpcService, config: CoordinatorConfig
+    engines: _Engines,
+    client: ControllerClient,
+    node: Node,
+    server: GrpcService,
+    ready: Ready,
+    config: CoordinatorConfig,
 ) -> None:
     """Register, then follow the image: shards come with it."""
     registered = await client.register(Registration(node))
@@ -164,10 +176,14 @@ async def _join(
     await server.set_serving(True)
     for name in SERVICES:
         await server.set_serving(True, name)
-    announce_ready(
-        Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=node.metrics), config.server.ready_file
-    )
+    announce_ready(ready, config.server.ready_file)
     await asyncio.gather(engines.groups.follow(), engines.transactions.follow())
+
+
+async def _ready_once_unfenced(client: ControllerClient, health: HealthPort) -> None:
+    """Ready means: the controller gives it shards. It stays so while the controllers are away."""
+    await client.until_unfenced()
+    await health.reached()
 
 
 async def _leave(client: ControllerClient, timeout_ms: float) -> None:

@@ -46,6 +46,8 @@ class ServerConfig:
     """Host that others use to reach this process; without it the listen host (or this machine's name for 0.0.0.0)."""
     metrics_listen: Endpoint | None = None
     """Address of the Prometheus endpoint; port 0 takes a free one. Without it metrics are off."""
+    health_listen: Endpoint | None = None
+    """Address of the gRPC health port, for probes: services live and ready. Without it there is none."""
     drain_ms_max: int = 10_000
     """How long calls under way may take when the process stops, in ms; 0 to 600000."""
     concurrent_rpcs_max: int = 10_000
@@ -115,10 +117,10 @@ class GrpcService:
         health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
         for add, servicer in servicers:
             add(servicer, server)
-        service = GrpcService(server, reporter, config, _bind(server, config.listen))
+        service = GrpcService(server, reporter, config, bind(server, config.listen))
         for name in health_names:
-            await reporter.set(name, _status(serving))
-        await reporter.set("", _status(serving))
+            await reporter.set(name, status_of(serving))
+        await reporter.set("", status_of(serving))
         await server.start()
         warn_unless_loopback("gRPC", Endpoint(config.listen.host, service.port))
         try:
@@ -128,7 +130,7 @@ class GrpcService:
 
     async def set_serving(self, serving: bool, name: str = "") -> None:
         """What the health service says of ``name``."""
-        await self._health.set(name, _status(serving))
+        await self._health.set(name, status_of(serving))
 
     async def drain(self) -> None:
         """Stop as the module's text says; a second call returns when the first is done."""
@@ -137,12 +139,19 @@ class GrpcService:
         await self._server.stop(self._config.drain_ms_max / 1_000)
 
 
-def _status(serving: bool) -> int:
+def status_of(serving: bool) -> int:
+    """What the health service says of something that serves, or does not."""
     status: int = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
     return status
 
 
-def _bind(server: grpc.aio.Server, listen: Endpoint) -> int:
+def bind(server: grpc.aio.Server, listen: Endpoint) -> int:
+    """
+    Have ``server`` listen there; the real port.
+
+    Raises:
+        OSError: the address is taken or not of this machine.
+    """
     try:
         port = server.add_insecure_port(str(listen))
     except RuntimeError as error:
@@ -173,17 +182,23 @@ class Ready:
     grpc: Endpoint | None = None
     http: Endpoint | None = None
     metrics: Endpoint | None = None
+    health: Endpoint | None = None
 
 
 def announce_ready(ready: Ready, path: Path | None) -> None:
     """
     Write the ready file, whole or not at all, and the log line "ready". Called once everything serves.
 
-    The file is JSON: ``{"name", "grpc", "http", "metrics", "pid"}``, addresses as ``host:port`` or null.
+    The file is JSON: ``{"name", "grpc", "http", "metrics", "health", "pid"}``, addresses as ``host:port`` or null.
     """
     addresses = {
         key: None if endpoint is None else str(endpoint)
-        for key, endpoint in (("grpc", ready.grpc), ("http", ready.http), ("metrics", ready.metrics))
+        for key, endpoint in (
+            ("grpc", ready.grpc),
+            ("http", ready.http),
+            ("metrics", ready.metrics),
+            ("health", ready.health),
+        )
     }
     if path is not None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
