@@ -32,6 +32,7 @@ from headrace_common.core.image import (
 )
 from headrace_controller.core import records
 from headrace_controller.core.records import Cluster, Configs
+from headrace_controller.core.restore_record import RESTORE_KEY, RESTORING_KEY, Restore, decode_restore
 from headrace_controller.core.store import Change, Changes, KeyValue, Listing
 
 K = TypeVar("K")
@@ -68,12 +69,24 @@ class Mirror:
         """Partitions that no topic counts, with their mod revision: in creation, or orphans."""
         self.raw: dict[str, KeyValue] = {}
         """Keys and revisions; values only of counters, the election and other small single records."""
+        self.restore: Restore | None = None
+        """The last restore of this metadata; None: there was none."""
         self._partitions: dict[TopicId, dict[int, Partition]] = {}
 
     @property
     def loaded(self) -> bool:
         """Whether a cluster was found in the store."""
         return bool(self.image.cluster_id)
+
+    @property
+    def half_restored(self) -> bool:
+        """Whether a restore is being written, or was left unfinished: the store holds no cluster."""
+        return RESTORING_KEY in self.raw
+
+    @property
+    def waits_for_logs(self) -> bool:
+        """Whether the metadata was restored and not all logs were seen: nobody may lead."""
+        return self.restore is not None and not self.restore.finished
 
     def mod_revision(self, key: str) -> int:
         """When the key was last written; 0: it does not exist."""
@@ -104,7 +117,16 @@ class Mirror:
         delta = self._visible(touched)
         if delta is not None:
             self.image = self.image.apply(delta)
-        return delta
+        return delta if self.loaded and not self.half_restored else None
+
+    def replaced_by(self, batch: Changes) -> bool:
+        """Whether ``batch`` puts another cluster, or another incarnation of it, where this mirror's is: list anew."""
+        for change in batch.changes:
+            if change.key == records.CLUSTER_KEY and change.current is not None:
+                cluster = records.decode(change.key, change.current.value)
+                assert isinstance(cluster, Cluster), "that is what the key holds"
+                return self.image.revision > 0 and cluster.incarnation != self.image.incarnation
+        return False
 
     def load(self, listing: Listing) -> ImageDelta | None:
         """
@@ -121,6 +143,7 @@ class Mirror:
         fresh.apply(Changes(listing.revision, changes))
         before, same = self.image, fresh.image.incarnation == self.image.incarnation
         self.raw, self._partitions, self.hidden = fresh.raw, fresh._partitions, fresh.hidden
+        self.restore = fresh.restore
         self.revision = listing.revision
         if not before.revision or not same:
             self.image = fresh.image
@@ -146,6 +169,8 @@ class Mirror:
             self.hidden[record.id] = current.mod_revision
             touched.partitions[record.id] = record
             return
+        if key == RESTORE_KEY:
+            self.restore = decode_restore(current.value)
         if record is not None or key == records.REMOVAL_KEY:
             touched.revision = max(touched.revision, change.revision)
         match record:

@@ -22,6 +22,7 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core import records
 from headrace_controller.core.records import Cluster
+from headrace_controller.core.restore_record import RESTORING_KEY
 from headrace_controller.core.store import Committed, CreatedAt, Put, Transaction, Unchanged
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.term import Term
@@ -100,11 +101,17 @@ class Candidate:
     async def _stand(self) -> None:
         await self._give_back()
         mirror = self._follower.mirror
-        await self._wait(lambda: mirror.revision > 0 and not mirror.mod_revision(records.CONTROLLER_KEY))
+        if mirror.half_restored:
+            log.error("a restore of the metadata is being written, or was not finished: run it again if nobody does")
+        await self._wait(
+            lambda: mirror.revision > 0 and not mirror.mod_revision(records.CONTROLLER_KEY) and not mirror.half_restored
+        )
         if self._resigned.is_set():
             return
         if not mirror.loaded:
             await self._create_cluster()
+            if not mirror.loaded:
+                return  # somebody restores one
         asked_ms = self._clock.monotonic_ms()
         self._lease = await self._store.grant_lease(self._config.lease_ttl_s)
         epoch = mirror.number(records.EPOCH_KEY, 0) + 1
@@ -112,6 +119,8 @@ class Candidate:
         bid = Transaction(
             (
                 CreatedAt(records.CONTROLLER_KEY, 0),
+                CreatedAt(RESTORING_KEY, 0),
+                Unchanged(records.CLUSTER_KEY, mirror.mod_revision(records.CLUSTER_KEY)),
                 Unchanged(records.EPOCH_KEY, mirror.mod_revision(records.EPOCH_KEY)),
             ),
             (
@@ -175,7 +184,7 @@ class Candidate:
 
     async def _create_cluster(self) -> None:
         created = Transaction(
-            (CreatedAt(records.CLUSTER_KEY, 0),),
+            (CreatedAt(records.CLUSTER_KEY, 0), CreatedAt(RESTORING_KEY, 0)),
             (
                 Put(records.FORMAT_KEY, records.encode_number(records.FORMAT)),
                 Put(records.CLUSTER_KEY, records.encode(self._new_cluster())),
@@ -183,7 +192,8 @@ class Candidate:
         )
         if isinstance(await self._store.commit(created), Committed):
             log.info("cluster created", extra={"cluster": self._config.cluster})
-        await self._wait(lambda: self._follower.mirror.loaded)
+        mirror = self._follower.mirror
+        await self._wait(lambda: mirror.loaded or mirror.half_restored)
 
     async def _wait(self, holds: Callable[[], bool], ms: int | None = None) -> None:
         waits = [

@@ -122,6 +122,8 @@ class ControllerEngine:
         Raises:
             MetadataUnavailable: this process has never reached the store.
         """
+        if self.follower.mirror.half_restored:
+            raise MetadataUnavailable("the metadata is being restored from a backup; try again when that is finished")
         if not self.follower.mirror.loaded:
             raise MetadataUnavailable("this controller has not reached the metadata store yet; try again")
         return self.follower.mirror.image

@@ -111,6 +111,10 @@ class Follower:
                 log.info("following the metadata store", extra={"revision": self.mirror.revision})
             self.reachable = True
             async for batch in batches:
+                if self.mirror.replaced_by(batch):
+                    log.warning("the metadata was restored from a backup")
+                    self._listed = False
+                    return
                 self._publish(self.mirror.apply(batch))
 
     def _refuse_older(self, listing: Listing) -> None:

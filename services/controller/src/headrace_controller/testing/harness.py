@@ -125,6 +125,12 @@ class Cell:
         self.links: dict[int, Link] = {}
 
     async def controller(self, number: int) -> ControllerEngine:
+        engine = self.make(number)
+        await self.until(lambda: engine.follower.mirror.loaded)
+        return engine
+
+    def make(self, number: int) -> ControllerEngine:
+        """A controller that has just started."""
         engine = ControllerEngine(
             config=replace(self.config, node_id=number),
             store=self.links.setdefault(number, Link(self.store)),
@@ -136,7 +142,6 @@ class Cell:
         )
         self.engines[number] = engine
         engine.start(self.tasks)
-        await self.until(lambda: engine.follower.mirror.loaded)
         return engine
 
     async def active(self, number: int = 1) -> ControllerEngine:

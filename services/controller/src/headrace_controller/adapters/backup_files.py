@@ -1,0 +1,73 @@
+"""Backups of the metadata as files in a directory: written whole or not at all, the newest few kept."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headrace_common.core.errors import HeadraceError, NotFound
+from headrace_controller.core.backup_file import SUFFIX, Backup, decode, encode, file_name
+
+
+class BackupFiles:
+    """Backups of one cluster in one directory. Blocking: for programs that do nothing else."""
+
+    def __init__(self, directory: Path, cluster: str) -> None:
+        self._directory = directory
+        self._cluster = cluster
+        self._name = re.compile(rf"{re.escape(cluster)}-(\d{{8}}T\d{{6}}Z)-(\d+){re.escape(SUFFIX)}")
+
+    def write(self, backup: Backup) -> Path:
+        """
+        Write it and read it back; durable when this returns.
+
+        Raises:
+            OSError: the disk refused; no backup of this name was made.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        utc = datetime.fromtimestamp(backup.time_ms / 1_000, UTC).strftime("%Y%m%dT%H%M%SZ")
+        target = self._directory / file_name(backup.cluster, utc, backup.revision)
+        temporary = self._directory / f".{target.name}.part"
+        with temporary.open("wb") as file:
+            file.write(encode(backup))
+            file.flush()
+            os.fsync(file.fileno())
+        assert decode(temporary.read_bytes()) == backup, "what was written is what is read"
+        temporary.replace(target)
+        directory = os.open(self._directory, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return target
+
+    def prune(self, keep: int) -> list[Path]:
+        """Remove all but the newest ``keep`` (1 or more), and what a write that crashed has left; what was removed."""
+        assert keep >= 1, "the one just written stays"
+        gone = self._newest_first()[keep:]
+        gone += [p for p in self._directory.glob(f".*{SUFFIX}.part") if self._name.fullmatch(p.name[1:-5])]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return gone
+
+    def newest(self) -> tuple[Path, Backup, list[str]]:
+        """
+        The newest whole backup, and why newer ones were passed over.
+
+        Raises:
+            NotFound: there is none that is whole.
+        """
+        passed_over: list[str] = []
+        for path in self._newest_first():
+            try:
+                return path, decode(path.read_bytes()), passed_over
+            except (HeadraceError, OSError) as error:
+                passed_over.append(f"{path.name}: {error}")
+        why = f" ({'; '.join(passed_over)})" if passed_over else ""
+        raise NotFound(f"{self._directory} has no whole backup of cluster {self._cluster}{why}; give a file")
+
+    def _newest_first(self) -> list[Path]:
+        found = [(m[1], int(m[2]), p) for p in self._directory.iterdir() if (m := self._name.fullmatch(p.name))]
+        return [path for _, _, path in sorted(found, reverse=True)]

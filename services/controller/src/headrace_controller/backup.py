@@ -1,0 +1,73 @@
+"""
+``python -m headrace_controller.backup``: all metadata of a cluster at one revision, as one file.
+
+Reads etcd and writes a file, beside running controllers. Prints one line of JSON; 0 also where there is no cluster yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from headrace_common.core.errors import Conflict
+from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_controller import store_access
+from headrace_controller.adapters.backup_files import BackupFiles
+from headrace_controller.core import records
+from headrace_controller.core.backup_file import Backup, Row
+from headrace_controller.core.restore_record import RESTORING_KEY
+from headrace_controller.core.store import Listing
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, or the end of the process with a usage text."""
+    parser = store_access.arguments("backup", "Write all metadata of a cluster into one file.")
+    parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="directory of the backups")
+    parser.add_argument("--keep", type=int, metavar="N", help="remove all but the newest N backups afterwards")
+    given = parser.parse_args(argv)
+    if given.keep is not None and given.keep < 1:
+        parser.error(f"--keep takes 1 or more, not {given.keep}")
+    return given
+
+
+def taken(cluster: str, listing: Listing, now_ms: int) -> Backup | None:
+    """
+    What is to be kept of a list of all keys; None: there is no cluster yet.
+
+    Raises:
+        Conflict: a restore is being written.
+    """
+    rows = tuple(Row(item.key, item.value) for item in listing.items)
+    keys = {row.key for row in rows}
+    if RESTORING_KEY in keys:
+        raise Conflict("a restore is being written, or was not finished; finish it before a backup is made")
+    if records.CLUSTER_KEY not in keys:
+        return None
+    return Backup(cluster, listing.revision, now_ms, rows)
+
+
+async def back_up(given: argparse.Namespace, clock: Clock) -> int:
+    """Make one backup; the exit code."""
+    async with store_access.opened(given) as store:
+        await store_access.once_it_answers(store, clock, given.wait)
+        backup = taken(given.cluster, await store.list_all(), clock.now_ms())
+    if backup is None:
+        _say({"backup": None, "note": f"there is no cluster {given.cluster} yet; nothing was written"})
+        return 0
+    files = BackupFiles(given.to, given.cluster)
+    path = files.write(backup)
+    removed = [] if given.keep is None else files.prune(given.keep)
+    said = {"backup": str(path), "revision": backup.revision, "keys": len(backup.rows), "removed": len(removed)}
+    _say(said)
+    return 0
+
+
+def _say(said: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(store_access.run(back_up(parsed(sys.argv[1:]), SystemClock())))

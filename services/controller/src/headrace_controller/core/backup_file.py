@@ -1,0 +1,112 @@
+"""
+The form of a backup of the metadata: every key at one revision, in one file that can be checked by itself.
+
+Text, so that it can be looked at: a line with the version, a line of facts, a line for each row, and the SHA-256 of
+all lines before. Keys and values are JSON strings; a value's bytes are taken as Latin-1, which keeps what is written
+as JSON readable. Called by the programs ``backup`` and ``restore``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace_common.core.errors import DataLost, UnsupportedVersion
+
+VERSION: Final = 1
+SUFFIX: Final = ".backup"
+_MAGIC: Final = b"headrace-backup "
+_DIGEST: Final = b"sha256 "
+_DIGEST_LINE: Final = len(_DIGEST) + 64 + 1
+
+
+class BackupDamaged(DataLost):
+    """The file is no whole backup; take another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One key, relative to the cluster's prefix, and its value."""
+
+    key: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """All metadata of one cluster at one revision."""
+
+    cluster: str
+    """Name of the cluster; part of every key in the store."""
+    revision: int
+    time_ms: int
+    """When it was read, in ms since 1970."""
+    rows: tuple[Row, ...]
+
+
+def file_name(cluster: str, utc: str, revision: int) -> str:
+    """``CLUSTER-UTC-REVISION.backup``; with ``utc`` as ``20261122T055900Z`` names sort by time."""
+    return f"{cluster}-{utc}-{revision}{SUFFIX}"
+
+
+def encode(backup: Backup) -> bytes:
+    """The file's content."""
+    facts = {
+        "cluster": backup.cluster,
+        "revision": backup.revision,
+        "time_ms": backup.time_ms,
+        "rows": len(backup.rows),
+    }
+    lines = [_MAGIC + str(VERSION).encode(), _line(facts)]
+    lines += [_line([row.key, row.value.decode("latin-1")]) for row in backup.rows]
+    content = b"\n".join(lines) + b"\n"
+    return content + _digest_of(content)
+
+
+def decode(content: bytes) -> Backup:
+    """
+    The backup that a file holds.
+
+    Raises:
+        BackupDamaged: it is no backup, was cut short, or differs from what was written.
+        UnsupportedVersion: it is sound and of another version; both numbers are named.
+    """
+    if not content.startswith(_MAGIC):
+        raise BackupDamaged("this is no backup of Headrace's metadata; give a file that `backup` has written")
+    body, digest = content[:-_DIGEST_LINE], content[-_DIGEST_LINE:]
+    if digest != _digest_of(body):
+        raise BackupDamaged(
+            "the backup was cut short or changed after it was written (its checksum does not fit); take another one"
+        )
+    version, _, rest = body.partition(b"\n")
+    found = version[len(_MAGIC) :]
+    if found != str(VERSION).encode():
+        shown = found[:20].decode("ascii", "replace")
+        raise UnsupportedVersion(
+            f"the backup has version {shown}, this program knows version {VERSION}; restore it with the version of "
+            "Headrace that made it"
+        )
+    try:
+        return _parsed(rest)
+    except (ValueError, KeyError, TypeError) as error:  # sound by its checksum: a program wrote nonsense
+        raise BackupDamaged(f"the backup's rows cannot be read ({error}); take another one") from error
+
+
+def _parsed(rest: bytes) -> Backup:
+    head, *lines = rest.splitlines()
+    facts: dict[str, Any] = json.loads(head)
+    rows = [Row(str(key), str(value).encode("latin-1")) for key, value in map(json.loads, lines)]
+    if len(rows) != facts["rows"]:
+        raise ValueError(f"{len(rows)} rows where {facts['rows']} were written")
+    return Backup(str(facts["cluster"]), int(facts["revision"]), int(facts["time_ms"]), tuple(rows))
+
+
+def _line(value: dict[str, Any] | Sequence[str]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _digest_of(content: bytes) -> bytes:
+    return _DIGEST + hashlib.sha256(content).hexdigest().encode() + b"\n"

@@ -1,0 +1,168 @@
+"""
+What a restore writes: the rows of a backup, without all that may have changed since and must not be believed.
+
+Nobody leads, nobody is in sync, nobody lives; what moved has stopped; counters go on far above. Fields that this
+version does not know are kept. Pure; called by the program ``restore``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace_common.core.errors import Rejected
+from headrace_common.core.ids import NO_NODE, NodeId
+from headrace_controller.core import records
+from headrace_controller.core.backup_file import Backup, Row
+from headrace_controller.core.records import Cluster
+from headrace_controller.core.restore_record import (
+    RESTORE_KEY,
+    RESTORING_KEY,
+    Restore,
+    decode_restore,
+    encode_restore,
+)
+
+PRODUCER_IDS_GAP: Final = 1 << 32
+"""Producer ids that may have been given after the backup."""
+EPOCHS_GAP: Final = 1 << 20
+"""Registrations and elections that may have happened after the backup."""
+
+_LEFT_OUT: Final = frozenset(
+    {
+        records.CONTROLLER_KEY,
+        records.CLUSTER_KEY,
+        records.FORMAT_KEY,
+        records.EPOCH_KEY,
+        records.PRODUCER_KEY,
+        records.REMOVAL_KEY,
+        RESTORE_KEY,
+        RESTORING_KEY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What is to be written."""
+
+    rows: tuple[Row, ...]
+    """In any order, in any number of steps."""
+    last: tuple[Row, ...]
+    """At once, after all others: they make it a cluster."""
+    restore: Restore
+
+
+def restored(backup: Backup, expected: Sequence[NodeId], now_ms: int, incarnation: bytes) -> Restored:
+    """
+    The metadata of ``backup`` as it is to be, for brokers that have gone on since.
+
+    Args:
+        expected: brokers whose logs have to be seen before anybody leads: all that may hold records.
+        now_ms: the wall clock.
+        incarnation: a new one, 16 bytes.
+
+    Raises:
+        Rejected: the backup holds no cluster, or no broker is named, or one twice.
+        UnsupportedVersion: it was made by a newer version.
+    """
+    if not expected or len(set(expected)) != len(expected) or min(expected) < 0:
+        raise Rejected("name every broker that may hold logs, each once, such as --brokers 0,1,2")
+    found = {row.key: row.value for row in backup.rows}
+    cluster = _cluster(found)
+    epoch = _number(found, records.EPOCH_KEY, 0) + EPOCHS_GAP
+    producer = _number(found, records.PRODUCER_KEY, records.PRODUCER_FIRST) + PRODUCER_IDS_GAP
+    counted = _topics(found)
+    rows = [
+        Row(records.EPOCH_KEY, records.encode_number(epoch)),
+        Row(records.PRODUCER_KEY, records.encode_number(producer)),
+    ]
+    for row in backup.rows:
+        value = _row(row, counted)
+        if value is not None:
+            rows.append(Row(row.key, value))
+    before = decode_restore(found[RESTORE_KEY]).lineage if RESTORE_KEY in found else ()
+    restore = Restore(
+        backup_revision=backup.revision,
+        backup_time_ms=backup.time_ms,
+        restore_time_ms=now_ms,
+        expected=tuple(sorted(expected)),
+        epoch_floor=epoch,
+        lineage=(*before, cluster.incarnation),
+    )
+    last = (
+        Row(RESTORE_KEY, encode_restore(restore)),
+        Row(records.FORMAT_KEY, found[records.FORMAT_KEY]),
+        Row(records.CLUSTER_KEY, records.encode(Cluster(cluster.id, incarnation))),
+    )
+    return Restored(tuple(rows), last, restore)
+
+
+def _cluster(found: Mapping[str, bytes]) -> Cluster:
+    if records.CLUSTER_KEY not in found or records.FORMAT_KEY not in found:
+        raise Rejected("the backup holds no cluster; take another one")
+    records.check_format(found[records.FORMAT_KEY])
+    for key, value in found.items():
+        records.decode(key, value)  # refuses what a newer version wrote, before anything is changed
+    cluster = records.decode(records.CLUSTER_KEY, found[records.CLUSTER_KEY])
+    assert isinstance(cluster, Cluster), "that is what the key holds"
+    return cluster
+
+
+def _topics(found: Mapping[str, bytes]) -> dict[str, int]:
+    """How many partitions each topic counts, by the topic's id in hex."""
+    topics = (json.loads(value) for key, value in found.items() if key.startswith(records.TOPICS_PREFIX))
+    return {topic["topic_id"]: topic["partitions"] for topic in topics}
+
+
+def _number(found: Mapping[str, bytes], key: str, default: int) -> int:
+    return records.decode_number(found[key]) if key in found else default
+
+
+def _row(row: Row, counted: Mapping[str, int]) -> bytes | None:
+    """The value to write; None: the key is left out."""
+    if row.key in _LEFT_OUT or row.key.startswith(records.REMOVALS_PREFIX):
+        return None
+    kind, _, rest = row.key.partition("/")
+    if kind == "partitions":
+        topic_id, _, number = rest.partition("/")
+        if int(number) >= counted.get(topic_id, 0):
+            return None  # its topic was being made, or deleted
+    change = _CHANGES.get(kind)
+    if change is None:
+        return row.value
+    fields: dict[str, Any] = json.loads(row.value)
+    change(fields)
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def _fence(fields: dict[str, Any]) -> None:
+    fields.update(fenced=True, in_controlled_shutdown=False)
+
+
+def _forget_who_leads(fields: dict[str, Any]) -> None:
+    """Of a move only its target stays, as what the partition is to have; where its logs are, brokers will say."""
+    target = [b for b in fields["replicas"] if b not in fields["removing"]]
+    fields.update(
+        replicas=target or fields["replicas"],
+        isr=[],
+        elr=[],
+        last_known_elr=[],
+        adding=[],
+        removing=[],
+        leader=NO_NODE,
+        partition_epoch=fields["partition_epoch"] + 1,
+    )
+
+
+def _disown(fields: dict[str, Any]) -> None:
+    fields.update(owner=NO_NODE)
+
+
+_CHANGES: Final[Mapping[str, Callable[[dict[str, Any]], None]]] = {
+    "nodes": _fence,
+    "partitions": _forget_who_leads,
+    "shards": _disown,
+}

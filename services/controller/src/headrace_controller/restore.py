@@ -1,0 +1,110 @@
+"""
+``python -m headrace_controller.restore``: puts a backup of the metadata into etcd, under a new incarnation.
+
+All nodes are stopped meanwhile. Afterwards nobody leads until every broker named has joined and its logs were seen.
+Prints one line of JSON. Can be repeated after it was interrupted at any point.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.ids import NodeId
+from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_controller import store_access
+from headrace_controller.adapters.backup_files import BackupFiles
+from headrace_controller.core.backup_file import Backup, decode
+from headrace_controller.core.restored import restored
+from headrace_controller.engine import restore_writing
+from headrace_controller.ports import MetadataStore
+
+_LOOK_EVERY_MS: Final = 500
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments, or the end of the process with a usage text."""
+    parser = store_access.arguments(
+        "restore", "Put a backup of the metadata into etcd, while controllers, brokers, coordinators and admins stand."
+    )
+    parser.add_argument(
+        "--brokers",
+        required=True,
+        metavar="IDS",
+        help="every broker that may hold logs, with commas; nobody leads until all of them were asked",
+    )
+    parser.add_argument("--replace", action="store_true", help="delete the metadata that is there first")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a backup, or a directory: its newest whole one")
+    given = parser.parse_args(argv)
+    try:
+        given.expected = [NodeId(int(part)) for part in given.brokers.split(",")]
+    except ValueError:
+        parser.error(f"--brokers takes ids with commas, such as 0,1,2, not {given.brokers}")
+    return given
+
+
+def found(given: argparse.Namespace) -> tuple[Path, Backup]:
+    """
+    The backup that is meant.
+
+    Raises:
+        NotFound, BackupDamaged, UnsupportedVersion: there is none that can be used.
+        Rejected: it is of another cluster.
+    """
+    if given.file.is_dir():
+        path, backup, passed_over = BackupFiles(given.file, given.cluster).newest()
+        for why in passed_over:
+            sys.stderr.write(f"passed over {why}\n")
+    else:
+        path = given.file
+        try:
+            backup = decode(path.read_bytes())
+        except HeadraceError as error:
+            raise type(error)(f"{path}: {error}") from error
+    if backup.cluster != given.cluster:
+        raise Rejected(f"{path} is of cluster {backup.cluster}; give --cluster {backup.cluster}, or another backup")
+    return path, backup
+
+
+async def restore(given: argparse.Namespace, clock: Clock) -> int:
+    """Write one backup; the exit code."""
+    path, backup = found(given)
+    ready = restored(backup, given.expected, clock.now_ms(), new_incarnation())
+    async with store_access.opened(given) as store:
+        await store_access.once_it_answers(store, clock, given.wait)
+        await once_nobody_is_active(store, clock, given.wait)
+        revision = await restore_writing.write(store, ready, replace=given.replace)
+    said = {
+        "restored": str(path),
+        "backup_revision": backup.revision,
+        "revision": revision,
+        "keys": len(ready.rows) + len(ready.last),
+        "expected_brokers": list(ready.restore.expected),
+    }
+    sys.stdout.write(json.dumps(said) + "\n")
+    return 0
+
+
+async def once_nobody_is_active(store: MetadataStore, clock: Clock, wait_s: int) -> None:
+    """
+    Return when no controller holds the election key: the last one that ends gives it back, or its lease runs out.
+
+    Raises:
+        ControllersRun: not within ``wait_s``.
+        StoreUnavailable: the store is away.
+    """
+    until_ms = clock.monotonic_ms() + wait_s * 1_000
+    while await restore_writing.is_active(store):
+        if clock.monotonic_ms() >= until_ms:
+            raise restore_writing.ControllersRun
+        await clock.sleep_ms(_LOOK_EVERY_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(store_access.run(restore(parsed(sys.argv[1:]), SystemClock())))
