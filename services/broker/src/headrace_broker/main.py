@@ -23,19 +23,19 @@ from headrace_broker.adapters.otel_measures import publish
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.time_file import TimeFile
 from headrace_broker.config import BrokerConfig
-from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.core.readiness import Readiness
-from headrace_broker.engine.storage_queue import Flush, QueueLimits
+from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.readiness import until_caught_up
+from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.memory import keep_freed_memory
-from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
@@ -59,9 +59,9 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
     keep_freed_memory()
     sys.setswitchinterval(SWITCH_S)
     async with AsyncExitStack() as stack:
+        health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
-        health = await stack.enter_async_context(HealthPort.open(config.server))
         directory = DataDirectory.open(config.data_dir)
         stack.callback(directory.close)
         directory.check(None, config.node_id)
@@ -101,13 +101,13 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint)
         member = _Member(broker, client, directory, server, ready)
         tasks.start(member.join(node, config), name="join")
-        try:
-            await run_until(stop, tasks)
         readiness = Readiness(who.broker_id, who.incarnation, config.ready_ms_max)
         tasks.start(_ready_once_caught_up(readiness, client, health, clock), name="health")
+        try:
+            await run_until(stop, tasks)
+            await health.leaving()
             await client.leave(config.shutdown_ms_max)
             draining.set()
-            await health.leaving()
             broker.drain()
             await server.drain()
             await broker.checkpoint()
@@ -118,8 +118,6 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             broker.drain()
 
 
-class _Logs:
-    """The store, and how it is to be closed."""
 async def _ready_once_caught_up(
     readiness: Readiness, client: ControllerClient, health: HealthPort, clock: SystemClock
 ) -> None:
@@ -128,6 +126,8 @@ async def _ready_once_caught_up(
     await health.reached()
 
 
+class _Logs:
+    """The store, and how it is to be closed."""
 
     def __init__(self, logs: RocksDbLogs) -> None:
         self.logs = logs
@@ -174,9 +174,9 @@ class _Member:
         self._client = client
         self._directory = directory
         self._server = server
+        self._ready = ready
 
     async def join(self, node: Node, config: BrokerConfig) -> None:
-        self._ready = ready
         """Register, start fenced, begin to work, and say so."""
         identity = self._directory.identity
         registered = await self._client.register(
