@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos test run run-spark up down status bench bench-peer bench-spark images ci clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos test run run-spark up down status bench bench-peer bench-spark images ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,8 +49,15 @@ arch: setup ## The layers (import-linter)
 	$(STAGE) layers $(BIN)/lint-imports --no-cache
 
 unit: pyspark ## Dialogue tests and properties
-	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos and not spark" \
+	$(STAGE) unit $(PYTEST) -n 2 -m "not integration and not chaos and not spark and not chart and not kubernetes" \
 		libs services spark-jobs tests
+
+chart: setup ## The Helm chart: lint, renders against our rules, network policies, typos in values
+	@tools/helm.sh > /dev/null
+	$(STAGE) chart $(PYTEST) -n 2 -m "chart and not kubernetes" tests/deploy
+
+manifests: setup ## Render the chart with its defaults into deploy/k8s/headrace.yaml, and copy what it shows of deploy/monitoring
+	tools/manifests.sh
 
 sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays one, WORLD=groups|transactions, MODE=safety|liveness
 	$(STAGE) simulation $(PY) -m tests.simulation SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) MODE=$(MODE) \
@@ -82,7 +89,7 @@ spark-chaos: setup-spark ## Spark's drivers, its Python, brokers and coordinator
 	JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m tests.chaos.spark.spark_long \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-test: setup-spark lint types arch proto-check unit sim integration spark chaos-short ## Everything
+test: setup-spark lint types arch proto-check unit chart sim integration spark chaos-short ## Everything
 
 run: setup ## A local cluster with real data flowing end to end, Spark included where there is a Java; ARGS=--fresh starts anew
 	@tools/setup_spark.sh

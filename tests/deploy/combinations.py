@@ -1,0 +1,101 @@
+"""Values that people give, one of each kind: all rules hold for what the chart makes of each of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tests.deploy import chart
+from tests.deploy.manifests import SERVICES, Manifest
+
+_PODS: Final = {
+    "podLabels": {"team": "data"},
+    "podAnnotations": {"example.com/note": "here"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "streams", "effect": "NoSchedule"}],
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+    "priorityClassName": "high",
+    "extraEnv": [{"name": "GRPC_VERBOSITY", "value": "info"}],
+    "startupProbe": {"failureThreshold": 3600},
+}
+
+BY_NAME: Final[dict[str, dict[str, Any]]] = {
+    "defaults": {},
+    "dev": {},
+    "one of each": {
+        "statefulset": {"replicas": 1},
+        "controller": {"replicas": 1},
+        "coordinator": {"replicas": 1},
+        "admin": {"replicas": 1},
+        "etcd": {"replicas": 1},
+    },
+    "many": {
+        "statefulset": {"replicas": 12},
+        "coordinator": {"replicas": 5},
+        "controller": {"replicas": 5},
+        "etcd": {"replicas": 5},
+    },
+    "names": {"fullnameOverride": "the-log", "clusterDomain": "k8s.example"},
+    "short name": {"nameOverride": "log"},
+    "etcd of ours": {"etcd": {"external": {"endpoints": ["etcd-0.etcd:2379", "etcd-1.etcd:2379"]}}},
+    "no backup": {"etcd": {"backup": {"enabled": False}}},
+    "restore": {"etcd": {"restore": {"enabled": True, "file": "headrace-1.backup", "brokers": [0, 1, 2]}}},
+    "load balancers": {"external": {"enabled": True, "type": "LoadBalancer", "domain": "example.com"}},
+    "node ports": {"external": {"enabled": True, "type": "NodePort", "host": "node.example.com"}},
+    "gateway": {
+        "external": {
+            "enabled": True,
+            "type": "Gateway",
+            "domain": "example.com",
+            "gateway": {"parentRefs": [{"name": "edge", "namespace": "infra"}]},
+        }
+    },
+    "own way in": {
+        "external": {"enabled": True, "type": "ClusterIP", "domain": "example.com", "sourceRanges": ["198.51.100.0/24"]}
+    },
+    "monitoring": {
+        "monitoring": {
+            "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"},
+            "prometheusRule": {"enabled": True, "runbookUrl": "https://example.com/headrace/"},
+            "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Headrace"}},
+        }
+    },
+    "topics and settings": {
+        "topics": [
+            {"name": "orders", "partitions": 12, "replicationFactor": 3, "configs": {"retention.ms": 86400000}},
+            {"name": "prices", "partitions": 3, "configs": {"cleanup.policy": "compact"}},
+        ],
+        "config": {
+            "cluster": {"log.retention.ms": 3600000},
+            "broker": {"tail_cache_bytes": 134217728, "otlp_endpoint": "collector.tracing:4317"},
+            "controller": {"drain_ms_max": 2000},
+        },
+        "networkPolicy": {
+            "tracing": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tracing"}}}]
+        },
+    },
+    "images from elsewhere": {
+        "image": {
+            "registry": "registry.example.com:5000",
+            "repository": "mirror/headrace",
+            "tag": "0.1.0-rc.1",
+            "digests": dict.fromkeys(SERVICES, f"sha256:{'0' * 64}"),
+            "pullPolicy": "Always",
+            "pullSecrets": ["registry"],
+        }
+    },
+    "open network": {"networkPolicy": {"enabled": False}},
+    "no budgets": {"podDisruptionBudget": {"enabled": False}},
+    "placement": dict.fromkeys(("statefulset", "controller", "coordinator", "admin", "etcd"), _PODS),
+    "racks": {"rackAwareness": {"enabled": True}, "topologySpread": {"zone": "DoNotSchedule"}},
+    "storage": {
+        "storage": {"size": "500Gi", "storageClass": "fast"},
+        "etcd": {"storage": {"storageClass": "faster"}, "backup": {"storage": {"storageClass": "shared"}}},
+    },
+}
+
+NAMES: Final = tuple(BY_NAME)
+
+
+def render(name: str) -> list[Manifest]:
+    """The objects; yours to change."""
+    return chart.render(BY_NAME[name], dev=name == "dev")
