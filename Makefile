@@ -9,7 +9,7 @@ STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos test run run-spark up down status bench bench-peer bench-spark images ci clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -88,6 +88,9 @@ chaos-compaction: setup ## Compaction and retention in a hurry under all faults,
 spark-chaos: setup-spark ## Spark's drivers, its Python, brokers and coordinators killed while streams are copied (30 min); SEED=N, ONLY="storm points"
 	JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" $(PY) -m tests.chaos.spark.spark_long \
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+e2e-kubernetes: setup ## The chart on the cluster that KUBECONFIG names, under load and faults (40 min): IMAGE_TAG=, PREVIOUS_TAG=, SEED=N, ONLY="install broker"
+	$(PY) -m tests.kubernetes.kubernetes_long $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 test: setup-spark lint types arch proto-check unit chart sim integration spark chaos-short ## Everything
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from headrace_common.testing.checker import Assign, Key, Operation, Outcome, Poll, Send, Verdict, check
 
 from ..chaos.replication.chaos_availability import SECOND, Gap, longest_gap
-from .pod.load import STEP
+from .pod.written import STEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +199,17 @@ def gap(history: History, begin_ns: int, end_ns: int) -> tuple[Key, Gap]:
     return (names[worst.partition] if worst.partition >= 0 else ""), worst
 
 
-def first_ack_of_all(history: History, after_ns: int) -> float | None:
-    """Seconds from ``after_ns`` until every partition has acknowledged something again; None: one never did."""
-    times = []
+def back_after(history: History, begin_ns: int, end_ns: int, quiet_s: float = 1.0) -> float | None:
+    """Seconds from ``begin_ns`` until no partition has a gap above ``quiet_s`` any more; None: one is silent still."""
+    last = begin_ns
     for acks in history.acks.values():
-        later = [at for at in acks if at > after_ns]
-        if not later:
-            return None
-        times.append(later[0])
-    return (max(times) - after_ns) / SECOND if times else None
+        inside = [begin_ns, *(at for at in acks if begin_ns < at < end_ns), end_ns]
+        for before, after in pairwise(inside):
+            if (after - before) / SECOND > quiet_s:
+                if after == end_ns:
+                    return None
+                last = max(last, after)
+    return (last - begin_ns) / SECOND
 
 
 @dataclass(frozen=True, slots=True)

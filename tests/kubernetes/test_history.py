@@ -9,8 +9,8 @@ import pytest
 from headrace_common.testing.checker import Assign, Outcome, Poll, Send
 
 from ..chaos.replication.chaos_availability import SECOND
-from .history import History, Sample, below_minimum, first_ack_of_all, gap, judge, operations, read_histories, read_line
-from .pod.load import FINAL, PRODUCER, READER, STEP, Writer, outcomes, runs
+from .history import History, Sample, back_after, below_minimum, gap, judge, operations, read_histories, read_line
+from .pod.written import FINAL, PRODUCER, READER, STEP, Writer, outcomes, runs
 
 KEY = "load-a-0"
 
@@ -162,14 +162,11 @@ def test_sends_that_fail_end_no_gap() -> None:
 
 
 def test_service_is_back_when_the_last_partition_is() -> None:
-    lines = [
-        sent(1, 1, at=at(1)),
-        sent(2, 2, at=at(5)),
-        sent(3, 1, at=at(1), key="b-0"),
-        sent(4, 2, at=at(7), key="b-0"),
-    ]
-    assert first_ack_of_all(history(*lines), 2 * SECOND) == 5
-    assert first_ack_of_all(history(*lines), 6 * SECOND) is None
+    lines = [sent(n, n, at=at(n / 2)) for n in (1, 2, 3, 10, 11, 12)]
+    lines += [sent(n, n, at=at(n / 2), key="b-0") for n in (1, 2, 3, 4, 9, 10, 11, 12)]
+    assert back_after(history(*lines), SECOND, int(6.5 * SECOND)) == 4
+    assert back_after(history(*lines), 5 * SECOND, int(6.5 * SECOND)) == 0
+    assert back_after(history(*lines), SECOND, 8 * SECOND) is None
 
 
 def test_times_of_the_outside_are_on_the_clock_of_the_pod() -> None:

@@ -4,8 +4,8 @@ The load inside of a cluster: it runs in a pod, from a ConfigMap, with whatever 
 ``python load.py all PLAN`` starts one process for each part, makes the file ``ready`` when all have begun, and ends
 them when somebody makes the file ``stop``: producers first, readers when they are at the ends; then everything is read
 from the beginning once more, and ``done`` says how the parts ended. PLAN is JSON: bootstrap_servers, brokers (address
-of each), topics, partitions, replicas, rate (records a second in all), bytes (of a value), out (a directory), stay
-(true: do not end, so that the directory of the pod can be fetched).
+of each), topics, partitions, replicas, group, rate (records a second in all), bytes (of a value), out (a directory),
+stay (true: do not end, so that the directory of the pod can be fetched).
 
 What it writes down, one line an event, with the monotonic clock of the node, which all parts share (KEY is
 topic-partition):
@@ -31,85 +31,18 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-STEP = 16
+from written import FINAL, MEMBERS, PRODUCER, READER, STEP, Writer, outcomes, runs
+
 TICK_S = 0.025
-FLUSH_S = 0.5
-PRODUCER, READER, MEMBERS, FINAL = 1, 11, (12, 13), 15
 KEYS_MAX = 1_000
 AT_END_S = 90.0
 BEGIN_S = 120.0
 WATCH_S = 0.2
 QUIET_POLLS = 5
-GROUP = "load"
-Run = tuple[str, int, int, int]
-"""Key (topic-partition), first offset, first value, count."""
-
-
-class Writer:
-    """One file of one part."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: TextIO = path.open("a", encoding="utf-8")
-        self._flush_at = 0.0
-        self.line(f"C {time.monotonic_ns()} {time.time_ns()}")
-
-    def line(self, text: str) -> None:
-        """Append it; it is in the file within ``FLUSH_S`` of the next one."""
-        self._file.write(text + "\n")
-        now = time.monotonic()
-        if now >= self._flush_at:
-            self._flush_at = now + FLUSH_S
-            self._file.flush()
-
-    def sent(self, key: str, value: int, count: int, outcome: str, offset: int, began_ns: int) -> None:
-        """Sends have ended."""
-        self.line(f"S {PRODUCER} {key} {value} {count} {outcome} {offset} {began_ns} {time.monotonic_ns()}")
-
-    def polled(self, process: int, runs: Iterable[Run]) -> None:
-        """Records were handed out."""
-        told = " ".join(f"{key}:{offset}:{value}:{count}" for key, offset, value, count in runs)
-        self.line(f"P {process} {time.monotonic_ns()} {told}")
-
-    def failed(self, process: int, text: str) -> None:
-        """An application saw an error."""
-        self.line(f"E {process} {time.monotonic_ns()} " + " ".join(text.split()))
-        self._file.flush()
-
-    def close(self) -> None:
-        """No more."""
-        self._file.close()
-
-
-def runs(points: Iterable[tuple[str, int, int]]) -> Iterator[Run]:
-    """Points (key, offset, value) that follow each other, as one."""
-    key, offset, value, count = "", 0, 0, 0
-    for at_key, at_offset, at_value in points:
-        if count and (at_key, at_offset, at_value) == (key, offset + count, value + count * STEP):
-            count += 1
-            continue
-        if count:
-            yield key, offset, value, count
-        key, offset, value, count = at_key, at_offset, at_value, 1
-    if count:
-        yield key, offset, value, count
-
-
-def outcomes(found: Sequence[tuple[str, int, int]]) -> Iterator[tuple[str, int, int, int]]:
-    """Outcome, offset (-1: none) and value of sends in a row, as (outcome, first offset, first value, count)."""
-    row: tuple[str, int, int, int] | None = None
-    for outcome, offset, value in found:
-        if row is not None and row[0] == outcome and offset == (row[1] + row[3] if row[1] >= 0 else -1):
-            row = (*row[:3], row[3] + 1)
-            continue
-        if row is not None:
-            yield row
-        row = (outcome, offset, value, 1)
-    if row is not None:
-        yield row
 
 
 # --- the parts --------------------------------------------------------------------------------------------------
@@ -268,7 +201,9 @@ async def member(plan: dict[str, Any], out: Writer, process: int, stop: asyncio.
 
     out.line(f"G {process}")
     settings = {"auto_offset_reset": "earliest", "fetch_max_wait_ms": 100, "auto_commit_interval_ms": 1_000}
-    async with aio.Consumer(bootstrap_servers=plan["bootstrap_servers"], group_id=GROUP, **settings) as consumer:
+    async with aio.Consumer(
+        bootstrap_servers=plan["bootstrap_servers"], group_id=plan["group"], **settings
+    ) as consumer:
         await consumer.subscribe(plan["topics"], on_assign=changed, on_revoke=changed, on_lost=changed)
         while not stop.done():
             await poll_once(consumer, process, out)
@@ -313,11 +248,13 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
 
     stop = asyncio.ensure_future(told_to_end())
     begun()
-    newest, seen = -1, {}
+    newest, seen, wanted = -1, {}, set(plan["topics"])
     while not stop.done():
         answers = [one for one in await asyncio.gather(*map(ask, stubs)) if one is not None]
         best = max(answers, key=lambda one: one.revision, default=None)
-        if best is not None and best.revision > newest:
+        if best is not None:
+            tell_state(plan, best, len(answers))
+        if best is not None and (best.revision > newest or wanted - {topic for topic, _ in seen}):
             newest, now = best.revision, time.monotonic_ns()
             for topic in best.topics:
                 for one in topic.partitions:
@@ -326,6 +263,22 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
                         seen[topic.name, one.partition] = row
                         out.line(f"I {now} {topic.name} {one.partition} {row[0]} {row[1]} {row[2]}")
         await asyncio.wait([stop], timeout=WATCH_S)
+
+
+def tell_state(plan: dict[str, Any], answer: Any, answered: int) -> None:
+    """How the cluster is now, as a file for whoever waits for something."""
+    partitions = [one for topic in answer.topics for one in topic.partitions]
+    state = {
+        "at_ns": time.time_ns(),
+        "brokers": answered,
+        "active_controller": answer.active_controller.id if answer.HasField("active_controller") else -1,
+        "leaderless": sum(one.leader < 0 for one in partitions),
+        "not_in_sync": sum(set(one.isr) != set(one.replicas) for one in partitions),
+        "leaders": {f"{t.name}-{p.partition}": p.leader for t in answer.topics for p in t.partitions if not t.internal},
+    }
+    path = Path(plan["out"]) / "state"
+    path.with_suffix(".part").write_text(json.dumps(state))
+    path.with_suffix(".part").rename(path)
 
 
 async def final(plan: dict[str, Any], out: Writer) -> None:
