@@ -1,0 +1,132 @@
+"""Settings of the program, checked once at start."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.ids import Endpoint
+from headrace_controller.etcd_member.core.etcd_file import OWN
+from headrace_controller.etcd_member.core.rendezvous import Site
+from headrace_controller.etcd_member.core.roster import Peer
+
+
+@dataclass(frozen=True)
+class EtcdMemberConfig:
+    """
+    Decides how an etcd member starts and writes etcd's configuration. Run it before each start of the etcd.
+
+    It ends with 0 when the file is written; until then it waits and says for what.
+    """
+
+    name: str
+    """Name of this member; one of those in peers."""
+    peers: tuple[str, ...]
+    """All members, this one too, as NAME=http://HOST:PORT (their peer addresses)."""
+    data_dir: Path
+    """etcd's data directory. What the member must remember is kept beside it, on the same volume."""
+    config_out: Path
+    """Where to write etcd's configuration (YAML)."""
+    cluster: str = "headrace-etcd"
+    """Name of the cluster, the same for all members: those of another name are not talked to."""
+    listen_host: str = "0.0.0.0"
+    """Host that the member listens on."""
+    client_port: int = 2379
+    """Port for clients; they reach it at the host of the peer address. 1 to 65535."""
+    metrics_listen: Endpoint | None = None
+    """Address for etcd's metrics and health (/metrics, /livez, /readyz) beside the client port, where they are too."""
+    quota_bytes: int = 2 * 1024**3
+    """Size of the database at which etcd refuses writes, in bytes; 64 MiB or more."""
+    compaction_period: str = "1h"
+    """How long etcd keeps history at least (periodic compaction); a controller that was away longer reads all anew."""
+    settings: str = "{}"
+    """More of etcd's settings by etcd's names, as a JSON object: {"heartbeat-interval": 200}."""
+    log_level: str = "info"
+    """debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        wrong = [text for holds, text in self._rules() if not holds]
+        if wrong:
+            raise InvalidConfig("; ".join(wrong))
+
+    @cached_property
+    def members(self) -> tuple[Peer, ...]:
+        """All members, by name."""
+        return tuple(sorted(Peer(*_split(text)) for text in self.peers))
+
+    @cached_property
+    def site(self) -> Site:
+        """This member and the others."""
+        (me,) = (p for p in self.members if p.name == self.name)
+        return Site(me, tuple(p for p in self.members if p != me), self.cluster)
+
+    @cached_property
+    def more(self) -> dict[str, Any]:
+        """All settings of etcd that are not decided here."""
+        given = {
+            "auto-compaction-mode": "periodic",
+            "auto-compaction-retention": self.compaction_period,
+            "quota-backend-bytes": self.quota_bytes,
+        }
+        found = json.loads(self.settings)
+        return {**given, **found}
+
+    @property
+    def facts_file(self) -> Path:
+        """Where the member's facts are."""
+        return self.data_dir.parent / "headrace-member.json"
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        bad = [text for text in self.peers if not _usable(text)]
+        names = [_split(text)[0] for text in self.peers]
+        urls = [_split(text)[1] for text in self.peers]
+        return [
+            (bool(self.peers), "peers needs at least this member, as NAME=http://HOST:PORT"),
+            (not bad, f"peers takes NAME=http://HOST:PORT with commas between, not {', '.join(map(repr, bad))}"),
+            (len(set(names)) == len(names) and len(set(urls)) == len(urls), "peers has a name or an address twice"),
+            (self.name in names, f"name takes one of the names in peers ({', '.join(names)}), not {self.name!r}"),
+            (
+                bool(self.cluster)
+                and self.cluster.isascii()
+                and self.cluster.isprintable()
+                and " " not in self.cluster,
+                f"cluster takes a name without spaces, not {self.cluster!r}",
+            ),
+            (1 <= self.client_port <= 65_535, f"client_port takes 1 to 65535, not {self.client_port}"),
+            (self.quota_bytes >= 64 * 1024**2, f"quota_bytes takes 67108864 or more, not {self.quota_bytes}"),
+            (self.log_level in {"debug", "info", "warning", "error"}, f"log_level cannot be {self.log_level!r}"),
+            (self.data_dir.parent != self.data_dir, "data_dir must be below the top of its volume"),
+            *_settings_rules(self.settings),
+        ]
+
+
+def _settings_rules(text: str) -> list[tuple[bool, str]]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        return [(False, f"settings is no JSON: {error}")]
+    if not isinstance(found, dict):
+        return [(False, "settings takes a JSON object with etcd's settings")]
+    taken = sorted(OWN & found.keys())
+    return [(not taken, f"settings cannot change {', '.join(taken)}: the program decides them")]
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, _, url = text.partition("=")
+    return name, url
+
+
+def _usable(text: str) -> bool:
+    name, url = _split(text)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    plain = not (parts.path or parts.query or parts.username)
+    return bool(name) and parts.scheme == "http" and bool(parts.hostname) and port is not None and plain

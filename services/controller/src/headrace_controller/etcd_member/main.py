@@ -1,0 +1,86 @@
+"""Composition root: opens adapters, runs the program, writes etcd's configuration; the exit code says how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.entropy import new_incarnation
+from headrace_common.runtime.logs import configure_logs
+from headrace_controller.etcd_member.adapters.http_rendezvous import Doorplate, HttpLookout
+from headrace_controller.etcd_member.adapters.member_volume import MemberVolume, write_whole
+from headrace_controller.etcd_member.config import EtcdMemberConfig
+from headrace_controller.etcd_member.core.etcd_file import Addresses, Founding, render, settings
+from headrace_controller.etcd_member.ports import RunningCluster
+from headrace_controller.etcd_member.program import EtcdMember, World, WrongVolume
+
+_INTERRUPTED: Final = 143
+
+_log = logging.getLogger(__name__)
+
+
+def run(config: EtcdMemberConfig) -> int:
+    """0: the configuration is written, start etcd. 1: it cannot be; the log says why. 143: told to stop."""
+    ordinal = config.name.rpartition("-")[2]
+    configure_logs("etcd-member", int(ordinal) if ordinal.isdecimal() else 0, config.log_level)
+    try:
+        return asyncio.run(_until_told(config))
+    except (WrongVolume, OSError) as error:
+        _log.critical("etcd cannot be started: %s", error)
+        return 1
+
+
+async def _until_told(config: EtcdMemberConfig) -> int:
+    """The first process of a container gets no default action for a signal, so it must leave by itself."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, os._exit, _INTERRUPTED)  # everything worth keeping is on disk already
+    founding = await _decide(config)
+    write_whole(config.config_out, render(_settings(config, founding)).encode())
+    return 0
+
+
+def _cluster_at(client_urls: Sequence[str]) -> AbstractAsyncContextManager[RunningCluster]:
+    from headrace_controller.etcd_member.adapters.etcd_cluster import EtcdCluster  # gRPC: 0.2 s, and rarely needed
+
+    return EtcdCluster.open(client_urls)
+
+
+async def _decide(config: EtcdMemberConfig) -> Founding:
+    world = World(
+        volume=MemberVolume(config.data_dir, config.facts_file),
+        lookout=HttpLookout(config.cluster),
+        clock=SystemClock(),
+        cluster_at=_cluster_at,
+        new_volume_id=lambda: new_incarnation().hex(),
+    )
+    member = EtcdMember(config.site, world)
+    founding = member.wake()
+    if founding is not None:
+        return founding
+    port = urlsplit(config.site.me.url).port
+    assert port is not None, "checked at start"
+    async with Doorplate(member.report).hung_at(config.listen_host, port):
+        return await member.found()
+
+
+def _settings(config: EtcdMemberConfig, founding: Founding) -> dict[str, Any]:
+    me = urlsplit(config.site.me.url)
+    metrics = config.metrics_listen
+    host = f"[{me.hostname}]" if ":" in (me.hostname or "") else me.hostname
+    listen = f"[{config.listen_host}]" if ":" in config.listen_host else config.listen_host
+    addresses = Addresses(
+        listen_peer=f"http://{listen}:{me.port}",
+        advertise_peer=config.site.me.url,
+        listen_client=f"http://{listen}:{config.client_port}",
+        advertise_client=f"http://{host}:{config.client_port}",
+        listen_metrics=None if metrics is None else f"http://{metrics}",
+    )
+    return settings(config.name, str(config.data_dir), addresses, founding, config.more)

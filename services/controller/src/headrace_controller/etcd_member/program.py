@@ -1,0 +1,217 @@
+"""
+Carries out what ``core`` decides, until etcd can be started; called by ``__main__``.
+
+One loop: look at all others, decide, write down, act. Facts change only in this loop and are on disk before the
+others can see them, so what a look tells is never older than the facts it is judged with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final
+
+from headrace_common.runtime.clock import Clock
+from headrace_controller.etcd_member.core.etcd_file import Founding
+from headrace_controller.etcd_member.core.facts import Facts, Phase, UnreadableFacts
+from headrace_controller.etcd_member.core.rendezvous import Join, Promise, Renew, Site, StartNew, Step, Wait, next_step
+from headrace_controller.etcd_member.core.replacement import Add, Remove, StartExisting, initial_cluster, next_change
+from headrace_controller.etcd_member.core.roster import Roster
+from headrace_controller.etcd_member.core.sights import Report, Running, Sight, report_of
+from headrace_controller.etcd_member.ports import ClusterUnusable, Lookout, RunningCluster, Volume
+
+LOOK_EVERY_MS: Final = 300
+CHANGE_EVERY_MS: Final = 1_000
+SAY_EVERY_MS: Final = 5_000
+LINGER_LOOKS: Final = 7
+
+_log = logging.getLogger(__name__)
+
+
+class WrongVolume(Exception):
+    """The volume is another member's; starting on it would give one member's vote to two."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the program is given to act with."""
+
+    volume: Volume
+    lookout: Lookout
+    clock: Clock
+    cluster_at: Callable[[tuple[str, ...]], AbstractAsyncContextManager[RunningCluster]]
+    """The running cluster behind these client addresses."""
+    new_volume_id: Callable[[], str]
+
+
+class EtcdMember:
+    """One member, until its etcd is started."""
+
+    def __init__(self, site: Site, world: World) -> None:
+        self._site = site
+        self._world = world
+        self._facts = Facts(site.me.name, "")
+        self._said: tuple[str, float] | None = None
+
+    def report(self) -> Report:
+        """What others may see now."""
+        return report_of(self._site.cluster, self._facts)
+
+    def wake(self) -> Founding | None:
+        """
+        Read what the volume remembers; how to start if there is data, else None: then ``found`` decides.
+
+        Raises:
+            WrongVolume: it belongs to another member.
+            OSError: the volume cannot be read or written.
+        """
+        volume = self._world.volume
+        has_data = volume.has_data()
+        try:
+            facts = volume.load()
+        except UnreadableFacts as error:
+            _log.warning("what the volume remembers cannot be read and is forgotten: %s", error)
+            facts = None
+        if facts is None:
+            facts = self._blank()
+            if not has_data:
+                volume.store(facts)
+        if facts.member != self._site.me.name:
+            raise WrongVolume(
+                f"this volume belongs to {facts.member}, not to {self._site.me.name}; mount the right one, or empty it"
+            )
+        self._facts = facts
+        if not has_data:
+            return None
+        if facts.phase is not Phase.STARTED:
+            self._remember(facts.at(Phase.STARTED))
+        _log.info("data is there: etcd starts with it")
+        members = [(p.name, p.url) for p in (self._site.me, *self._site.others)]
+        return Founding("existing", self._site.cluster, members)
+
+    async def found(self) -> Founding:
+        """How to start without data, as soon as that is decided; waits as long as it takes."""
+        while True:
+            sights = await self._look_around()
+            step = next_step(self._site, self._facts, sights)
+            if isinstance(step, StartNew):
+                return await self._start_new(step.roster)
+            founding = await self._carry_out(step, sights)
+            if founding is not None:
+                return founding
+
+    async def _carry_out(self, step: Step, sights: dict[str, Sight]) -> Founding | None:
+        match step:
+            case Promise(roster):
+                self._remember(self._facts.promising(roster))
+                _log.info("all members are there without data: a new cluster", extra={"token": roster.token})
+            case Renew(why):
+                _log.warning("starting over as a member that was lost: %s", why)
+                self._remember(self._blank())
+            case Wait(why):
+                await self._wait(why, LOOK_EVERY_MS)
+            case Join():
+                return await self._join(sights)
+        return None
+
+    async def _start_new(self, roster: Roster) -> Founding:
+        if self._facts.phase is not Phase.NEW:
+            self._remember(self._facts.deciding(roster))
+            await self._linger()
+        _log.info("etcd starts as a member of a new cluster", extra={"token": roster.token})
+        return Founding("new", roster.token, [(m.peer.name, m.peer.url) for m in roster.members])
+
+    async def _linger(self) -> None:
+        """Stay until the others have seen the decision, within reason: they find out from our etcd as well."""
+        for _ in range(LINGER_LOOKS):
+            sights = await self._look_around()
+            if all(not isinstance(sight, Report) or sight.decided for sight in sights.values()):
+                return
+            await self._world.clock.sleep_ms(LOOK_EVERY_MS)
+
+    async def _join(self, sights: dict[str, Sight]) -> Founding | None:
+        """One turn of changing members; None to look again."""
+        running = {name: sight for name, sight in sights.items() if isinstance(sight, Running)}
+        urls = _client_urls(self._site, running)
+        try:
+            async with self._world.cluster_at(urls) as cluster:
+                return await self._take_turn(cluster)
+        except ClusterUnusable as error:
+            others = ", ".join(sorted(running))
+            missing = ", ".join(sorted(p.name for p in self._site.others if p.name not in running)) or "nobody"
+            await self._wait(
+                f"no data here, and a cluster runs ({others}): it can take this member in again once a quorum of it "
+                f"is up and connected; not running: {missing}. It said: {error}",
+                CHANGE_EVERY_MS,
+            )
+            return None
+
+    async def _take_turn(self, cluster: RunningCluster) -> Founding | None:
+        name = self._site.me.name
+        holder = await cluster.claim(name)
+        if holder != name:
+            await self._wait(f"{holder} is being replaced; one member at a time", CHANGE_EVERY_MS)
+            return None
+        try:
+            founding, wait = await self._change(cluster)
+        finally:
+            await cluster.release(name)
+        if wait:
+            await self._wait(wait, CHANGE_EVERY_MS)
+        return founding
+
+    async def _change(self, cluster: RunningCluster) -> tuple[Founding | None, str]:
+        members = await cluster.members()
+        match next_change(self._site, self._facts, members):
+            case Remove(member):
+                _log.warning(
+                    "the cluster's entry for this member is of a volume that is lost: removing it",
+                    extra={"member": f"{member.id:x}", "member_name": member.name},
+                )
+                await cluster.remove(member)
+            case Add():
+                if self._facts.phase is not Phase.ADDING:
+                    self._remember(self._facts.at(Phase.ADDING))
+                    _log.info("adding this member to the running cluster")
+                await cluster.add(self._site.me.url)
+            case StartExisting(confirmed):
+                _log.info("etcd starts as a new member of the running cluster")
+                return Founding("existing", self._site.cluster, initial_cluster(self._site, confirmed)), ""
+            case Wait(why):
+                return None, why
+        return None, ""
+
+    async def _look_around(self) -> dict[str, Sight]:
+        others = self._site.others
+        looks: list[Awaitable[Sight]] = [self._world.lookout.look(peer) for peer in others]
+        return dict(zip((p.name for p in others), await asyncio.gather(*looks), strict=True))
+
+    async def _wait(self, why: str, ms: int) -> None:
+        """Say what is waited for when that changes, and every few seconds."""
+        now = self._world.clock.monotonic_ms()
+        if self._said is None or self._said[0] != why or now - self._said[1] >= SAY_EVERY_MS:
+            _log.info("waiting: %s", why)
+            self._said = (why, now)
+        await self._world.clock.sleep_ms(ms)
+
+    def _blank(self) -> Facts:
+        return Facts(self._site.me.name, self._world.new_volume_id())
+
+    def _remember(self, facts: Facts) -> None:
+        """On disk first, then visible."""
+        self._world.volume.store(facts)
+        self._facts = facts
+
+
+def _client_urls(site: Site, running: dict[str, Running]) -> tuple[str, ...]:
+    """Where those that run can be asked: what they say themselves of where clients reach them."""
+    found: dict[str, None] = {}
+    for peer in site.others:
+        for sight in running.values() if peer.name in running else ():
+            for member in sight.members:
+                if peer.url in member.peer_urls:
+                    found.update(dict.fromkeys(member.client_urls))
+    return tuple(found)
