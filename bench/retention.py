@@ -15,11 +15,13 @@ from bench.in_process import as_brokers_do, delays
 from bench.rows import Row, compare, percentile
 from bench.sizes import sized
 from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.produce import ProduceEntry
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.ports import Disk
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
 from headrace_broker.testing.transactions import FakeTransactions
@@ -95,7 +97,7 @@ async def _broker(partitions: int) -> AsyncIterator[Broker]:
             broker = Broker(
                 Who(BROKER_ID, INCARNATION, "c"),
                 EngineSettings(flush=Flush.GROUP),
-                store=store,
+                disk=Disk(store, MemoryTopicNotes()),
                 cluster=cluster,
                 leaders=NoLeaders(),
                 transactions=FakeTransactions(),

@@ -22,11 +22,13 @@ from headrace_broker.adapters.grpc_transactions import GrpcTransactions
 from headrace_broker.adapters.otel_measures import publish
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.time_file import TimeFile
+from headrace_broker.adapters.topic_notes_file import TopicNotesFile
 from headrace_broker.config import BrokerConfig
 from headrace_broker.core.readiness import Readiness
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
+from headrace_broker.ports import Disk
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
@@ -78,7 +80,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         broker = Broker(
             who,
             _engine_settings(config),
-            store=closing.logs,
+            disk=Disk(closing.logs, TopicNotesFile(directory.path)),
             cluster=ControllerCluster(client),
             leaders=GrpcLeaders(),
             transactions=transactions,

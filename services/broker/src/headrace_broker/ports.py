@@ -6,13 +6,14 @@ The storage loop is the only caller of everything here that writes; reads may co
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from headrace_broker.core.copying import CopyAnswer, CopyAsk
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.rows import AbortedRow, EpochRow, IndexRow, LogId, LogWrite, ProducerRow, SegmentRow, StateRow
+from headrace_broker.core.topic_notes import NoteChanges, TopicNote
 from headrace_common.core.errors import HeadraceError, StorageFailed
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Partition, ShardKind
@@ -182,6 +183,36 @@ class TimeMemory(Protocol):
             StorageFailed: the disk refused; what was there before stands.
         """
         ...
+
+
+class TopicNotes(Protocol):
+    """
+    What this broker last heard of the topics that it has logs of; outlives the metadata.
+
+    Notes that are lost or damaged are missing, and never a reason not to start: an image brings them back.
+    """
+
+    @property
+    def present(self) -> Mapping[TopicId, TopicNote]:
+        """All notes that are kept durably; an object that never changes once it was handed out."""
+        ...
+
+    async def keep(self, changes: NoteChanges) -> None:
+        """
+        Durably apply ``changes`` and show them in ``present``; a crash leaves some of them or all. One call at a time.
+
+        Raises:
+            StorageFailed: the disk refused; some of it may be there.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What one data directory has for the engine."""
+
+    logs: LogStore
+    notes: TopicNotes
 
 
 @dataclass(frozen=True, slots=True)

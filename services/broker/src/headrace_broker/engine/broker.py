@@ -25,8 +25,10 @@ from headrace_broker.engine.describing import KnownProducers, describe_producers
 from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.inventory import Page, inventory, last_written
 from headrace_broker.engine.key_checks import KeyChecks
 from headrace_broker.engine.markers import Markers
+from headrace_broker.engine.noting import Noting
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
@@ -38,7 +40,7 @@ from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.upkeep import Upkeep
-from headrace_broker.ports import Cluster, Leaders, LogStore, RecoveryReport, TransactionCoordinators
+from headrace_broker.ports import Cluster, Disk, Leaders, RecoveryReport, TransactionCoordinators
 from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock
@@ -95,14 +97,14 @@ class Broker:
         who: Who,
         settings: EngineSettings,
         *,
-        store: LogStore,
+        disk: Disk,
         cluster: Cluster,
         leaders: Leaders,
         transactions: TransactionCoordinators,
         clock: Clock,
         tasks: TaskRunner,
     ) -> None:
-        stamps = StampingClock(clock)
+        stamps, store = StampingClock(clock), disk.logs
         self.who = who
         self.measures = Measures()
         self.replicas = Replicas(who.broker_id)
@@ -112,8 +114,9 @@ class Broker:
         self.tail.on_forget = cold.forget
         stored = Stored(store, self.tail, cold)
         self.replication = Replication(self.replicas, self.loop, stored, cluster, leaders, stamps, tasks)
+        self.noting = Noting(self.replicas, disk.notes, self.loop)
         self.follower = ImageFollower(
-            self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication
+            self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication, self.noting
         )
         self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
         self.offsets = Offsets(self.replicas, store, cold)
@@ -300,10 +303,14 @@ class Broker:
             raise Rejected(f"the request names {len(partitions)} partitions; {TRIMS_PER_REQUEST_MAX} is the most")
         found = [self.replicas.get(partition) for partition in dict.fromkeys(partitions)]
         return [
-            (one.id, one.core.epochs.epoch_at(Offset(one.core.written_end - 1)), one.core.written_end)
+            (one.id, *last_written(one))
             for one in found
             if one is not None and one.damage is None and one.standing is not Standing.DELETING
         ]
+
+    def inventory(self, topics: Sequence[TopicId]) -> AsyncIterator[Page]:
+        """All that is on disk of these topics, or of all; see ``inventory``."""
+        return inventory(self.replicas, self.noting, topics)
 
     def _count(self, standing: Standing) -> int:
         return sum(one.standing is standing for one in self.replicas.all())

@@ -18,6 +18,7 @@ from headrace_broker.core.partition_events import Deposed, Elected, Event, Follo
 from headrace_broker.core.producers import Ended, Producers
 from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
+from headrace_broker.engine.noting import Noting
 from headrace_broker.engine.rebuilding import rows_since
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replication import Replication
@@ -50,6 +51,7 @@ class ImageFollower:
         clock: Clock,
         incarnation: bytes,
         replication: Replication,
+        noting: Noting,
     ) -> None:
         self._replicas = replicas
         self._loop = loop
@@ -60,6 +62,7 @@ class ImageFollower:
         self._key = NodeKey(Role.BROKER, replicas.broker_id)
         self._may_lead = False
         self._replication = replication
+        self._noting = noting
         self._accepted: list[Replica] = []
         """Logs whose loss of records the image accepts, until their evidence is lowered."""
         self._to_delete = asyncio.Event()
@@ -92,6 +95,7 @@ class ImageFollower:
         may_lead = node is not None and not node.fenced and node.incarnation == self._incarnation
         unlocked, self._may_lead = may_lead and not self._may_lead, may_lead
         steps: list[_Step] = []
+        logs = len(self._replicas)
         new_defaults = self._defaults(image) != self._defaults(old)
         if image.topics is not old.topics or new_defaults:
             steps += self._reconfigure(old, image, all_changed=new_defaults)
@@ -99,6 +103,9 @@ class ImageFollower:
             steps += self._assign(EMPTY_IMAGE if unlocked else old, image)
         if image.deletions is not old.deletions or image.removals is not old.removals:
             self._to_delete.set()
+        if image.topics is not old.topics or len(self._replicas) > logs or self._noting.waiting:
+            await self._noting.bring_up()
+            self._to_delete.set()  # what a note held up may be done now
         await self._lower_evidence()
         if image.nodes is not old.nodes:  # first: who is fenced must not be asked to join again
             self._replication.peers_changed(image)
@@ -296,6 +303,7 @@ class ImageFollower:
             removal.id
             for removal in image.removals.values()
             if me in removal.pending
+            and not self._noting.may_know_more(removal.id.topic_id)
             and (removal.id not in image.partitions or me not in image.partitions[removal.id].replicas)
         ]
         return topics, partitions
@@ -334,6 +342,7 @@ class ImageFollower:
             hosted = partition is not None and self._replicas.broker_id in partition.replicas
             if partition is not None and hosted and id.topic_id in image.topics and self._replicas.get(id) is None:
                 steps += self._host(image, partition)
+        await self._noting.bring_up()
         await self._loop.post_all(steps)
         for replica in {replica for replica, _ in steps}:
             self._replication.follow(replica)

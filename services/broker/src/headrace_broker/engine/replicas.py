@@ -6,6 +6,7 @@ Only the image follower adds, removes and changes the standing of a replica; onl
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Protocol
@@ -141,6 +142,11 @@ class Replicas:
     def of_topic(self, topic_id: TopicId) -> tuple[Replica, ...]:
         """The logs of one topic, whatever their standing."""
         return tuple(self._by_topic.get(topic_id, {}).values())
+
+    @property
+    def topic_ids(self) -> Collection[TopicId]:
+        """The topics that have a log here; changes with them."""
+        return self._by_topic.keys()
 
     def get(self, partition: PartitionId) -> Replica | None:
         """The log of this partition, whatever its standing."""

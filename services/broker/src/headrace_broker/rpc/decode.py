@@ -17,9 +17,14 @@ TOPIC_ID_KEPT: Final = 17
 """Bytes kept of a topic id: one more than an id has."""
 
 
+def topic_id(raw: bytes) -> TopicId:
+    """One that is too long stays one that nothing has; errors show ids and answers repeat them."""
+    return TopicId(raw[:TOPIC_ID_KEPT])
+
+
 def partition(entry: Any) -> PartitionId:
-    """A topic id that is too long stays one that nothing has; errors show ids and answers repeat them."""
-    return PartitionId(TopicId(entry.topic_id[:TOPIC_ID_KEPT]), entry.partition)
+    """Its topic id as ``topic_id`` has it."""
+    return PartitionId(topic_id(entry.topic_id), entry.partition)
 
 
 def produce_entry(entry: pb.ProducePartition) -> ProduceEntry:

@@ -11,6 +11,7 @@ from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import Compaction
 from headrace_broker.engine.describing import KnownProducers, oldest_ms, stored_bytes
 from headrace_broker.engine.fetch import Fetched
+from headrace_broker.engine.inventory import Page
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
 from headrace_broker.engine.replicas import ACCEPT_LOSS, Replica, Standing
@@ -18,7 +19,7 @@ from headrace_broker.ports import RecoveryReport
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage, Role, Topic
-from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto
+from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto, topic_to_proto
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2, transaction_pb2
 
@@ -266,6 +267,28 @@ def log_description(
         oldest_open=_oldest_open(replica),
         oldest_timestamp_ms=oldest_ms(core),
         compaction=None if compaction is None else _compaction(compaction),
+    )
+
+
+def inventory_page(page: Page) -> pb.InventoryResponse:
+    """One answer of Inventory."""
+    return pb.InventoryResponse(
+        topics=[
+            pb.HeldTopic(topic=topic_to_proto(note.topic), incarnation=note.incarnation, revision=note.revision)
+            for note in page.topics
+        ],
+        logs=[
+            pb.HeldLog(
+                topic_id=log.id.topic_id,
+                partition=log.id.partition,
+                last_epoch=log.last_epoch,
+                written_end=log.written_end,
+                damaged=log.damaged,
+                known_epoch=log.known_epoch,
+                fencing_token=log.fencing_token,
+            )
+            for log in page.logs
+        ],
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc.aio
@@ -296,6 +297,12 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 for id, epoch, end in ends
             ]
         )
+
+    async def Inventory(self, request: pb.InventoryRequest, context: Context) -> AsyncIterator[pb.InventoryResponse]:
+        """See the proto."""
+        del context
+        async for page in self._broker.inventory([decode.topic_id(one) for one in request.topic_ids]):
+            yield encode.inventory_page(page)
 
     async def WriteTxnMarkers(
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context

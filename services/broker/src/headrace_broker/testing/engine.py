@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
+from headrace_broker.ports import Disk
 from headrace_broker.testing.standalone import (
     BROKER_ID,
     INCARNATION,
@@ -23,8 +26,12 @@ from headrace_broker.testing.standalone import (
 )
 from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.ids import Offset, PartitionId
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.clock import FakeClock
+
+DEFAULT: Final = EMPTY_IMAGE
+"""In place of an image: the one in which the engine leads its topics."""
 
 
 @dataclass
@@ -33,6 +40,7 @@ class Engine:
 
     broker: Broker
     store: MemoryLogs
+    notes: MemoryTopicNotes
     cluster: FakeCluster
     clock: FakeClock
     tasks: TaskRunner
@@ -115,19 +123,21 @@ async def running_engine(
     settings: EngineSettings | None = None,
     fails: bool = False,
     coordinator: bool = False,
+    notes: MemoryTopicNotes | None = None,
+    image: ClusterImage | None = DEFAULT,
 ) -> AsyncIterator[Engine]:
     """
     An engine that leads ``topics`` (``{"t": 2}``). Unless it ``fails``, no background task may have crashed.
 
-    With a ``coordinator`` the image has one for all transactional ids.
+    With a ``coordinator`` the image has one for all transactional ids. ``image``: another to begin with; None: none.
     """
     store, cluster, clock = store or MemoryLogs(), FakeCluster(), FakeClock()
-    transactions = FakeTransactions()
+    transactions, notes = FakeTransactions(), notes or MemoryTopicNotes()
     async with TaskRunner() as tasks:
         broker = Broker(
             Who(BROKER_ID, INCARNATION, "c"),
             settings or EngineSettings(flush=Flush.OS),
-            store=store,
+            disk=Disk(store, notes),
             cluster=cluster,
             leaders=NoLeaders(),
             transactions=transactions,
@@ -135,10 +145,12 @@ async def running_engine(
             tasks=tasks,
         )
         broker.start()
-        image = image_of(topics or {"t": 2}, configs=configs)
-        cluster.show(with_coordinator(image) if coordinator else image)
-        await broker.follower.changed.wait()
-        engine = Engine(broker, store, cluster, clock, tasks, broker.produce_session(), transactions)
+        if image is DEFAULT:
+            image = image_of(topics or {"t": 2}, configs=configs)
+        if image is not None:
+            cluster.show(with_coordinator(image) if coordinator else image)
+            await broker.follower.changed.wait()
+        engine = Engine(broker, store, notes, cluster, clock, tasks, broker.produce_session(), transactions)
         yield engine
         if not fails and tasks.failure is not None:
             raise tasks.failure

@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import IsrDecision, LogStore, TransactionCoordinators
+from headrace_broker.ports import Disk, IsrDecision, LogStore, TopicNotes, TransactionCoordinators
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.errors import HeadraceError
@@ -178,13 +179,14 @@ async def running_broker(
     settings: EngineSettings | None = None,
     clock: Clock | None = None,
     transactions: TransactionCoordinators | None = None,
+    notes: TopicNotes | None = None,
 ) -> AsyncIterator[tuple[Broker, GrpcService]]:
     """A broker over ``store`` that follows ``cluster`` and serves on a free port of the loopback."""
     async with TaskRunner() as tasks:
         broker = Broker(
             Who(BROKER_ID, INCARNATION, "standalone"),
             settings or EngineSettings(flush=Flush.OS),
-            store=store,
+            disk=Disk(store, notes or MemoryTopicNotes()),
             cluster=cluster,
             leaders=NoLeaders(),
             transactions=transactions or FakeTransactions(),

@@ -13,12 +13,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.core.copying import CopyAnswer, CopyAsk
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.ports import IsrDecision
+from headrace_broker.ports import Disk, IsrDecision
 from headrace_broker.testing.standalone import FakeCluster, image_of, with_coordinator
 from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.errors import HeadraceError, IneligibleReplica, InvalidUpdateVersion, NetworkFailed
@@ -179,7 +180,7 @@ async def running_trio(
             broker = Broker(
                 Who(id, bytes([n]) * 16, "c"),
                 EngineSettings(flush=flush, tail_cache_bytes=tail_bytes),
-                store=store,
+                disk=Disk(store, MemoryTopicNotes()),
                 cluster=cluster,
                 leaders=trio,
                 transactions=trio.transactions,
