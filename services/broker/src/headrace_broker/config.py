@@ -41,6 +41,10 @@ class BrokerConfig:
     """How long the store may stall before the broker gives up and stops, in ms; 1000 or more."""
     shutdown_ms_max: int = 10_000
     """How long to wait at shutdown for leaders to move away, in ms; 0 to 600000."""
+    restart_wait_ms_max: int = 0
+    """How long a broker that is to stop waits, serving, until others hold enough copies of what it holds, in ms: while
+    a partition here has fewer in sync than min.insync.replicas, or would have without this broker. 0: it does not wait;
+    to 3600000. A partition with no more replicas than its minimum is not waited for."""
     ready_ms_max: int = 300_000
     """How long the broker may call itself not ready at its health port because replicas here are catching up, in ms,
     from when it takes part; 0 to 86400000."""
@@ -69,6 +73,10 @@ class BrokerConfig:
             (
                 0 <= self.shutdown_ms_max <= 600_000,
                 f"shutdown_ms_max takes 0 to 600000, not {self.shutdown_ms_max}",
+            ),
+            (
+                0 <= self.restart_wait_ms_max <= 3_600_000,
+                f"restart_wait_ms_max takes 0 to 3600000, not {self.restart_wait_ms_max}",
             ),
             (0 <= self.ready_ms_max <= 86_400_000, f"ready_ms_max takes 0 to 86400000, not {self.ready_ms_max}"),
         ]

@@ -1,8 +1,9 @@
 """
 Composition root of the broker: opens the logs, serves, joins the cluster, leaves it, closes in reverse order.
 
-A clean end flushes everything and leaves the broker epoch as a token in the data directory, as the very last step. A
-store that failed, or any other crash of a background task, ends the process with exit code 1 and without a token.
+It leaves when a signal or ``prestop`` asks for it, and ends with the signal. A clean end flushes everything and leaves
+the broker epoch as a token in the data directory, as the very last step. A store that failed, or any other crash of a
+background task, ends the process with exit code 1 and without a token.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from headrace_broker.adapters.topic_notes_file import TopicNotesFile
 from headrace_broker.config import BrokerConfig
 from headrace_broker.core.readiness import Readiness
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
+from headrace_broker.engine.departure import Departure
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.ports import Disk
+from headrace_broker.rpc.leaving import LeavingServicer, add_leaving_servicer
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
@@ -41,7 +44,7 @@ from headrace_common.runtime.memory import keep_freed_memory
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
-from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
 
@@ -52,6 +55,9 @@ SWITCH_S: Final = 0.001
 """How long the event loop waits at most for the interpreter while another thread computes, as the cleaner's does for
 seconds; Python's own 5 ms would be added to every answer meanwhile. Switching so often costs nothing to speak of."""
 
+LEFT_MS_MAX: Final = 30_000.0
+"""How long a broker that ``prestop`` had leave waits for the signal to end, before it ends by itself."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +67,12 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
     keep_freed_memory()
     sys.setswitchinterval(SWITCH_S)
     async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(HealthPort.open(config.server))
+        clock = SystemClock()
+        departure = Departure(
+            NodeId(config.node_id), clock, wait_ms_max=config.restart_wait_ms_max, leave_ms_max=config.shutdown_ms_max
+        )
+        leaving = (add_leaving_servicer, LeavingServicer(departure.ask))
+        health = await stack.enter_async_context(HealthPort.open(config.server, [leaving]))
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
         directory = DataDirectory.open(config.data_dir)
@@ -69,7 +80,6 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         directory.check(None, config.node_id)
         closing = await stack.enter_async_context(_open_logs(directory))
         tasks = await stack.enter_async_context(TaskRunner())
-        clock = SystemClock()
         client = await stack.enter_async_context(
             ControllerClient.open(config.controllers, role=Role.BROKER, id=config.node_id, clock=clock, tasks=tasks)
         )
@@ -102,13 +112,13 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         node = _as_node(config, who, server.endpoint, metrics.endpoint)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint)
         member = _Member(broker, client, directory, server, ready)
-        tasks.start(member.join(node, config), name="join")
+        joining = tasks.start(member.join(node, config), name="join")
         readiness = Readiness(who.broker_id, who.incarnation, config.ready_ms_max)
         tasks.start(_ready_once_caught_up(readiness, client, health, clock), name="health")
         try:
-            await run_until(stop, tasks)
-            await health.leaving()
-            await client.leave(config.shutdown_ms_max)
+            await _depart(departure, client, health, joining, stop, tasks)
+            if not stop.is_set():
+                await first_of(run_until(stop, tasks), clock.sleep_ms(LEFT_MS_MAX))
             draining.set()
             broker.drain()
             await server.drain()
@@ -118,6 +128,25 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         finally:
             draining.set()
             broker.drain()
+
+
+async def _depart(
+    departure: Departure,
+    client: ControllerClient,
+    health: HealthPort,
+    joining: asyncio.Task[None],
+    stop: asyncio.Event,
+    tasks: TaskRunner,
+) -> None:
+    """Wait until somebody wants the broker to go, then have it leave the cluster; it still serves."""
+    await first_of(run_until(stop, tasks), departure.until_asked())
+    # A signal while prestop waits means that the pod's grace is over. A second signal ends the process at once.
+    hurry = asyncio.Event() if stop.is_set() else stop
+    if joining.done():
+        await first_of(run_until(asyncio.Event(), tasks), departure.until_allowed(client, hurry))
+    joining.cancel()
+    await health.leaving()
+    await departure.leave(client)
 
 
 async def _ready_once_caught_up(
@@ -139,7 +168,7 @@ class _Logs:
 
 @asynccontextmanager
 async def _open_logs(directory: DataDirectory) -> AsyncIterator[_Logs]:
-    logs = RocksDbLogs.open(directory)
+    logs = await asyncio.to_thread(RocksDbLogs.open, directory)  # which takes long after a crash; probes go on
     report = logs.report
     _log.info(
         "logs are open",
