@@ -6,8 +6,8 @@ Prints the part of ``requirements.lock`` that some packages need, with its hashe
     python tools/locked.py headrace-broker --directories                  # where the members' sources are
 
 A package is a member of the workspace, taken with what it asks of other members, or one of the lock. What these need
-in turn stands in the lock itself (uv's ``# via`` lines), so no index is asked and nothing can differ from the lock. Runs
-on the standard library alone, in the images' builders.
+in turn stands in the lock itself (uv's ``# via`` lines), so no index is asked and nothing can differ from the lock.
+It runs on the standard library alone, in the images' builders.
 """
 
 from __future__ import annotations
