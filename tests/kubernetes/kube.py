@@ -107,7 +107,7 @@ def call(argv: Sequence[str], given: str | None, seconds: float) -> str:
         Failed: see there.
     """
     try:
-        done = subprocess.run(argv, input=given, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(argv, input=given or "", capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as late:
         raise Failed(argv, -1, f"not done in {seconds:.0f} s; it said {late.stdout!r} {late.stderr!r}") from None
     if done.returncode:

@@ -27,14 +27,20 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from . import kills, life, upgrades
+from . import day_two, kills, life, upgrades, versions
 from .kube import Failed, Kube, helm_path
 from .release import CHART, Release, commit
 from .results import Result, summary
 from .stage import RESTRICTED_LABELS, Images, Stage
 
 Scenario = Callable[[Stage, Result], None]
-ALONE: dict[str, Scenario] = {"install": life.installed, "idle": life.idle, "reinstall": life.reinstalled}
+ALONE: dict[str, Scenario] = {
+    "install": life.installed,
+    "idle": life.idle,
+    "reinstall": life.reinstalled,
+    "restore": day_two.restored,
+    "images": versions.images_changed,
+}
 """They make a release of their own."""
 SHARED: dict[str, Scenario] = {
     "setting": upgrades.setting_changed,
@@ -46,7 +52,7 @@ SHARED: dict[str, Scenario] = {
     "all-pods": kills.all_pods_deleted,
     "bad-image": upgrades.bad_image,
     "bad-value": upgrades.bad_value,
-    "images": upgrades.images_changed,
+    "scale": day_two.scaled,
     "outside": life.reached_from_outside,
 }
 """They go on with one release, in this order."""

@@ -35,34 +35,6 @@ def setting_changed(stage: Stage, result: Result) -> None:
                 result.problems.append(f"{name} was at {others[name]} and is at {revision}")
 
 
-def images_changed(stage: Stage, result: Result) -> None:
-    """This version's images → the previous ones → these, with this SDK; then the same with the previous SDK."""
-    previous = stage.images.previous
-    if previous is None:
-        result.notes.append("NOT RUN: no PREVIOUS_TAG was given")
-        return
-    for suffix, sdk in (("-new-sdk", stage.images.current), ("-old-sdk", previous)):
-        with stage.loaded(result, tag=sdk, suffix=suffix) as load:
-            for tag in (previous, stage.images.current):
-                what = f"images to {tag}, SDK of {sdk}"
-                stage.say(what)
-                began = time.monotonic()
-                with result.window(what, gap_target=CONTROLLED_GAP_S):
-                    stage.release.tag = tag
-                    stage.release.upgrade()
-                    stage.release.wait_rolled_out()
-                    result.figure(f"{what}: all services rolled", time.monotonic() - began)
-                    stage.settle(result, load, what, SYNC_S)
-                _expect_tag(stage, result, tag)
-
-
-def _expect_tag(stage: Stage, result: Result, tag: str) -> None:
-    for pod in stage.release.pods():
-        for one in pod["spec"]["containers"]:
-            if one["image"].startswith(stage.images.name("")) and not one["image"].endswith(f":{tag}"):
-                result.problems.append(f"{pod['metadata']['name']} runs {one['image']}")
-
-
 def bad_image(stage: Stage, result: Result) -> None:
     """An image that nobody has: one pod of each workload waits for it, the others serve; then the right one."""
     good = stage.release.tag

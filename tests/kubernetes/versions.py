@@ -1,0 +1,82 @@
+"""
+Scenario: images of this version and of an older one, forth and back under load, with the SDK of either.
+
+The older one may know nothing of the chart's health port, of etcd members and of backups; so this release has probes on
+the services' own ports and an etcd of the test's own (``values-versions.yaml``). What such images cannot do, waiting
+until their restart takes no replica below min ISR, is told and not demanded of them.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from .kills import CONTROLLED_GAP_S, SYNC_S
+from .life import own
+from .loading import restricted_pod
+from .results import Result
+from .stage import Stage
+
+VALUES = Path(__file__).with_name("values-versions.yaml")
+ETCD = "etcd-alone"
+ETCD_IMAGE = "quay.io/coreos/etcd:v3.6.8"
+
+
+def images_changed(stage: Stage, result: Result) -> None:
+    """The older images → these → the older → these, first with this SDK, then with the older one."""
+    old, new = stage.images.previous, stage.images.current
+    if old is None:
+        result.notes.append("NOT RUN: no PREVIOUS_TAG was given")
+        return
+    with own(stage, "images", "-f", str(VALUES)) as here:
+        start_etcd(here)
+        here.release.tag = old
+        here.release.install()
+        result.figure(f"images {old} installed: all pods ready", here.release.wait_rolled_out())
+        for suffix, sdk in (("-new-sdk", new), ("-old-sdk", old)):
+            with here.loaded(result, tag=sdk, suffix=suffix) as load:
+                for tag in (new, old, new):
+                    if tag == here.release.tag:
+                        continue
+                    what = f"images {here.release.tag} → {tag}, SDK {sdk}"
+                    here.say(what)
+                    began = time.monotonic()
+                    # The waiting before a restart is the leaving image's: those of the older version know of none.
+                    with result.window(what, planned=here.release.tag == new, gap_target=CONTROLLED_GAP_S):
+                        here.release.tag = tag
+                        here.release.upgrade()
+                        here.release.wait_rolled_out(600)
+                        result.figure(f"{what}: all services rolled", time.monotonic() - began)
+                        here.settle(result, load, what, SYNC_S)
+                    expect_tag(here, result, tag)
+
+
+def start_etcd(stage: Stage) -> None:
+    """One member without a volume, beside the release."""
+    address = f"http://{ETCD}:2379"
+    container = {
+        "image": ETCD_IMAGE,
+        "command": ["etcd", "--data-dir=/tmp/data", "--listen-client-urls=http://0.0.0.0:2379"],
+        "resources": {"limits": {"memory": "512Mi"}},
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    container["command"] += [f"--advertise-client-urls={address}"]
+    pod = restricted_pod(ETCD, container, [{"name": "tmp", "emptyDir": {}}])
+    pod["metadata"]["labels"]["app"] = ETCD
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": ETCD},
+        "spec": {"selector": {"app": ETCD}, "ports": [{"port": 2379}]},
+    }
+    stage.kube.apply(pod, service)
+    stage.kube.kubectl("wait", "--for=condition=Ready", f"pod/{ETCD}", "--timeout=60s", seconds=70)
+
+
+def expect_tag(stage: Stage, result: Result, tag: str) -> None:
+    """Every container of ours has it."""
+    ours = stage.images.name("").partition(":")[0]
+    for pod in stage.release.pods():
+        for one in pod["spec"]["containers"]:
+            if one["image"].startswith(ours) and not one["image"].endswith(f":{tag}"):
+                result.problems.append(f"{pod['metadata']['name']} runs {one['image']}")
