@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace_cli.commands import (
+    apply,
     bench,
     broker,
     cluster,
@@ -33,7 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-for module in (local, demo, produce, consume):
+for module in (local, demo, produce, consume, apply):
     module.register(app)
 GROUPS = {
     "topic": topic,

@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     command(app)(describe)
     command(app)(configs)
     command(app)(rebalance)
+    command(app)(can_remove)
 
 
 def status(session: Session) -> None:
@@ -118,6 +119,37 @@ def show_plan(session: Session, found: dict[str, Any]) -> None:
         for move in found["moves"]
     ]
     session.show({"to_copy": bytes_for_people(found["bytes_to_copy"]), "moves": rows, "brokers": found["brokers"]})
+
+
+def can_remove(
+    session: Session,
+    *,
+    brokers: Annotated[str, typer.Option("--brokers", metavar="ID[,ID...]", help="Those that are to go")],
+) -> None:
+    """May these brokers be taken away for good? Ends with 1 while one of them holds replicas."""
+    from headrace_cli.removal import ONLINE, check_removable, holdings
+
+    wanted = _ids(brokers)
+    with session.admin() as admin:
+        found = holdings(admin, wanted)
+    session.show([broker.as_row() for broker in found], "id", "state", "replicas", "partitions")
+    check_removable(found)
+    for broker in found:
+        if broker.state == ONLINE and not broker.drained:
+            session.say(
+                f"note: new topics may still be placed on broker {broker.id}; `headrace broker drain` ends that"
+            )
+    session.say("they hold nothing and may go; `headrace broker unregister ID` forgets them afterwards")
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        ids = [int(word) for word in text.split(",")]
+    except ValueError:
+        ids = []
+    if not ids or min(ids) < 0 or max(ids) > 2**31 - 1 or len(set(ids)) < len(ids):
+        raise typer.BadParameter(f"{text!r}: write ids of brokers with commas between, as in 3,4")
+    return ids
 
 
 def describe(session: Session) -> None:
