@@ -21,7 +21,7 @@ from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.rpc.servicer import ControllerServicer
 from headrace_controller.testing.client import Client, Watcher, active_of
-from headrace_controller.testing.harness import FakeLogEnds, FakeProbe
+from headrace_controller.testing.harness import FakeInventories, FakeLogEnds, FakeProbe
 from headrace_proto.v1 import cluster_pb2, controller_pb2_grpc
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -36,6 +36,7 @@ async def client() -> AsyncIterator[Client]:
         store=MemoryStore(SystemClock()),
         probe=FakeProbe(),
         log_ends=FakeLogEnds(),
+        inventories=FakeInventories(),
         clock=SystemClock(),
         endpoint=lambda: endpoint,
         new_cluster=lambda: Cluster("c1", b"i" * 16),

@@ -17,6 +17,7 @@ from headrace_common.runtime.service import GrpcService, Ready, announce_ready, 
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_controller.adapters.etcd_store import EtcdStore
+from headrace_controller.adapters.grpc_inventory import GrpcInventory
 from headrace_controller.adapters.grpc_log_ends import GrpcLogEnds
 from headrace_controller.adapters.grpc_peer import GrpcPeer
 from headrace_controller.adapters.grpc_probe import GrpcProbe
@@ -48,8 +49,9 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         engine = ControllerEngine(
             config=config,
             store=store,
-            probe=GrpcProbe(),
+            probe=GrpcProbe(lambda: engine.follower.mirror.image.cluster_id),
             log_ends=GrpcLogEnds(),
+            inventories=GrpcInventory(),
             clock=clock,
             endpoint=lambda: serving[0],
             new_cluster=_new_cluster,

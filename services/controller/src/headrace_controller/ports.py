@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Protocol
 
 from headrace_common.core.errors import ErrorCode, Internal, MetadataUnavailable, UnknownOutcome
-from headrace_common.core.ids import Endpoint, PartitionId
+from headrace_common.core.ids import Endpoint, PartitionId, TopicId
 from headrace_common.core.image import Node, NodeKey
 from headrace_controller.core.election import LogEnd
+from headrace_controller.core.held import Inventory
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
 
 
@@ -153,6 +154,20 @@ class LogEndsSource(Protocol):
 
         Raises:
             HeadraceError: refused, not reachable, or another process answers there.
+        """
+        ...
+
+
+class InventorySource(Protocol):
+    """Asks brokers what they have on their disks."""
+
+    async def inventory(self, node: Node, topic_ids: Sequence[TopicId]) -> Inventory:
+        """
+        All logs of these topics (0 to 10,000; none: of all topics), strays and damaged ones included, and what the
+        broker noted of the topics; at most half a minute.
+
+        Raises:
+            HeadraceError: refused, not reachable, too old a version, or another process answers there.
         """
         ...
 

@@ -40,9 +40,11 @@ from headrace_controller.engine.feed import Feed
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.nodes import Joined, Joining, Vitals
 from headrace_controller.engine.reassignments import Targets, under_way
+from headrace_controller.engine.strays import RestoreStatus
+from headrace_controller.engine.strays import described as restore_described
 from headrace_controller.engine.term import Outside, Term
 from headrace_controller.engine.topics import Described
-from headrace_controller.ports import LogEndsSource, MetadataStore, NodeProbe
+from headrace_controller.ports import InventorySource, LogEndsSource, MetadataStore, NodeProbe
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class ControllerEngine:
         store: MetadataStore,
         probe: NodeProbe,
         log_ends: LogEndsSource,
+        inventories: InventorySource,
         clock: Clock,
         endpoint: Callable[[], Endpoint],
         new_cluster: Callable[[], Cluster],
@@ -82,7 +85,7 @@ class ControllerEngine:
         self._streams = Streams()
         self.feed = Feed(EMPTY_IMAGE, config.watcher_queue_max)
         self.follower = Follower(store, self.feed, clock)
-        self._outside = Outside(store, probe, log_ends, clock)
+        self._outside = Outside(store, probe, log_ends, inventories, clock)
         self._examined: tuple[ClusterImage, Health] | None = None
         self.deposing = Deposing(
             store=store,
@@ -148,7 +151,7 @@ class ControllerEngine:
 
     async def unregister(self, key: NodeKey) -> None:
         """See ``Nodes.unregister``."""
-        term = self._active()
+        term = self._active_and_whole() if key.role is Role.BROKER else self._active()
         await term.nodes.unregister(key, term.topics.confirm)
 
     async def watch(self, node: NodeKey | None) -> AsyncIterator[ImageDelta]:
@@ -166,21 +169,21 @@ class ControllerEngine:
 
     async def create_topic(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
         """See ``Topics.create``."""
-        return await self._active().topics.create(wanted, validate_only=validate_only, timeout_ms=timeout_ms)
+        return await self._active_and_whole().topics.create(wanted, validate_only=validate_only, timeout_ms=timeout_ms)
 
     async def delete_topic(self, name: str) -> Topic:
         """See ``Topics.delete``."""
-        return await self._active().topics.delete(name)
+        return await self._active_and_whole().topics.delete(name)
 
     async def create_partitions(
         self, name: str, count: int, assignments: Assignments, *, validate_only: bool
     ) -> Described:
         """See ``Topics.grow``."""
-        return await self._active().topics.grow(name, count, assignments, validate_only=validate_only)
+        return await self._active_and_whole().topics.grow(name, count, assignments, validate_only=validate_only)
 
     async def ensure_internal_topic(self, kind: ShardKind) -> int:
         """See ``Shards.ensure``."""
-        return await self._active().shards.ensure(kind)
+        return await self._active_and_whole().shards.ensure(kind)
 
     async def confirm_deletions(
         self, broker: NodeId, epoch: int, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()
@@ -202,15 +205,27 @@ class ControllerEngine:
         self, kind: Election, ids: Sequence[PartitionId]
     ) -> list[tuple[PartitionId, Partition | HeadraceError]]:
         """See ``Elections.elect``."""
-        return await self._active().elections.elect(kind, ids)
+        return await self._active_and_whole().elections.elect(kind, ids)
 
     async def alter_reassignments(self, targets: Targets, *, validate_only: bool) -> list[Partition | HeadraceError]:
         """See ``Reassignments.alter``."""
-        return await self._active().reassignments.alter(targets, validate_only=validate_only)
+        return await self._active_and_whole().reassignments.alter(targets, validate_only=validate_only)
 
     async def drain(self, broker: NodeId, *, drained: bool) -> int:
         """See ``Nodes.drain``."""
         return await self._active().nodes.drain(broker, drained=drained)
+
+    async def describe_restore(self, *, strays: bool) -> RestoreStatus:
+        """See ``strays.described``; answered by every controller."""
+        _ = self.image
+        return await restore_described(self.follower, self._outside.inventories, with_strays=strays)
+
+    async def adopt_topic(
+        self, topic_id: TopicId, name: str | None, partition_count: int, *, validate_only: bool
+    ) -> Described:
+        """See ``Strays.adopt``."""
+        term = self._active_and_whole()
+        return await term.strays.adopt(topic_id, name, partition_count, validate_only=validate_only)
 
     def list_reassignments(self, ids: Sequence[PartitionId]) -> list[Partition]:
         """See ``under_way``."""
@@ -273,6 +288,7 @@ class ControllerEngine:
             "isr_changes": 0 if term is None else term.isr_changes.taken,
             "isr_changes_refused": 0 if term is None else term.isr_changes.refused,
             "metadata_revision": image.revision,
+            "restore_unfinished": float(self.follower.mirror.waits_for_logs),
             "store_reachable": float(self.follower.reachable),
             "topics": len(image.topics),
             "partitions": len(image.partitions),
@@ -313,6 +329,19 @@ class ControllerEngine:
             raise NotController("no controller is active just now; one is being elected, try again in a moment")
         hint = None if active.grpc is None else str(active.grpc)
         raise NotController(f"controller {active.id} is active; ask it at {hint}", endpoint_hint=hint)
+
+    def _active_and_whole(self) -> Term:
+        """The term, unless the metadata was restored and it is not known yet what there is."""
+        term = self._active()
+        mirror = self.follower.mirror
+        if mirror.waits_for_logs and mirror.restore is not None:
+            missing = ", ".join(map(str, mirror.restore.missing(mirror.image)))
+            why = f"brokers {missing} have not joined; start them" if missing else "try again in a moment"
+            raise MetadataUnavailable(
+                "the metadata was restored from a backup, and nobody leads until the logs of all brokers were "
+                f"compared: {why}"
+            )
+        return term
 
     def _new_term(self, tasks: TaskRunner, elected_at: int, epoch: int) -> Term:
         return Term(

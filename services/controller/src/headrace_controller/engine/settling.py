@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, UnknownTopicOrPartition
 from headrace_common.core.ids import PartitionId, TopicId
@@ -55,7 +56,7 @@ class Settling:
         """Partitions that this term gave to replicas that may have lost committed records."""
         self.passed = asyncio.Event()
         """Set after each pass; whoever waits for that clears it."""
-        self._brokers: tuple[Mapping[NodeKey, Node], Brokers] | None = None
+        self._brokers: tuple[Mapping[NodeKey, Node], bool, Brokers] | None = None
 
     def nodes_changed(self) -> None:
         """Look at everything again."""
@@ -230,11 +231,13 @@ class Settling:
         return election.settled(partition, self.brokers(), self.rules_of(partition))
 
     def brokers(self) -> Brokers:
-        """The brokers as the image has them now."""
-        image = self._follower.mirror.image
-        if self._brokers is None or self._brokers[0] is not image.nodes:
-            self._brokers = (image.nodes, brokers_of(image))
-        return self._brokers[1]
+        """The brokers as the image has them now; nobody of them may lead before a restore is finished."""
+        mirror = self._follower.mirror
+        nodes, waits = mirror.image.nodes, mirror.waits_for_logs
+        if self._brokers is None or self._brokers[0] is not nodes or self._brokers[1] is not waits:
+            found = brokers_of(mirror.image)
+            self._brokers = (nodes, waits, replace(found, unfenced=frozenset()) if waits else found)
+        return self._brokers[2]
 
     def rules_of(self, partition: Partition) -> Rules:
         """What holds for elections of the partition: its topic's settings, and what a restore forgot."""

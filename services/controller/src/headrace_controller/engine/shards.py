@@ -118,6 +118,8 @@ class Shards:
 
     def _next_changes(self) -> Decision | None:
         mirror = self._follower.mirror
+        if mirror.waits_for_logs:
+            return None  # tokens in the logs are not known yet
         due = shards.due(mirror.image)[:CHUNK]
         if not due:
             return None
@@ -131,6 +133,8 @@ class Shards:
 
     async def _raise_replication(self) -> None:
         """More replicas for internal topics where more brokers have joined; what cannot start now starts later."""
+        if self._follower.mirror.waits_for_logs:
+            return
         targets = raised(self._follower.mirror.image)
         if targets:
             log.info("internal topics get more replicas", extra={"partitions": len(targets)})

@@ -21,6 +21,7 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.reassign import can_finish
 from headrace_controller.core.sessions import Sessions
+from headrace_controller.engine.adoption import Adoption
 from headrace_controller.engine.deaths import Deaths, Streams
 from headrace_controller.engine.elections import Elections
 from headrace_controller.engine.follower import Follower
@@ -28,12 +29,14 @@ from headrace_controller.engine.isr_changes import IsrChanges
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
 from headrace_controller.engine.reassignments import Reassignments
+from headrace_controller.engine.restoring import Restoring
 from headrace_controller.engine.settings import Settings
 from headrace_controller.engine.settling import Settling
 from headrace_controller.engine.shards import Shards
+from headrace_controller.engine.strays import Strays
 from headrace_controller.engine.topics import Topics
 from headrace_controller.engine.writer import Writer
-from headrace_controller.ports import LogEndsSource, MetadataStore, NodeProbe, StoreOutcomeUnknown
+from headrace_controller.ports import InventorySource, LogEndsSource, MetadataStore, NodeProbe, StoreOutcomeUnknown
 
 log = logger(__name__)
 
@@ -45,6 +48,7 @@ class Outside:
     store: MetadataStore
     probe: NodeProbe
     log_ends: LogEndsSource
+    inventories: InventorySource
     clock: Clock
 
 
@@ -85,6 +89,19 @@ class Term:
         self.nodes = Nodes(self.writer, follower, self.settling, self.shards, sessions, probe, clock)
         self.settings = Settings(self.writer, follower, self.settling)
         self.producer_ids = ProducerIds(self.writer, follower)
+        adoption = Adoption(self.writer, follower, self.topics)
+        self.strays = Strays(
+            follower=follower, settling=self.settling, adoption=adoption, source=outside.inventories, clock=clock
+        )
+        self.restoring = Restoring(
+            writer=self.writer,
+            follower=follower,
+            settling=self.settling,
+            shards=self.shards,
+            adoption=adoption,
+            source=outside.inventories,
+            clock=clock,
+        )
         self.deaths = Deaths(
             nodes=self.nodes,
             follower=follower,
@@ -117,6 +134,7 @@ class Term:
 
     def start(self) -> None:
         """Start the loops of the term."""
+        self.spawn(self.restoring.run(), "restore")
         self.spawn(self.settling.run(), "settling")
         self.spawn(self.shards.run(), "shards")
         self.spawn(self.elections.recover(), "recovery")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -169,6 +170,15 @@ class Topics:
         for start in range(0, len(partitions), CHUNK):
             some = partitions[start : start + CHUNK]
             await self._writer.decide(partial(self._removal_confirmation, broker, some))
+
+    @contextmanager
+    def kept_from_sweeping(self, topic_id: TopicId) -> Iterator[None]:
+        """Within the block partitions of this topic are being made, whoever counts them."""
+        self._growing.add(topic_id)
+        try:
+            yield
+        finally:
+            self._growing.discard(topic_id)
 
     async def sweep(self) -> None:
         """Delete partitions that no topic counts and that nobody is creating; what fails is swept another time."""

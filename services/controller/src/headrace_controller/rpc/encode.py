@@ -11,6 +11,7 @@ from headrace_common.core.image import Partition
 from headrace_common.rpc.convert import partition_id_from_proto, partition_to_proto, topic_to_proto
 from headrace_controller.core.isr_changes import Proposal
 from headrace_controller.core.leadership import Election
+from headrace_controller.core.restore_record import Restore
 from headrace_controller.core.settings import (
     Alteration,
     Entry,
@@ -20,7 +21,9 @@ from headrace_controller.core.settings import (
     TopicResource,
     broker_resource,
 )
+from headrace_controller.core.strays import Stray
 from headrace_controller.core.topics import Assignments, Wanted
+from headrace_controller.engine.strays import RestoreStatus
 from headrace_controller.engine.topics import Described
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1 import errors_pb2
@@ -69,6 +72,41 @@ def topic_result(name: str, result: Described | HeadraceError) -> pb.TopicResult
     if isinstance(result, HeadraceError):
         return pb.TopicResult(name=name, error=_code(result), message=str(result))
     return pb.TopicResult(name=name, topic=description(result))
+
+
+def restore_status(status: RestoreStatus) -> pb.DescribeRestoreResponse:
+    """How far a restore is, and stray logs."""
+    restore = status.restore
+    return pb.DescribeRestoreResponse(
+        restore=None if restore is None else _restore(restore, status.missing),
+        strays=map(_stray, status.strays),
+        silent=status.silent,
+    )
+
+
+def _restore(restore: Restore, missing: Sequence[NodeId]) -> pb.Restore:
+    return pb.Restore(
+        backup_revision=restore.backup_revision,
+        backup_time_ms=restore.backup_time_ms,
+        restore_time_ms=restore.restore_time_ms,
+        expected=restore.expected,
+        missing=missing,
+        finished=restore.finished,
+        adopted_topics=restore.adopted_topics,
+        empty_topics=restore.empty_topics,
+    )
+
+
+def _stray(stray: Stray) -> pb.StrayTopic:
+    return pb.StrayTopic(
+        topic_id=stray.topic_id,
+        topic=None if stray.topic is None else topic_to_proto(stray.topic),
+        logs=[
+            pb.StrayLog(broker_id=broker, partition=number, log_end_offset=log.end, damaged=log.damaged)
+            for (number, broker), log in stray.logs.items()
+        ],
+        note=stray.note,
+    )
 
 
 def resource(message: pb.ConfigResource) -> Resource:

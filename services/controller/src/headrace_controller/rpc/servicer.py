@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import grpc.aio
 
 from headrace_common.core.errors import HeadraceError, Rejected, UnknownTopicOrPartition
-from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, NodeId, PartitionId
 from headrace_common.core.image import ImageDelta, NodeKey
 from headrace_common.rpc.convert import (
     NamesPartition,
@@ -271,6 +271,22 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         revision = await self._engine.ensure_internal_topic(shard_kind_from_proto(request.kind))
         return pb.EnsureInternalTopicResponse(revision=revision)
 
+    async def DescribeRestore(self, request: pb.DescribeRestoreRequest, context: Context) -> pb.DescribeRestoreResponse:
+        """See controller.proto."""
+        return encode.restore_status(await self._engine.describe_restore(strays=request.strays))
+
+    async def AdoptTopic(self, request: pb.AdoptTopicRequest, context: Context) -> pb.AdoptTopicResponse:
+        """See controller.proto."""
+        self._engine.require_active()
+        topic_id = topic_id_from_proto(request.topic_id)
+        name = request.name if request.HasField("name") else None
+        if not 0 <= request.partition_count <= PARTITIONS_PER_TOPIC_MAX:
+            raise Rejected(f"partition_count takes 0 to {PARTITIONS_PER_TOPIC_MAX}, not {request.partition_count}")
+        (result,) = await _each(
+            [self._engine.adopt_topic(topic_id, name, request.partition_count, validate_only=request.validate_only)]
+        )
+        return pb.AdoptTopicResponse(result=encode.topic_result(_name_of(result) or name or "", result))
+
     def _once(self, step: ImageDelta) -> cluster_pb2.MetadataUpdate:
         """Each step is encoded once, however many watch; the newest few are kept."""
         found = self._encoded.get(id(step))
@@ -308,6 +324,10 @@ def _partitions(named: Sequence[NamesPartition]) -> list[PartitionId]:
 
 def _node_key(role: int, node_id: int) -> NodeKey:
     return NodeKey(role_from_proto(role), NodeId(node_id))
+
+
+def _name_of(result: Described | HeadraceError) -> str | None:
+    return None if isinstance(result, HeadraceError) else result.topic.name
 
 
 def _unknown(name: str) -> UnknownTopicOrPartition:

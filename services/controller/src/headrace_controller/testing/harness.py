@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from headrace_common.core.errors import RequestTimedOut
-from headrace_common.core.ids import Endpoint, NodeId, PartitionId
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Node, NodeKey, Partition, Role
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.clock import FakeClock
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.election import LogEnd
+from headrace_controller.core.held import Inventory
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
@@ -64,6 +65,31 @@ class FakeLogEnds:
             raise RequestTimedOut("the test says that it does not answer")
         await self.open.wait()
         return {i: (0, 0) if held is None else held[i] for i in partitions if held is None or i in held}
+
+
+class FakeInventories:
+    """What each broker has, as a test says; nothing by default."""
+
+    def __init__(self) -> None:
+        self.held: dict[NodeId, Inventory] = {}
+        self.silent: set[NodeId] = set()
+        self.asked: list[NodeId] = []
+        self.on_asked: Callable[[NodeId], Awaitable[None]] | None = None
+        """Called while a broker is being asked."""
+
+    async def inventory(self, node: Node, topic_ids: Sequence[TopicId]) -> Inventory:
+        self.asked.append(node.key.id)
+        await asyncio.sleep(0)
+        if self.on_asked is not None:
+            await self.on_asked(node.key.id)
+        if node.key.id in self.silent:
+            raise RequestTimedOut("the test says that it does not answer")
+        held = self.held.get(node.key.id, Inventory())
+        wanted = set(topic_ids)
+        if not wanted:
+            return held
+        topics = tuple(t for t in held.topics if t.topic.topic_id in wanted)
+        return Inventory(topics, {i: log for i, log in held.logs.items() if i.topic_id in wanted})
 
 
 class Link:
@@ -119,6 +145,7 @@ class Cell:
         self.store = MemoryStore(self.clock)
         self.probe = FakeProbe()
         self.log_ends = FakeLogEnds()
+        self.inventories = FakeInventories()
         self.tasks = tasks
         self.config = config
         self.engines: dict[int, ControllerEngine] = {}
@@ -136,6 +163,7 @@ class Cell:
             store=self.links.setdefault(number, Link(self.store)),
             probe=self.probe,
             log_ends=self.log_ends,
+            inventories=self.inventories,
             clock=self.clock,
             endpoint=lambda: Endpoint("127.0.0.1", 9390 + number),
             new_cluster=lambda: Cluster("c1", b"i" * 16),
