@@ -189,6 +189,12 @@ def test_lines_with_a_right_checksum_and_no_sense_are_unreadable_too(tmp_path: P
     assert (tmp_path / DAMAGED).exists()
 
 
+def test_a_file_without_a_single_line_is_damaged_and_not_merely_cut_short(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"\0" * 100)
+    assert TopicNotesFile(tmp_path).present == {}
+    assert (tmp_path / DAMAGED).read_bytes() == b"\0" * 100
+
+
 def test_an_empty_file_and_a_directory_in_its_place_stop_nobody(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(b"")
     assert TopicNotesFile(tmp_path).present == {}

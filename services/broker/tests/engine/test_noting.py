@@ -287,6 +287,24 @@ async def test_only_the_topics_asked_for_once_each(engine: Engine) -> None:
     assert await pages(engine.broker, nothing) == []
 
 
+async def test_a_log_that_waits_for_its_note_is_told_when_the_note_is_there(engine: Engine) -> None:
+    keep, goes_on = engine.notes.keep, asyncio.Event()
+
+    async def slow(changes: NoteChanges) -> None:
+        await goes_on.wait()
+        await keep(changes)
+
+    engine.notes.keep = slow  # a slow disk
+    engine.cluster.show(image_of({"t": 2, "u": 1}))
+    await engine.settle()
+    asked = asyncio.create_task(pages(engine.broker, topic_id_of("u")))
+    await engine.settle()
+    assert not asked.done()
+    goes_on.set()
+    [page] = await asked
+    assert ([note.topic.name for note in page.topics], len(page.logs)) == (["u"], 1)
+
+
 async def test_too_many_topics_are_refused(engine: Engine) -> None:
     with pytest.raises(Rejected, match="10001 topics; 10000 is the most"):
         await pages(engine.broker, *(TopicId(bytes(16)) for _ in range(10_001)))

@@ -149,7 +149,7 @@ def decode(raw: bytes) -> Found:
         try:
             _apply(found, _fields(line), number)
         except Unreadable as error:
-            if number > len(lines):
+            if number > len(lines) > 0:
                 break
             found.unreadable.append(f"line {number}: {error}")
     found.torn = bool(rest)

@@ -66,8 +66,8 @@ async def inventory(replicas: Replicas, noting: Noting, topics: Sequence[TopicId
         raise Rejected(
             f"the request names {len(topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most, and none means all"
         )
-    page = Page()
-    for one in _held(replicas, noting, topics):
+    page, asked = Page(), frozenset(topics)
+    for one in _held(replicas, noting, [one for one in await noting.topics() if one in asked or not asked]):
         if isinstance(one, TopicNote):
             page.topics.append(one)
         else:
@@ -82,7 +82,7 @@ async def inventory(replicas: Replicas, noting: Noting, topics: Sequence[TopicId
 
 def _held(replicas: Replicas, noting: Noting, topics: Sequence[TopicId]) -> Iterator[TopicNote | HeldLog]:
     """Topic by topic; what is deleted between two steps is left out."""
-    for topic_id in dict.fromkeys(topics) if topics else tuple(replicas.topic_ids):
+    for topic_id in topics:
         noted = False
         for replica in replicas.of_topic(topic_id):
             if replica.standing is Standing.DELETING or replicas.get(replica.id) is not replica:

@@ -47,6 +47,11 @@ class Noting:
                 topic_id in image.topics and is_newer(note, image) for topic_id, note in self._notes.present.items()
             )
 
+    async def topics(self) -> tuple[TopicId, ...]:
+        """The topics that have logs here, once all is noted of them that is to be noted before their logs are made."""
+        async with self._turn:
+            return tuple(self._replicas.topic_ids)
+
     def may_know_more(self, topic_id: TopicId) -> bool:
         """Whether the note of a topic may be newer than the present image, which then is no order to delete a log."""
         return is_newer(self._notes.present.get(topic_id), self._replicas.image)

@@ -1,0 +1,149 @@
+"""What a broker tells of its disk, as a process: after kills, and when the metadata knows less than the logs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from headrace_broker.adapters.topic_notes_file import DAMAGED, FILE
+from headrace_broker.testing.batches import batch_of
+from headrace_broker.testing.processes import Cluster, running_cluster
+from headrace_common.core.errors import ErrorCode
+from headrace_common.runtime.clock import SystemClock
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import cluster_pb2, controller_pb2
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+NOW_MS = SystemClock().now_ms()
+
+
+async def inventory(cluster: Cluster) -> tuple[dict[str, pb.HeldTopic], dict[bytes, dict[int, pb.HeldLog]]]:
+    """Topics by name, and logs by topic id and partition."""
+    topics, logs = dict[str, pb.HeldTopic](), dict[bytes, dict[int, pb.HeldLog]]()
+    async for answer in cluster.broker_stub().Inventory(pb.InventoryRequest()):
+        topics |= {one.topic.name: one for one in answer.topics}
+        for log in answer.logs:
+            logs.setdefault(log.topic_id, {})[log.partition] = log
+    return topics, logs
+
+
+async def produce(cluster: Cluster, topic_id: bytes, count: int) -> None:
+    """One batch of ``count`` records to partition 0, acknowledged."""
+    call = cluster.broker_stub().Produce()
+    entry = pb.ProducePartition(topic_id=topic_id, partition=0, batch=batch_of(count, timestamp_ms=NOW_MS))
+    await call.write(pb.ProduceRequest(correlation_id=1, acks=-1, timeout_ms=10_000, partitions=[entry]))
+    [result] = (await asyncio.wait_for(call.read(), 20)).partitions
+    assert result.error == 0, result.message
+    call.cancel()
+
+
+async def known(cluster: Cluster) -> set[str]:
+    """Names of topics in the broker's image."""
+    metadata = await cluster.broker_stub().Metadata(pb.MetadataRequest(all_topics=True))
+    return {topic.name for topic in metadata.topics}
+
+
+async def until_noted(cluster: Cluster, expected: dict[str, cluster_pb2.Topic]) -> None:
+    """The broker serves a moment before it has taken its first image in."""
+    async with asyncio.timeout(30):
+        while {name: one.topic for name, one in (await inventory(cluster))[0].items()} != expected:
+            await asyncio.sleep(0.05)
+
+
+async def created_after_etcd_was_away(cluster: Cluster, topic: controller_pb2.NewTopic) -> bytes:
+    """Its id; the controller connects to etcd again by itself, until then nothing can be created."""
+    stub = cluster.controller_stub()
+    request = controller_pb2.CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+    async with asyncio.timeout(30):
+        while (answer := (await stub.CreateTopics(request)).topics[0]).error == ErrorCode.METADATA_UNAVAILABLE:
+            await asyncio.sleep(0.05)
+    assert answer.error == 0, answer
+    await cluster.until_led(answer.topic.topic.topic_id, topic.partition_count)
+    return bytes(answer.topic.topic.topic_id)
+
+
+async def test_topics_that_an_older_etcd_does_not_know_are_told_with_all_that_was_noted(tmp_path: Path) -> None:
+    """The volume of etcd comes back as it was an hour ago."""
+    async with running_cluster(tmp_path) as cluster:
+        old = await cluster.create_topic("old", 2)
+        await produce(cluster, old, 3)
+        await cluster.etcd.kill()
+        shutil.copytree(tmp_path / "etcd", tmp_path / "etcd-an-hour-ago")
+        await cluster.etcd.start()
+        young = await created_after_etcd_was_away(
+            cluster,
+            controller_pb2.NewTopic(
+                name="young", partition_count=3, replication_factor=1, configs={"retention.ms": "77000000"}
+            ),
+        )
+        await produce(cluster, young, 5)
+        before = await inventory(cluster)
+        for process in (cluster.broker, cluster.controller, cluster.etcd):
+            await process.kill()
+        shutil.rmtree(tmp_path / "etcd")
+        (tmp_path / "etcd-an-hour-ago").rename(tmp_path / "etcd")
+        for process in (cluster.etcd, cluster.controller, cluster.broker):
+            await process.start()
+        assert await known(cluster) == {"old"}, "or this shows nothing"
+        topics, logs = await inventory(cluster)
+    assert topics == before[0], "an older image of the same metadata changes no note"
+    note = topics["young"].topic
+    assert (note.topic_id, note.partition_count, dict(note.configs)) == (young, 3, {"retention.ms": "77000000"})
+    assert {number: log.written_end for number, log in logs[young].items()} == {0: 5, 1: 0, 2: 0}
+    assert {number: log.written_end for number, log in logs[old].items()} == {0: 3, 1: 0}
+    assert logs[young] == before[1][young]
+
+
+async def test_no_log_is_without_its_note_whenever_the_broker_is_killed(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        made = 0
+
+        async def make_topics() -> None:
+            nonlocal made
+            stub = cluster.controller_stub()
+            while True:
+                topics = [
+                    controller_pb2.NewTopic(name=f"t{made}-{n}", partition_count=2, replication_factor=1)
+                    for n in range(3)
+                ]
+                await stub.CreateTopics(controller_pb2.CreateTopicsRequest(topics=topics, timeout_ms=1_000))
+                made += 1
+
+        for _ in range(5):
+            making, enough = asyncio.ensure_future(make_topics()), made + 8
+            async with asyncio.timeout(60):
+                while made < enough:
+                    assert not making.done(), making
+                    await asyncio.sleep(0.005)
+            await cluster.broker.kill()
+            making.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await making
+            await cluster.broker.start()
+            topics, logs = await inventory(cluster)
+            assert logs.keys() <= {topic.topic.topic_id for topic in topics.values()}
+            assert len(logs) > 0
+        assert not (tmp_path / "data" / DAMAGED).exists(), "a crash damages no note"
+
+
+async def test_notes_that_are_lost_or_damaged_stop_no_broker_and_come_back(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.create_topic("t", 1)
+        await cluster.create_topic("u", 1)
+        before, _ = await inventory(cluster)
+        file = tmp_path / "data" / FILE
+        whole = file.read_bytes()
+        for harm in (None, b"", whole[:-9], whole.replace(b'"t"', b'"x"'), b"\0" * len(whole)):
+            assert await cluster.broker.stop() == 0
+            file.unlink()
+            if harm is not None:
+                file.write_bytes(harm)
+            await cluster.broker.start()
+            await until_noted(cluster, {name: one.topic for name, one in before.items()})
+        assert (tmp_path / "data" / DAMAGED).read_bytes() == b"\0" * len(whole)
+        assert "set aside in" in cluster.broker.log()
