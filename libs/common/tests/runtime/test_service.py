@@ -179,6 +179,10 @@ def test_addresses_to_register() -> None:
     assert str(ServerConfig(advertise_host="b-1").advertised(5)) == "b-1:5"
     anywhere = ServerConfig(listen=Endpoint("0.0.0.0", 0)).advertised(5)
     assert anywhere.host not in {"0.0.0.0", ""}
+    named = ServerConfig(advertise_host="b-1")
+    assert str(named.reachable(Endpoint("0.0.0.0", 9100))) == "b-1:9100"
+    assert str(ServerConfig().reachable(Endpoint("127.0.0.2", 9100))) == "127.0.0.2:9100"
+    assert named.reachable(None) is None
 
 
 @pytest.mark.parametrize("wrong", [{"drain_ms_max": -1}, {"concurrent_rpcs_max": 0}, {"log_level": "loud"}])

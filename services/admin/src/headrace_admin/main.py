@@ -58,6 +58,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("admin", config.node_id, config.server.metrics_listen))
+        metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("admin", config.node_id))
         tasks = await stack.enter_async_context(TaskRunner())
         client = await stack.enter_async_context(
@@ -100,8 +101,8 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
             )
         )
         http_endpoint = config.server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
-        node = _node(config, grpc.endpoint, http_endpoint, metrics.endpoint)
-        ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics.endpoint, health.endpoint)
+        node = _node(config, grpc.endpoint, http_endpoint, metrics_at)
+        ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics_at, health.endpoint)
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")
         tasks.start(_ready_once_following(client, health), name="health")
         await run_until(stop, tasks)

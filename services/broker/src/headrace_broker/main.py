@@ -74,6 +74,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         leaving = (add_leaving_servicer, LeavingServicer(departure.ask))
         health = await stack.enter_async_context(HealthPort.open(config.server, [leaving]))
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
+        metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
         directory = DataDirectory.open(config.data_dir)
         stack.callback(directory.close)
@@ -109,8 +110,8 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
                 serving=False,
             )
         )
-        node = _as_node(config, who, server.endpoint, metrics.endpoint)
-        ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint)
+        node = _as_node(config, who, server.endpoint, metrics_at)
+        ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         member = _Member(broker, client, directory, server, ready)
         joining = tasks.start(member.join(node, config), name="join")
         readiness = Readiness(who.broker_id, who.incarnation, config.ready_ms_max)

@@ -40,6 +40,7 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("controller", config.node_id, config.server.metrics_listen))
+        metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("controller", config.node_id, config.otlp_endpoint))
         store = await stack.enter_async_context(
             EtcdStore.open(config.etcd, config.prefix, request_timeout_ms=config.etcd_timeout_ms)
@@ -69,14 +70,14 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             )
         )
         serving.append(server.endpoint)
-        node = _as_node(config, server.endpoint, metrics.endpoint)
+        node = _as_node(config, server.endpoint, metrics_at)
         membership = Membership(engine, peer, clock, node, config.liveness.heartbeat_interval_ms)
         engine.start(tasks)
         publish(metrics.meter, engine.gauges)
         tasks.start(membership.run(), name="membership")
         tasks.start(_serving_once_loaded(engine, server, health), name="health")
         announce_ready(
-            Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint),
+            Ready(f"controller-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint),
             config.server.ready_file,
         )
         try:

@@ -65,6 +65,7 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("coordinator", config.node_id, config.server.metrics_listen))
+        metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("coordinator", config.node_id, config.otlp_endpoint))
         tasks = await stack.enter_async_context(TaskRunner())
         clock = SystemClock()
@@ -89,10 +90,8 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
                 serving=False,
             )
         )
-        node = _node(config, engines.groups.who, server.endpoint, metrics.endpoint)
-        ready = Ready(
-            f"coordinator-{config.node_id}", server.endpoint, metrics=metrics.endpoint, health=health.endpoint
-        )
+        node = _node(config, engines.groups.who, server.endpoint, metrics_at)
+        ready = Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         tasks.start(_join(engines, client, node, server, ready, config), name="join")
         tasks.start(_ready_once_unfenced(client, health), name="health")
         try:

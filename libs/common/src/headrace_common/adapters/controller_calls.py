@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import grpc
 import grpc.aio
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
+
+_NEVER_SENT: Final = ("failed to connect", "errors resolving", "dns resolution failed", "lookup failed")
+"""What gRPC says when it had nobody to send a request to: nobody listens, or the name is not known now."""
 
 
 class Call(Protocol[A_co]):
@@ -113,7 +116,8 @@ class ControllerCalls:
 
 
 def _never_sent(error: HeadraceError) -> bool:
-    return "failed to connect" in str(error).lower()
+    text = str(error).lower()
+    return any(sign in text for sign in _NEVER_SENT)
 
 
 def _given_up(error: HeadraceError, timeout_ms: float) -> HeadraceError:

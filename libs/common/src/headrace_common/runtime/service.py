@@ -70,6 +70,10 @@ class ServerConfig:
         host = self.advertise_host or listen_host or self.listen.host
         return Endpoint(socket.gethostname() if host in _WILDCARDS else host, port)
 
+    def reachable(self, listening: Endpoint | None) -> Endpoint | None:
+        """Where others reach what listens there; None for None."""
+        return None if listening is None else self.advertised(listening.port, listen_host=listening.host)
+
 
 class GrpcService:
     """A running gRPC server with health. Made by ``open``."""

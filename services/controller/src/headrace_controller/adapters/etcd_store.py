@@ -59,6 +59,9 @@ _KEEPALIVE: Final = (
 )
 _NEVER_APPLIED: Final = (
     "failed to connect",
+    "errors resolving",
+    "dns resolution failed",
+    "lookup failed",
     "no leader",
     "too many requests",
     "database space exceeded",

@@ -1,0 +1,102 @@
+"""Pods come back under their names with other addresses, and at first their names are not known: nodes get through."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headrace_common.adapters import controller_calls, controller_heartbeat
+from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.rpc.options import open_channel, open_sync_channel
+from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.health import HealthPort
+from headrace_common.runtime.service import ServerConfig
+from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.testing.fake_controller import FakeController
+from headrace_common.testing.names import FakeNames
+
+HOST = "controller-0.example"
+NODE = Node(NodeKey(Role.BROKER, NodeId(0)), Endpoint("broker-0.example", 9292), b"i" * 16, -1)
+
+
+@pytest.fixture
+async def names(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeNames]:
+    """The name server that nodes ask."""
+    async with FakeNames.serve() as served:
+
+        def channel(to: str) -> grpc.aio.Channel:
+            return open_channel(served.target(to), own_connection=True)
+
+        def sync_channel(to: str, *, own_connection: bool) -> grpc.Channel:
+            return open_sync_channel(served.target(to), own_connection=own_connection)
+
+        monkeypatch.setattr(controller_calls, "open_channel", channel)
+        monkeypatch.setattr(controller_heartbeat, "open_sync_channel", sync_channel)
+        yield served
+
+
+async def answered(channel: grpc.aio.Channel) -> None:
+    stub = health_pb2_grpc.HealthStub(channel)
+    request = health_pb2.HealthCheckRequest(service="live")
+    await stub.Check(request, timeout=30, wait_for_ready=True)
+
+
+async def test_a_channel_finds_a_name_that_comes_and_moves(names: FakeNames) -> None:
+    async with HealthPort.open(ServerConfig(health_listen=Endpoint("127.0.0.1", 0))) as first:
+        assert first.endpoint is not None
+        port = first.endpoint.port
+        channel = open_channel(names.target(Endpoint(HOST, port)), own_connection=True)
+        stub = health_pb2_grpc.HealthStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stub.Check(health_pb2.HealthCheckRequest(service="live"), timeout=30)
+        names.addresses[HOST] = "127.0.0.1"
+        await answered(channel)
+    async with HealthPort.open(ServerConfig(health_listen=Endpoint("127.0.0.2", port))):
+        names.addresses[HOST] = "127.0.0.2"
+        await answered(channel)
+    await channel.close()
+
+
+async def test_a_node_joins_controllers_whose_names_come_late(names: FakeNames) -> None:
+    fake = FakeController()
+    async with TaskRunner() as tasks, fake.serve(advertise_host=HOST) as controller:
+        assert controller.endpoint is not None
+        at = controller.endpoint
+        async with ControllerClient.open([at], role=Role.BROKER, id=0, clock=SystemClock(), tasks=tasks) as client:
+            joining = tasks.start(client.register(Registration(NODE)), name="join")
+            await names.until_asked(2)
+            assert not joining.done()
+            names.addresses[HOST] = "127.0.0.1"
+            await joining
+            await client.until_unfenced()
+            del names.addresses[HOST]  # what is connected stays so
+            await fake.until_beat(2)
+    assert tasks.failure is None
+
+
+async def test_a_controller_that_moved_is_found_again(names: FakeNames) -> None:
+    names.addresses[HOST] = "127.0.0.1"
+    fake = FakeController()
+    async with TaskRunner() as tasks:
+        async with fake.serve(advertise_host=HOST) as controller:
+            assert controller.endpoint is not None
+            at = controller.endpoint
+            opened = ControllerClient.open([at], role=Role.BROKER, id=0, clock=SystemClock(), tasks=tasks)
+            client = await opened.__aenter__()
+            await client.register(Registration(NODE))
+            await client.until_unfenced()
+        del names.addresses[HOST]
+        async with fake.serve(at.port, host="127.0.0.2", advertise_host=HOST):
+            names.addresses[HOST] = "127.0.0.2"
+            await fake.until_beat(2)
+            topic = fake.put_topic("t", 1)
+            async for image in client.images():
+                if topic.topic_id in image.topics:
+                    break
+            assert await client.allocate_producer_ids()
+            await opened.__aexit__(None, None, None)
