@@ -85,7 +85,7 @@ async def _connects(endpoint: Endpoint) -> ProbeResult:
         async with asyncio.timeout(_TIMEOUT_S / 2):
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=SOCK_STREAM)
-            for address in dict.fromkeys(entry[4][0] for entry in found):
+            for address in dict.fromkeys(str(entry[4][0]) for entry in found):
                 try:
                     _, writer = await asyncio.open_connection(address, endpoint.port)
                 except (ConnectionRefusedError, ConnectionResetError):
