@@ -86,7 +86,7 @@ def main() -> int:
             print(results[-1].text(), flush=True)
     finally:
         if not arguments.stay:
-            stage.kube.delete("namespace", stage.kube.namespace, seconds=300)
+            stage.remove_namespace()
     print(json.dumps(summary(results, seed=arguments.seed, commit=commit(), directory=str(where))))
     return int(not results or not all(result.sound for result in results))
 

@@ -24,6 +24,7 @@ FIRST_RECORD_S, READY_S = 180.0, 5.0
 IDLE_BYTES, IDLE_CORE = 1.2 * 2**30, 0.10
 IDLE_LOOK_S = 60.0
 RECORDS = 10_000
+GONE_S = 240.0
 LEFT = {"PersistentVolumeClaim"}
 
 
@@ -55,11 +56,7 @@ def installed(stage: Stage, result: Result) -> None:
         began = time.monotonic()
         here.kube.run_helm("test", here.release.name, "--timeout", "120s", seconds=150)
         result.figure("helm test", time.monotonic() - began)
-        said = here.release.uninstall()
-        result.notes.append(f"uninstall said: {' '.join(said.split())[:400]}")
-        left = here.left_over()
-        if set(left) - LEFT:
-            result.problems.append(f"left after uninstall: {left}")
+        uninstalled(here, result)
 
 
 def idle(stage: Stage, result: Result) -> None:
@@ -132,10 +129,7 @@ def reinstalled(stage: Stage, result: Result) -> None:
         with client(here) as ask:
             ask(_WRITE.format(records=RECORDS))
         claims = {one["metadata"]["name"]: one["metadata"]["uid"] for one in here.kube.get("pvc")}
-        here.release.uninstall()
-        left = here.left_over()
-        if set(left) - LEFT or not left:
-            result.problems.append(f"left after uninstall: {left}")
+        uninstalled(here, result)
         began = time.monotonic()
         here.release.install()
         here.release.wait_rolled_out()
@@ -148,6 +142,19 @@ def reinstalled(stage: Stage, result: Result) -> None:
         result.figure("records there again", float(told), f"of {RECORDS}")
         if told != str(RECORDS):
             result.problems.append(f"{told} of {RECORDS} records are there again")
+
+
+def uninstalled(stage: Stage, result: Result) -> None:
+    """Only volume claims are left, and that is said."""
+    began = time.monotonic()
+    said = stage.release.uninstall()
+    result.notes.append(f"uninstall said: {' '.join(said.split())[:400]}")
+    wait_until("all pods are gone", lambda: not stage.kube.get("pods", selector=stage.release.selector), GONE_S)
+    result.figure("uninstalled: all pods gone", time.monotonic() - began)
+    left = stage.left_over()
+    result.notes.append(f"left after uninstall: {left}")
+    if set(left) != LEFT:
+        result.problems.append(f"left after uninstall: {left}")
 
 
 _WRITE = """
@@ -207,7 +214,7 @@ def own(stage: Stage, suffix: str, *values: str) -> Iterator[Stage]:
         here.keep_evidence(stage.directory / suffix)
         raise
     finally:
-        stage.kube.delete("namespace", here.kube.namespace, seconds=300)
+        here.remove_namespace()
 
 
 def shell(line: str, seconds: float) -> str:

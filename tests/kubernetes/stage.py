@@ -65,6 +65,12 @@ class Stage:
         release = Release(kube, self.release.name, [*self.release.values, *values], self.release.tag)
         return replace(self, kube=kube, release=release)
 
+    def remove_namespace(self) -> None:
+        """With all that is in it; pods are not given time for what they would do before they go."""
+        self.kube.delete("all", "--all", "--wait=false")
+        self.kube.delete("pods", "--all", "--grace-period=0", "--force", "--wait=false")
+        self.kube.delete("namespace", self.kube.namespace, seconds=300)
+
     def ensure_installed(self) -> None:
         """For scenarios that need a release and do not make it."""
         if self.release.exists():
