@@ -123,7 +123,7 @@ def one(stage: Stage, name: str, run: Scenario, *, keep: bool) -> Result:
     result, began = Result(name), time.monotonic()
     stage.say(f"=== {name}")
     try:
-        if run not in ALONE.values():
+        if run in SHARED.values():
             stage.ensure_installed()
         run(stage, result)
     except Exception as error:  # noqa: BLE001  # the other scenarios are worth their figures
