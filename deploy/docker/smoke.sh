@@ -45,8 +45,8 @@ if $docker run --rm --entrypoint python "$prefix/controller:$tag" -c 'import num
   exit 1
 fi
 
-options=(--tmpfs /var/lib/etcd)
-start etcd "$etcd" /etcd --data-dir /var/lib/etcd/data --listen-client-urls http://0.0.0.0:2379 \
+options=(--tmpfs /var/lib/etcd --entrypoint etcd)
+start etcd "$etcd" --data-dir /var/lib/etcd/data --listen-client-urls http://0.0.0.0:2379 \
   --advertise-client-urls http://etcd:2379
 options=()
 start controller "$prefix/controller:$tag" --listen 0.0.0.0:9390 --etcd etcd:2379

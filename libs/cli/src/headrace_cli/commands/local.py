@@ -70,8 +70,10 @@ def up(
 ) -> None:
     """Start a cluster on this machine: etcd, controller, brokers, coordinator and admin, each a process of its own."""
     from headrace_cli.local import LocalCluster
+    from headrace_cli.local.installed import require_local
     from headrace_cli.local.state import DataDir
 
+    require_local("up", etcd=etcd)
     before = DataDir.at(data_dir).read()
     saved = before.options if before is not None else None
     cluster = LocalCluster(
@@ -216,8 +218,10 @@ def _process_row(process: Any) -> dict[str, Any]:
 
 
 def _usage(pid: int) -> dict[str, Any]:
-    import psutil
-
+    try:
+        import psutil
+    except ModuleNotFoundError:  # without the extra `local` the figures are left out
+        return {}
     try:
         process = psutil.Process(pid)
         memory, times = process.memory_info().rss, process.cpu_times()
