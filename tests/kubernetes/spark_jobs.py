@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from .day_two import make_topic
 from .kube import Failed, wait_until
 from .life import Ask, client, own
 from .loading import restricted_pod
@@ -55,7 +54,7 @@ _AUDIT: Final = {
 def copied_into_lake(stage: Stage, result: Result) -> None:
     """``topic_to_lake`` runs always; its driver is killed, then its executor, then a broker: rows out are rows in."""
     with _spark(stage, "lake") as here, client(here) as ask, _reader(here) as read:
-        make_topic(here, TOPIC)
+        here.release.cli("topic", "create", TOPIC, "-p", "6")
         began = time.monotonic()
         _apply_jobs(here, _INTO_LAKE)
         sent = 0
@@ -87,7 +86,7 @@ def copied_into_lake(stage: Stage, result: Result) -> None:
 def audited(stage: Stage, result: Result) -> None:
     """``retention_audit`` by a schedule: two runs, each with a report that counts every record."""
     with _spark(stage, "audit") as here, client(here) as ask, _reader(here) as read:
-        make_topic(here, TOPIC)
+        here.release.cli("topic", "create", TOPIC, "-p", "6")
         _send(ask, 0)
         began = time.monotonic()
         _apply_jobs(here, _AUDIT)
@@ -200,7 +199,8 @@ def _executor(here: Stage) -> str:
 
 
 def _broker(here: Stage) -> str:
-    return f"{here.release.stateful('broker')}-1"
+    """The last one; with a single broker writing and reading pause until it is back."""
+    return f"{here.release.stateful('broker')}-{here.release.replicas('broker') - 1}"
 
 
 def _pod_of(here: Stage, role: str) -> str:
