@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headrace import _runtime
 from headrace._group_admin import GroupAdmin
+from headrace._restore_admin import RestoreAdmin
 from headrace._transaction_admin import TransactionAdmin
 from headrace.admin_types import (
     BrokerInfo,
@@ -39,7 +40,7 @@ CLOSE_TIMEOUT_S = 10.0
 __all__ = ["HIGH_WATERMARK", "AdminClient", "NewTopic"]
 
 
-class AdminClient(GroupAdmin, TransactionAdmin):
+class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
     """
     Administration of one cluster. Any thread may call it. Ctrl+C ends a wait; what was asked for may still happen.
 
@@ -109,6 +110,7 @@ class AdminClient(GroupAdmin, TransactionAdmin):
     ) -> None:
         self._client: AsyncAdminClient = AsyncAdminClient(bootstrap_servers, _transport=_transport, **settings)
         self._transactions = self._client
+        self._restores = self._client
         self._loop = _runtime.loop_thread()
         self._abandoned = False
         _runtime.enroll(self)

@@ -100,6 +100,16 @@ class Controllers(Protocol):
         """Raises: ``NotFound``: no such broker."""
         ...
 
+    async def describe_restore(
+        self, request: controller_pb2.DescribeRestoreRequest
+    ) -> controller_pb2.DescribeRestoreResponse:
+        """Raises: ``HeadraceError``; a controller of an older version does not know the question."""
+        ...
+
+    async def adopt_topic(self, request: controller_pb2.AdoptTopicRequest) -> controller_pb2.AdoptTopicResponse:
+        """Raises: ``UnknownOutcome``: it may have been adopted; look before trying again."""
+        ...
+
 
 class Brokers(Protocol):
     """Single brokers, by id, at the address the image has for them."""

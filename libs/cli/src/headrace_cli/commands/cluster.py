@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     command(app)(configs)
     command(app)(rebalance)
     command(app)(can_remove)
+    command(app, "restore-status")(restore_status)
 
 
 def status(session: Session) -> None:
@@ -150,6 +151,24 @@ def _ids(text: str) -> list[int]:
     if not ids or min(ids) < 0 or max(ids) > 2**31 - 1 or len(set(ids)) < len(ids):
         raise typer.BadParameter(f"{text!r}: write ids of brokers with commas between, as in 3,4")
     return ids
+
+
+def restore_status(session: Session) -> None:
+    """How far the cluster is after its metadata was restored from a backup. Ends with 7 while nobody leads yet."""
+    from headrace_cli import restore_view
+
+    with session.admin() as admin:
+        found = restore_view.restore(admin)
+    if found is None:
+        session.say("the metadata was never restored from a backup")
+        if session.output is not Output.TABLE:
+            session.show({"restored": False})
+        return
+    session.show({"restored": True, **found} if session.output is not Output.TABLE else restore_view.for_people(found))
+    if not found["finished"]:
+        session.say(restore_view.waits_for(found))
+        raise typer.Exit(ExitCode.UNAVAILABLE)
+    session.say("it is finished; `headrace topic strays` shows logs that belong to no topic")
 
 
 def describe(session: Session) -> None:

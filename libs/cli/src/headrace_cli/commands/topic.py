@@ -27,6 +27,8 @@ def register(app: typer.Typer) -> None:
     command(app)(add_partitions)
     command(app)(delete)
     command(app)(trim)
+    command(app)(strays)
+    command(app)(adopt)
 
 
 def create(
@@ -188,3 +190,40 @@ def trim(
             with session.consumer() as consumer:
                 rows = admin_view.trim_before_time(admin, consumer, name, partition, time_ms)
     session.show(rows, "partition", "start_offset")
+
+
+def strays(session: Session) -> None:
+    """List logs that brokers have and the cluster does not know, by topic. Asks every broker."""
+    from headrace_cli import restore_view
+
+    with session.admin() as admin:
+        found = restore_view.strays(admin)
+    if session.output is not Output.TABLE:
+        session.show(found)
+    else:
+        rows = [restore_view.stray_for_people(row) for row in found["strays"]]
+        session.show(rows, "topic_id", "name", "partitions", "logs", "brokers", "note", empty="there are no stray logs")
+    for broker in found["silent_brokers"]:
+        session.say(f"note: broker {broker} does not answer; what it has is not known")
+
+
+def adopt(
+    session: Session,
+    topic_id: Annotated[str, typer.Argument(metavar="ID", help="32 hexadecimal digits, of `topic strays`")],
+    *,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Without: the name that it had")] = None,
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", min=0, help="Without: as many as brokers remember")
+    ] = 0,
+    dry_run: DryRun = False,
+) -> None:
+    """Make a topic of stray logs; the longest of them lead."""
+    from headrace_cli import restore_view
+
+    with session.admin() as admin:
+        made = restore_view.adopt(admin, topic_id, name, partitions, dry_run=dry_run)
+    if session.output is not Output.TABLE:
+        session.show(made)
+        return
+    verb = "could be adopted" if dry_run else "adopted"
+    session.say(f"{verb}: {made['name']}, {made['partitions']} partitions")

@@ -115,6 +115,16 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
                 _registered_method=True)
+        self.DescribeRestore = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeRestore',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.FromString,
+                _registered_method=True)
+        self.AdoptTopic = channel.unary_unary(
+                '/headrace.v1.Admin/AdoptTopic',
+                request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.FromString,
+                _registered_method=True)
         self.DescribeStatus = channel.unary_unary(
                 '/headrace.v1.Admin/DescribeStatus',
                 request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeStatusRequest.SerializeToString,
@@ -295,6 +305,20 @@ class AdminServicer:
 
     def DrainBroker(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeRestore(self, request, context):
+        """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptTopic(self, request, context):
+        """Make a topic of stray logs.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -495,6 +519,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DrainBroker,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.SerializeToString,
+            ),
+            'DescribeRestore': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeRestore,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.SerializeToString,
+            ),
+            'AdoptTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptTopic,
+                    request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.SerializeToString,
             ),
             'DescribeStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeStatus,
@@ -989,6 +1023,60 @@ class Admin:
             '/headrace.v1.Admin/DrainBroker',
             headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.DrainBrokerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeRestore(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeRestore',
+            headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/AdoptTopic',
+            headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,10 @@ class AdminStub:
     AlterReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]
     ListReassignments: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]
     DrainBroker: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]
+    DescribeRestore: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DescribeRestoreRequest, _controller_pb2.DescribeRestoreResponse]
+    """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+    AdoptTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]
+    """Make a topic of stray logs."""
     DescribeStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]
     """How the cluster is, with a verdict in one line that says what to do."""
     DescribeReassignments: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeReassignmentsRequest, _admin_pb2.DescribeReassignmentsResponse]
@@ -115,6 +119,10 @@ class AdminAsyncStub(AdminStub):
     AlterReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.AlterReassignmentsRequest, _controller_pb2.AlterReassignmentsResponse]  # type: ignore[assignment]
     ListReassignments: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListReassignmentsRequest, _controller_pb2.ListReassignmentsResponse]  # type: ignore[assignment]
     DrainBroker: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]  # type: ignore[assignment]
+    DescribeRestore: _aio.UnaryUnaryMultiCallable[_controller_pb2.DescribeRestoreRequest, _controller_pb2.DescribeRestoreResponse]  # type: ignore[assignment]
+    """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+    AdoptTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]  # type: ignore[assignment]
+    """Make a topic of stray logs."""
     DescribeStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]  # type: ignore[assignment]
     """How the cluster is, with a verdict in one line that says what to do."""
     DescribeReassignments: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeReassignmentsRequest, _admin_pb2.DescribeReassignmentsResponse]  # type: ignore[assignment]
@@ -261,6 +269,22 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         request: _controller_pb2.DrainBrokerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.DrainBrokerResponse, _abc.Awaitable[_controller_pb2.DrainBrokerResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DescribeRestore(
+        self,
+        request: _controller_pb2.DescribeRestoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.DescribeRestoreResponse, _abc.Awaitable[_controller_pb2.DescribeRestoreResponse]]:
+        """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+
+    @_abc_1.abstractmethod
+    def AdoptTopic(
+        self,
+        request: _controller_pb2.AdoptTopicRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.AdoptTopicResponse, _abc.Awaitable[_controller_pb2.AdoptTopicResponse]]:
+        """Make a topic of stray logs."""
 
     @_abc_1.abstractmethod
     def DescribeStatus(

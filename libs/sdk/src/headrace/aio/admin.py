@@ -29,6 +29,7 @@ from headrace.admin_types import (
 )
 from headrace.aio._group_admin import GroupAdmin
 from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
+from headrace.aio._restore_admin import RestoreAdmin
 from headrace.aio._transaction_admin import TransactionAdmin
 from headrace.errors import (
     ClientClosed,
@@ -70,7 +71,7 @@ class AdminSettings(ClientSettings):
     """How long a call may take, repetitions included, in ms."""
 
 
-class AdminClient(GroupAdmin, TransactionAdmin):
+class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
     """
     Administration of one cluster.
 

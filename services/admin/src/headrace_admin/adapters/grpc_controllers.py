@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.image import ClusterImage
 from headrace_proto.v1 import controller_pb2 as pb
+
+_INVENTORY_MS: Final = 45_000
 
 
 class GrpcCluster:
@@ -124,6 +126,22 @@ class GrpcControllers:
         """Repeated: drained twice is drained."""
         return await self._calls.active(
             lambda stub, timeout: stub.DrainBroker(request, timeout=timeout), **self._read()
+        )
+
+    async def describe_restore(self, request: pb.DescribeRestoreRequest) -> pb.DescribeRestoreResponse:
+        """Read. Where strays are asked for, the controller asks every broker for all it has."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.DescribeRestore(request, timeout=timeout),
+            timeout_ms=max(self._timeout_ms, _INVENTORY_MS) if request.strays else self._timeout_ms,
+            repeatable=True,
+        )
+
+    async def adopt_topic(self, request: pb.AdoptTopicRequest) -> pb.AdoptTopicResponse:
+        """Repeated only as a dry run: the second answer would say that the topic exists."""
+        return await self._calls.active(
+            lambda stub, timeout: stub.AdoptTopic(request, timeout=timeout),
+            timeout_ms=max(self._timeout_ms, _INVENTORY_MS),
+            repeatable=request.validate_only,
         )
 
     def _read(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from headrace_common.core.errors import (
     PreferredLeaderNotAvailable,
     Rejected,
     TopicAlreadyExists,
+    UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId, check_topic_name
@@ -73,6 +74,8 @@ class MemoryCluster(MemoryReading):
         """Of a log, by broker; not compacted where nothing is said."""
         self.reserves: dict[int, int] = {}
         """What a broker keeps free on its disk, of which 10 bytes are; it does not tell where nothing is said."""
+        self.restore = pb.DescribeRestoreResponse()
+        """What is said of a restore, and the strays that can be adopted."""
         self.failure: HeadraceError | None = None
         """Raised by every call to the controller."""
 
@@ -208,6 +211,29 @@ class MemoryCluster(MemoryReading):
         return pb.DrainBrokerResponse(
             still_leading=sum(p.leader == request.broker_id for p in self.image.partitions.values())
         )
+
+    async def describe_restore(self, request: pb.DescribeRestoreRequest) -> pb.DescribeRestoreResponse:
+        """As it was set."""
+        self._fail()
+        answer = pb.DescribeRestoreResponse()
+        answer.CopyFrom(self.restore)
+        if not request.strays:
+            del answer.strays[:], answer.silent[:]
+        return answer
+
+    async def adopt_topic(self, request: pb.AdoptTopicRequest) -> pb.AdoptTopicResponse:
+        """Of the strays that were set."""
+        self._fail()
+        stray = next((s for s in self.restore.strays if s.topic_id == request.topic_id), None)
+        if stray is None:
+            failed = _failed(request.name, UnknownTopicId(f"no broker has a log of topic {request.topic_id.hex()}"))
+            return pb.AdoptTopicResponse(result=failed)
+        name = request.name if request.HasField("name") else stray.topic.name
+        wanted = pb.NewTopic(name=name, partition_count=request.partition_count or stray.topic.partition_count)
+        result = self._create(wanted, request.validate_only)
+        if not result.error and not request.validate_only:
+            self.restore.strays.remove(stray)
+        return pb.AdoptTopicResponse(result=result)
 
     async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
         """One replica each, leaders in turn."""

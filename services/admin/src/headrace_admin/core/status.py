@@ -84,6 +84,14 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A restore of the metadata that waits until the logs of all brokers were seen."""
+
+    missing: tuple[NodeId, ...]
+    """Brokers that have not joined since."""
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The cluster at one moment."""
 
@@ -114,6 +122,8 @@ class Status:
     """What readers of read_committed wait for."""
     stored: Stored = NOTHING_TOLD
     """Logs that cannot be compacted, and disks."""
+    restore: Unfinished | None = None
+    """The metadata was restored from a backup, and nobody leads yet."""
 
     @property
     def leading(self) -> frozenset[NodeId]:
@@ -149,6 +159,7 @@ def observe(
     away_since_ms: Mapping[NodeId, int],
     waiting: Waiting = NOTHING_WAITS,
     stored: Stored = NOTHING_TOLD,
+    restore: Unfinished | None = None,
 ) -> Status:
     """The status of an image; what it cannot know is told by the arguments."""
     leaders: Counter[NodeId] = Counter(p.leader for p in image.partitions.values())
@@ -184,6 +195,7 @@ def observe(
         unowned_transaction_shards=_unowned(image, ShardKind.TRANSACTIONS),
         waiting=waiting,
         stored=stored,
+        restore=restore,
     )
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.progress import waits_for
-from headrace_admin.core.status import BrokerStatus, State, Status, Trouble
+from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import not_compacted, refusing_for_space, short_of_space
 from headrace_admin.core.waiting import clock, counted, waiting_for_now, waiting_in_vain
 from headrace_common.core.ids import NodeId
@@ -23,6 +23,8 @@ _FROZEN = "topics and leaders cannot be changed, what is led goes on unless a br
 def verdict(status: Status) -> tuple[State, str]:
     """The state and the sentence."""
     worst = _unavailable(status)
+    if worst and status.restore is not None:
+        return State.UNAVAILABLE, _line("unavailable", worst)
     if worst:
         rest = [*_degraded(status, told=True), *waiting_for_now(status.waiting)]
         return State.UNAVAILABLE, _line("unavailable", [*worst, *rest])
@@ -42,6 +44,8 @@ def _line(state: str, parts: Sequence[str]) -> str:
 
 
 def _unavailable(status: Status) -> list[str]:
+    if status.restore is not None:
+        return [_restored(status.restore)]
     if not status.brokers:
         return ["no broker is registered; start one"]
     if all(b.away for b in status.brokers):
@@ -50,6 +54,14 @@ def _unavailable(status: Status) -> list[str]:
     refusing = [t for t in status.under_min_isr if not t.partition.offline]
     full = refusing_for_space(status.stored, status.leading)
     return [*_offline(status, offline), *_refusing(status, refusing), *full, *_unowned(status)]
+
+
+def _restored(restore: Unfinished) -> str:
+    what = "the metadata was restored from a backup, and nobody leads until the logs of all brokers were compared"
+    if not restore.missing:
+        return f"{what}; all have joined, this takes a moment"
+    which = f"broker{'s' if len(restore.missing) > 1 else ''} {', '.join(map(str, restore.missing))}"
+    return f"{what}: it waits for {which}; start {'them' if len(restore.missing) > 1 else 'it'}"
 
 
 def _unowned(status: Status) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_admin.core.status import State, Status, observe
+from headrace_admin.core.status import State, Status, Unfinished, observe
 from headrace_admin.core.transactions import Waiting
 from headrace_admin.core.verdict import verdict
 from headrace_admin.engine.absences import Absences
@@ -53,8 +53,8 @@ class Statuses:
         Raises:
             MetadataUnavailable: this process has never had an image.
         """
-        (controller, reachable), waiting, stored = await asyncio.gather(
-            self._controller(), self._waiting(), self._stored.look()
+        (controller, reachable), waiting, stored, restore = await asyncio.gather(
+            self._controller(), self._waiting(), self._stored.look(), self._restore()
         )
         image = self._cluster.image
         if not image.cluster_id:
@@ -68,6 +68,7 @@ class Statuses:
             away_since_ms=away,
             waiting=waiting,
             stored=stored,
+            restore=restore,
         )
         return Judged(status, *verdict(status))
 
@@ -79,6 +80,15 @@ class Statuses:
             return None, False
         active = answer.active_controller.id if answer.HasField("active_controller") else -1
         return (NodeId(active) if active >= 0 else None), answer.metadata_store_reachable
+
+    async def _restore(self) -> Unfinished | None:
+        try:
+            async with asyncio.timeout(_ASK_MS_MAX / 1_000):
+                answer = await self._controllers.describe_restore(pb.DescribeRestoreRequest())
+        except (HeadraceError, TimeoutError):
+            return None
+        waits = answer.HasField("restore") and not answer.restore.finished
+        return Unfinished(tuple(map(NodeId, answer.restore.missing))) if waits else None
 
     async def _waiting(self) -> Waiting:
         try:

@@ -29,6 +29,7 @@ from headrace_admin.rpc.rest_groups import group_routes
 from headrace_admin.rpc.rest_messages import message_routes
 from headrace_admin.rpc.rest_metrics import RestMetrics
 from headrace_admin.rpc.rest_reassignments import reassignment_routes
+from headrace_admin.rpc.rest_restore import restore_routes
 from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
@@ -93,6 +94,7 @@ def rest_app(
     app.include_router(reassignment_routes(engines.administration, engines.reassignments))
     app.include_router(broker_change_routes(engines.administration, engines.reassignments))
     app.include_router(election_routes(engines.administration))
+    app.include_router(restore_routes(engines.administration))
     app.include_router(topic_routes(engines.administration))
     app.include_router(message_routes(engines.messages))
     app.include_router(group_routes(engines.groups, engines.resets))

@@ -1,0 +1,86 @@
+"""What the commands about restored metadata and stray logs show."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace import AdminClient
+
+Row = dict[str, Any]
+
+
+def restore(admin: AdminClient) -> Row | None:
+    """The last restore; None: there was none."""
+    found = admin.describe_restore()
+    if found is None:
+        return None
+    return {
+        "finished": found.finished,
+        "expected_brokers": list(found.expected_brokers),
+        "missing_brokers": list(found.missing_brokers),
+        "backup_revision": found.backup_revision,
+        "backup_time_ms": found.backup_time_ms,
+        "restore_time_ms": found.restore_time_ms,
+        "adopted_topics": found.adopted_topics,
+        "empty_topics": found.empty_topics,
+    }
+
+
+def for_people(found: Row) -> Row:
+    """The same with times as people read them."""
+    row = dict(found)
+    for name in ("backup", "restore"):
+        row[f"{name}_time"] = _utc(row.pop(f"{name}_time_ms"))
+    return row
+
+
+def waits_for(found: Row) -> str:
+    """Why nobody leads yet, and what to do."""
+    missing = ", ".join(map(str, found["missing_brokers"]))
+    if not missing:
+        return "nobody leads yet: every broker has joined, and what each has is compared; ask again in a moment"
+    return f"nobody leads before every broker was asked what it has; start: broker {missing}"
+
+
+def strays(admin: AdminClient) -> Row:
+    """Stray logs by topic, and brokers that did not answer."""
+    found = admin.list_strays()
+    return {
+        "strays": [
+            {
+                "topic_id": stray.topic_id.hex(),
+                "name": stray.name,
+                "partitions": stray.partitions,
+                "logs": [
+                    {
+                        "broker": log.broker,
+                        "partition": log.partition,
+                        "log_end_offset": log.log_end_offset,
+                        "damaged": log.damaged,
+                    }
+                    for log in stray.logs
+                ],
+                "note": stray.note,
+            }
+            for stray in found.topics
+        ],
+        "silent_brokers": list(found.silent_brokers),
+    }
+
+
+def stray_for_people(row: Row) -> Row:
+    """One stray topic in a line."""
+    brokers = sorted({log["broker"] for log in row["logs"]})
+    return row | {"logs": len(row["logs"]), "brokers": brokers}
+
+
+def adopt(admin: AdminClient, topic_id: str, name: str | None, partitions: int, *, dry_run: bool) -> Row:
+    """What was, or would be, made."""
+    made = admin.adopt_topic(topic_id, name, partitions=partitions, validate_only=dry_run)
+    return {"name": made.name, "topic_id": made.topic_id.hex(), "partitions": len(made.partitions)}
+
+
+def _utc(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

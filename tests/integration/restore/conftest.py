@@ -1,0 +1,108 @@
+"""A cluster whose metadata can be lost: etcd's data is thrown away and a backup is restored by the real programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.testing import TestCluster
+from headrace_cli.local import LocalCluster
+from headrace_cli.local.etcd import etcd_serves, find_etcd
+from headrace_controller.testing.etcd import free_port
+
+BROKERS = (1, 2, 3, 4)
+
+
+@dataclass
+class Restorable:
+    """A local cluster, with its etcd in reach."""
+
+    directory: Path
+    local: LocalCluster = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.local = LocalCluster(self.directory / "data", brokers=len(BROKERS), restart=False)
+
+    @property
+    def cluster(self) -> TestCluster:
+        """For clients."""
+        return TestCluster(self.local)
+
+    def program(self, name: str, *arguments: object) -> dict[str, Any]:
+        """Run ``headrace_controller.NAME``; what it says."""
+        done = subprocess.run(
+            [sys.executable, "-m", f"headrace_controller.{name}", *map(str, arguments)],
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        said: dict[str, Any] = json.loads(done.stdout)
+        return said
+
+    def back_up(self) -> Path:
+        """A backup of the running cluster."""
+        etcd = self.local.process("etcd-1").grpc
+        return Path(self.program("backup", "--etcd", etcd, "--to", self.directory / "backups")["backup"])
+
+    def lose_metadata(self, *, killed: bool) -> None:
+        """All processes end, and etcd's data is gone."""
+        if killed:
+            pids = [p.pid for p in self.local.processes if p.pid is not None]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        self.local.stop()
+        shutil.rmtree(self.directory / "data" / "etcd-1")
+
+    def restore(self, backup: Path) -> None:
+        """Into a fresh etcd, which runs alone meanwhile."""
+        client, peer = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        with (self.directory / "etcd.log").open("ab") as log:
+            etcd = subprocess.Popen(
+                [
+                    *(find_etcd(None), "--name", "etcd-1", "--data-dir", str(self.directory / "data" / "etcd-1")),
+                    *("--listen-client-urls", f"http://{client}", "--advertise-client-urls", f"http://{client}"),
+                    *("--listen-peer-urls", f"http://{peer}", "--initial-advertise-peer-urls", f"http://{peer}"),
+                    *("--initial-cluster", f"etcd-1=http://{peer}"),
+                ],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "ETCD_UNSUPPORTED_ARCH": os.uname().machine},
+            )
+        try:
+            until(lambda: etcd_serves(client), 60)
+            named = ",".join(map(str, BROKERS))
+            said = self.program("restore", "--etcd", client, "--brokers", named, backup)
+            assert said["expected_brokers"] == list(BROKERS)
+        finally:
+            etcd.terminate()
+            etcd.wait(20)
+
+
+def until(holds: Any, seconds: float = 60) -> None:
+    """Wait until ``holds``."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def restorable(tmp_path: Path) -> Iterator[Restorable]:
+    made = Restorable(tmp_path)
+    made.local.start()
+    try:
+        yield made
+    finally:
+        made.local.stop()

@@ -1,0 +1,133 @@
+"""
+The metadata is lost and an older backup restored: nothing that was acknowledged is lost, and everything goes on.
+
+Real etcd, controllers, brokers, coordinators and clients. Between backup and loss: topics are made, grown, set, moved
+and deleted; in-sync sets shrink under load; groups commit and transactions end for the first time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from headrace import Producer
+from headrace.delivery import Delivery
+from headrace.testing import TestCluster
+
+from .conftest import Restorable, until
+
+pytestmark = pytest.mark.integration
+Sent = dict[tuple[str, int, int], bytes]
+"""Value by topic, partition and offset, of all that was acknowledged."""
+
+
+def acknowledged(deliveries: Iterable[tuple[bytes, Delivery]]) -> Sent:
+    found: Sent = {}
+    for value, delivery in deliveries:
+        where = delivery.result(timeout=120)
+        assert (where.topic, where.partition, where.offset) not in found
+        found[where.topic, where.partition, where.offset] = value
+    return found
+
+
+def produced(producer: Producer, topic: str, values: Iterable[int]) -> Sent:
+    sent = [(b"%s %d" % (topic.encode(), n), producer.send(topic, b"%s %d" % (topic.encode(), n))) for n in values]
+    producer.flush(120)
+    return acknowledged(sent)
+
+
+def stored(cluster: TestCluster, topics: list[str], **settings: object) -> Sent:
+    """Everything that is to be read of these topics."""
+    with cluster.consumer(*topics, auto_offset_reset="earliest", **settings) as consumer:
+        ends: dict[object, int] = {}
+        until(lambda: bool(consumer.assignment()))
+        ends = dict(consumer.end_offsets(consumer.assignment()))
+        found: Sent = {}
+        last_news = time.monotonic()
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            records = consumer.poll(timeout_ms=2_000, max_records=10_000)
+            found |= {(r.topic, r.partition, r.offset): bytes(r.value or b"") for r in records}
+            last_news = time.monotonic() if records else last_news
+            assert time.monotonic() - last_news < 60, "it cannot be read to its end"
+    return found
+
+
+def check(sent: Sent, found: Sent) -> None:
+    """The checker's definitions: lost, moved, or twice there."""
+    lost = {where: value for where, value in sent.items() if found.get(where) != value}
+    assert not lost, f"{len(lost)} acknowledged records are not where they were, such as {next(iter(lost.items()))}"
+    twice = [value for value, count in Counter(found.values()).items() if count > 1]
+    assert not twice, f"{len(twice)} values are there twice"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("killed", [True, False])
+def test_an_older_backup_loses_nothing(restorable: Restorable, killed: bool) -> None:
+    cluster = restorable.cluster
+    sent: Sent = {}
+    producer = cluster.producer(delivery_timeout_ms=300_000)
+    with cluster.admin() as admin:
+        admin.create_topic("before", 3, 3)
+        admin.create_topic("deleted", 1, 3)
+        admin.create_topic("again", 1, 3)
+        sent |= produced(producer, "before", range(1_000))
+        produced(producer, "again", range(100))
+        backup = restorable.back_up()
+
+        admin.create_topic("after", 2, 3, configs={"retention.ms": "777000000"})
+        admin.delete_topic("deleted")
+        admin.delete_topic("again")
+        admin.create_topic("again", 2, 3)
+        sent |= produced(producer, "after", range(2_000))
+        sent |= produced(producer, "again", range(1_000))
+        restorable.local.kill("broker-2")  # in-sync sets shrink
+        sent |= produced(producer, "before", range(1_000, 5_000))
+        restorable.local.restart("broker-2")
+        admin.add_partitions("before", 5)
+        place = {r.partition: r.replicas for r in admin.describe_topic("before").partitions}
+        targets = {("before", n): [4, *(b for b in place[n] if b != 4)][:3] for n in range(3)}
+        admin.alter_reassignments(targets)
+        until(lambda: not admin.list_reassignments(), 120)
+        sent |= produced(producer, "before", range(5_000, 8_000))
+        sent |= produced(producer, "after", range(2_000, 3_000))
+    with cluster.consumer("after", group_id="g", auto_offset_reset="earliest") as consumer:
+        read = set()
+        while len(read) < 500:
+            read |= {r.value for r in consumer.poll(timeout_ms=5_000, max_records=100)}
+        consumer.commit()
+    with cluster.producer(transactional_id="t1") as transactional:
+        with transactional.transaction():
+            done = [(b"txn %d" % n, transactional.send("after", b"txn %d" % n)) for n in range(10)]
+        sent |= acknowledged(done)
+
+    restorable.lose_metadata(killed=killed)
+    meanwhile = [(b"meanwhile %d" % n, producer.send("before", b"meanwhile %d" % n)) for n in range(500)]
+    restorable.restore(backup)
+    restorable.local.start()
+    with cluster.admin() as admin:
+        until(lambda: not admin.describe_cluster().offline_partitions, 120)
+        assert {t.name for t in admin.list_topics()} == {"after", "again", "before", "deleted"}
+        assert len(admin.describe_topic("before").partitions) == 5
+        assert admin.describe_configs(topic="after")["retention.ms"].value == "777000000"
+    sent |= acknowledged(meanwhile)  # the same producer id goes on: once each
+    check(sent, stored(cluster, ["before", "after", "again"]))
+
+    rest = {value for (topic, _, _), value in sent.items() if topic == "after"} - read
+    with cluster.consumer("after", group_id="g", auto_offset_reset="earliest") as consumer:
+        seen: list[bytes] = []
+        while len(seen) < len(rest):
+            seen += [bytes(r.value or b"") for r in consumer.poll(timeout_ms=10_000, max_records=1_000)]
+            assert not read & set(seen), "the group goes on where it was"
+        consumer.commit()
+    assert set(seen) == rest
+    with cluster.producer(transactional_id="t1") as transactional, transactional.transaction():
+        transactional.send("again", b"txn again")
+    with cluster.admin() as admin:
+        admin.create_topic("new", 2, 3)
+    sent |= produced(producer, "before", range(8_000, 9_000))
+    sent |= produced(producer, "new", range(1_000))
+    producer.close()
+    check(sent, stored(cluster, ["before", "after", "again", "new"]))
