@@ -371,3 +371,17 @@ async def test_contact_is_when_the_answered_heartbeat_was_sent(controller: FakeC
         controller.active = True
         await controller.until_beat(2)
         assert client.contact_ms > held
+
+
+async def test_it_says_once_that_an_older_controller_dropped_the_external_address(
+    controller: FakeController, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(replace(NODE, external=Endpoint("headrace.example", 31_000))))
+        held = controller.image.nodes[KEY]
+        assert held.external is not None
+        for number in range(3):
+            controller.change(nodes=(replace(held, external=None, version=str(number)),))
+        await image_where(client, lambda image: image.nodes[KEY].version == "2")
+    warned = [r for r in caplog.records if "without the external address" in r.message]
+    assert len(warned) == 1

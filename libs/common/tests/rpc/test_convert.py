@@ -49,6 +49,7 @@ nodes = st.builds(
     in_controlled_shutdown=st.booleans(),
     version=text,
     drained=st.booleans(),
+    external=optional_endpoint,
 )
 topics = st.builds(Topic, text, sixteen, int32, configs, st.booleans())
 partitions = st.builds(

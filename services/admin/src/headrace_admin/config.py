@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
+from headrace_common.runtime.listeners import ExternalListener
 from headrace_common.runtime.service import ServerConfig
 
 
@@ -74,6 +75,8 @@ class AdminConfig:
     """Address of REST; port 0 takes a free one. Only this machine reaches 127.0.0.1."""
     server: ServerConfig = inline(_server)
     """Where gRPC listens, and how the process leaves."""
+    external: ExternalListener = inline(ExternalListener)
+    """Where clients from outside reach it."""
     limits: Limits = inline(Limits)
     """What one request may take."""
     transactions: TransactionLimits = inline(TransactionLimits)

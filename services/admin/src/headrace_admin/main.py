@@ -27,15 +27,17 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
+from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
-from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.admin_pb2_grpc import add_AdminServicer_to_server
 
 VERSION: Final = "0.1.0"
+SERVICE: Final = "headrace.v1.Admin"
 _LEAVE_MS: Final = 1_500.0
 _COORDINATOR_MS_MAX: Final = 8_000
 """One call to a coordinator: longer than it waits for its own log, short enough to find the next one."""
@@ -92,12 +94,13 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
             HttpServer.open(app, config.http_listen, tasks, drain_ms_max=config.server.drain_ms_max)
         )
         grpc = await stack.enter_async_context(
-            GrpcService.open(
+            Listeners.open(
                 config.server,
-                [(add_AdminServicer_to_server, AdminServicer(engines))],
-                ["headrace.v1.Admin"],
-                [tracing, RpcMetrics(metrics.meter)],
-                serving=False,
+                config.external,
+                inside=[(add_AdminServicer_to_server, AdminServicer(engines))],
+                outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True))],
+                health_names=[SERVICE],
+                interceptors=[tracing, RpcMetrics(metrics.meter)],
             )
         )
         http_endpoint = config.server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
@@ -119,18 +122,18 @@ def _node(config: AdminConfig, grpc: Endpoint, http: Endpoint, metrics: Endpoint
         incarnation=new_incarnation(),
         epoch=-1,
         version=VERSION,
+        external=config.external.external_advertise,
     )
 
 
 async def _join(
-    client: ControllerClient, node: Node, grpc: GrpcService, state: _State, ready: Ready, config: AdminConfig
+    client: ControllerClient, node: Node, grpc: Listeners, state: _State, ready: Ready, config: AdminConfig
 ) -> None:
     await client.register(Registration(node))
     async for image in client.images():
         if node.key in image.nodes:
             break
-    await grpc.set_serving(True)
-    await grpc.set_serving(True, "headrace.v1.Admin")
+    await grpc.serving(SERVICE)
     state.ready = True
     announce_ready(ready, config.server.ready_file)
 

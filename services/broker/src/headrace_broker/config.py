@@ -9,6 +9,7 @@ from typing import Literal
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
+from headrace_common.runtime.listeners import ExternalListener
 from headrace_common.runtime.service import ServerConfig
 
 
@@ -50,6 +51,8 @@ class BrokerConfig:
     from when it takes part; 0 to 86400000."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
+    external: ExternalListener = inline(ExternalListener)
+    """Where clients from outside reach it."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""
 

@@ -39,11 +39,12 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
+from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.memory import keep_freed_memory
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
-from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner, first_of
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
@@ -102,12 +103,13 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
         server = await stack.enter_async_context(
-            GrpcService.open(
+            Listeners.open(
                 config.server,
-                servicers=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining))],
+                config.external,
+                inside=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining))],
+                outside=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining, outside=True))],
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
-                serving=False,
             )
         )
         node = _as_node(config, who, server.endpoint, metrics_at)
@@ -199,7 +201,7 @@ class _Member:
         broker: Broker,
         client: ControllerClient,
         directory: DataDirectory,
-        server: GrpcService,
+        server: Listeners,
         ready: Ready,
     ) -> None:
         self._broker = broker
@@ -228,8 +230,7 @@ class _Member:
         self._client.want_unfenced()
         await self._client.until_unfenced()
         self._broker.producer_ids.prefetch()
-        await self._server.set_serving(True)
-        await self._server.set_serving(True, SERVICE)
+        await self._server.serving(SERVICE)
         announce_ready(self._ready, config.server.ready_file)
 
 
@@ -253,4 +254,5 @@ def _as_node(config: BrokerConfig, who: Who, grpc: Endpoint, metrics: Endpoint |
         metrics=metrics,
         rack=config.rack,
         version=VERSION,
+        external=config.external.external_advertise,
     )

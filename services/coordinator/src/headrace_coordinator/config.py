@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
+from headrace_common.runtime.listeners import ExternalListener
 from headrace_common.runtime.service import ServerConfig
 from headrace_coordinator.core.settings import SERVER_ASSIGNORS, GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
@@ -69,6 +70,8 @@ class CoordinatorConfig:
     """How long to wait at shutdown for shards to move away, in ms; 0 to 600000."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
+    external: ExternalListener = inline(ExternalListener)
+    """Where clients from outside reach it."""
     otlp_endpoint: str | None = None
     """Where traces go (OTLP over gRPC); without it there are none."""
 

@@ -20,11 +20,12 @@ from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
+from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
 from headrace_common.runtime.metrics import open_metrics
 from headrace_common.runtime.rpc_metrics import RpcMetrics
-from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
+from headrace_common.runtime.service import Ready, Servicer, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
@@ -78,16 +79,18 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(connections.close)
         engines = _engines(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
         draining = asyncio.Event()
+        servicers: list[Servicer] = [  # their answers name no addresses, so both listeners have the same
+            (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining)),
+            (add_TransactionCoordinatorServicer_to_server, TransactionServicer(engines.transactions)),
+        ]
         server = await stack.enter_async_context(
-            GrpcService.open(
+            Listeners.open(
                 config.server,
-                servicers=[
-                    (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining)),
-                    (add_TransactionCoordinatorServicer_to_server, TransactionServicer(engines.transactions)),
-                ],
+                config.external,
+                inside=servicers,
+                outside=servicers,
                 health_names=SERVICES,
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
-                serving=False,
             )
         )
         node = _node(config, engines.groups.who, server.endpoint, metrics_at)
@@ -162,7 +165,7 @@ async def _join(
     engines: _Engines,
     client: ControllerClient,
     node: Node,
-    server: GrpcService,
+    server: Listeners,
     ready: Ready,
     config: CoordinatorConfig,
 ) -> None:
@@ -172,9 +175,7 @@ async def _join(
     async for image in client.images():
         if image.revision >= registered.revision:
             break
-    await server.set_serving(True)
-    for name in SERVICES:
-        await server.set_serving(True, name)
+    await server.serving(*SERVICES)
     announce_ready(ready, config.server.ready_file)
     await asyncio.gather(engines.groups.follow(), engines.transactions.follow())
 
@@ -203,6 +204,7 @@ def _node(config: CoordinatorConfig, who: Who, grpc: Endpoint, metrics: Endpoint
         epoch=0,
         metrics=metrics,
         version=VERSION,
+        external=config.external.external_advertise,
     )
 
 

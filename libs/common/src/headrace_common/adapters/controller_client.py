@@ -79,6 +79,8 @@ class ControllerClient:
         self._contact_ms: float | None = None
         self._may_shut_down = False
         self._joining = False
+        self._unseen_outside = 0
+        """Epoch of the registration of which was said that it lacks the external address."""
         self._watched: Endpoint | None = None
         self._switch = asyncio.Event()
         self._beats = HeartbeatThread(key, calls.route, clock, self._on_answer)
@@ -408,6 +410,7 @@ class ControllerClient:
 
     def _take(self, image: ClusterImage) -> None:
         self._stop_if_replaced(image)
+        self._warn_if_unseen(image)
         self._image = image
         active = image.active_controller
         controllers = [n.grpc for n in image.nodes.values() if n.key.role is Role.CONTROLLER]
@@ -430,6 +433,20 @@ class ControllerClient:
             raise DuplicateRegistration(
                 f"another process has registered as {self.key} (epoch {node.epoch}, at {node.grpc}); this one stops. "
                 "Give each process an id of its own"
+            )
+
+    def _warn_if_unseen(self, image: ClusterImage) -> None:
+        """A controller of a version before external listeners drops the address from each registration it writes."""
+        node = image.nodes.get(self.key)
+        if node is None or self._registration is None or self._registration.node.external is None:
+            return
+        lacks = node.external is None and node.incarnation == self._registration.node.incarnation
+        if lacks and node.epoch != self._unseen_outside:
+            self._unseen_outside = node.epoch
+            _log.warning(
+                "an older controller wrote this registration without the external address: clients from outside do not "
+                "see this node until it registers again; restart it when all controllers are of this version",
+                extra={"external": str(self._registration.node.external), "epoch": node.epoch},
             )
 
     def _notify(self) -> None:

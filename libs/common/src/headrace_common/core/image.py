@@ -59,6 +59,14 @@ class Node:
     version: str = ""
     drained: bool = False
     """An operator keeps leaders away from it; it leads only where nobody else can."""
+    external: Endpoint | None = None
+    """Where clients from outside of the cluster's network reach it."""
+
+    def from_outside(self) -> Node | None:
+        """The node as clients from outside are told of it; None: they cannot reach it."""
+        if self.external is None:
+            return None
+        return replace(self, grpc=self.external, http=None, metrics=None, external=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def node_to_proto(node: Node) -> pb.Node:
         in_controlled_shutdown=node.in_controlled_shutdown,
         version=node.version,
         drained=node.drained,
+        external=None if node.external is None else endpoint_to_proto(node.external),
     )
 
 
@@ -134,6 +135,7 @@ def node_from_proto(node: pb.Node) -> Node:
         in_controlled_shutdown=node.in_controlled_shutdown,
         version=node.version,
         drained=node.drained,
+        external=endpoint_from_proto(node.external) if node.HasField("external") else None,
     )
 
 

@@ -16,12 +16,29 @@ from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.convert import partition_to_proto
 from headrace_common.rpc.status import detail_of
 from headrace_proto.v1 import admin_pb2 as pb
+from headrace_proto.v1 import controller_pb2
 
 _STATES: Final[Mapping[State, pb.ClusterState.ValueType]] = {
     State.HEALTHY: pb.HEALTHY,
     State.DEGRADED: pb.DEGRADED,
     State.UNAVAILABLE: pb.UNAVAILABLE,
 }
+
+
+def seen_from_outside(cluster: controller_pb2.DescribeClusterResponse) -> controller_pb2.DescribeClusterResponse:
+    """
+    The cluster as clients from outside are told of it: nodes at their external addresses, where they have one.
+
+    Nodes without one are told as they are: this is to be read, clients connect to what a broker's Metadata names.
+    """
+    seen = controller_pb2.DescribeClusterResponse()
+    seen.CopyFrom(cluster)
+    for node in seen.nodes:
+        if node.HasField("external"):
+            node.grpc.CopyFrom(node.external)
+            for name in ("external", "http", "metrics"):
+                node.ClearField(name)
+    return seen
 
 
 def status_message(judged: Judged) -> pb.DescribeStatusResponse:

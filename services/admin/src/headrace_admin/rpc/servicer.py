@@ -9,7 +9,13 @@ from typing_extensions import override
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc import transactions_out
 from headrace_admin.rpc.engines import Engines
-from headrace_admin.rpc.messages_out import leaving_message, progress_message, rebalance_message, status_message
+from headrace_admin.rpc.messages_out import (
+    leaving_message,
+    progress_message,
+    rebalance_message,
+    seen_from_outside,
+    status_message,
+)
 from headrace_common.core.ids import TopicPartition
 from headrace_common.rpc.convert import partition_id_from_proto
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
@@ -21,9 +27,14 @@ Context = Any
 
 
 class AdminServicer(GeneratedServicer):
-    """One engine call per RPC; errors pass to the interceptor."""
+    """
+    One engine call per RPC; errors pass to the interceptor.
 
-    def __init__(self, engines: Engines) -> None:
+    ``outside``: this is for clients who reach external addresses only.
+    """
+
+    def __init__(self, engines: Engines, *, outside: bool = False) -> None:
+        self._outside = outside
         self._engine = engines.administration
         self._reassignments = engines.reassignments
         self._statuses = engines.statuses
@@ -35,7 +46,8 @@ class AdminServicer(GeneratedServicer):
 
     @override
     async def DescribeCluster(self, request: pb.DescribeClusterRequest, context: Context) -> pb.DescribeClusterResponse:
-        return await self._controllers.describe_cluster(request)
+        answer = await self._controllers.describe_cluster(request)
+        return seen_from_outside(answer) if self._outside else answer
 
     @override
     async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:
@@ -107,14 +119,6 @@ class AdminServicer(GeneratedServicer):
     @override
     async def DrainBroker(self, request: pb.DrainBrokerRequest, context: Context) -> pb.DrainBrokerResponse:
         return await self._controllers.drain_broker(request)
-
-    @override
-    async def DescribeRestore(self, request: pb.DescribeRestoreRequest, context: Context) -> pb.DescribeRestoreResponse:
-        return await self._controllers.describe_restore(request)
-
-    @override
-    async def AdoptTopic(self, request: pb.AdoptTopicRequest, context: Context) -> pb.AdoptTopicResponse:
-        return await self._controllers.adopt_topic(request)
 
     @override
     async def DescribeStatus(

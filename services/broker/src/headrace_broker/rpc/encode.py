@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.core.copying import CopyAnswer
@@ -171,33 +172,47 @@ def trim_result(trimmed: Trimmed) -> pb.DeleteRecordsResult:
     )
 
 
-def coordinator(found: FoundCoordinator) -> pb.CoordinatorOfKey:
-    """One key of FindCoordinator."""
+def coordinator(found: FoundCoordinator, *, outside: bool = False) -> pb.CoordinatorOfKey:
+    """One key of FindCoordinator; ``outside``: for a client that reaches external addresses only."""
     message = pb.CoordinatorOfKey(key=found.key, shard=found.shard, shard_epoch=found.shard_epoch)
     if found.error is not None:
         message.error, message.message = code(found.error), text(found.error)
     elif found.node is not None:
-        message.coordinator = found.node.key.id
-        message.endpoint.CopyFrom(endpoint_to_proto(found.node.grpc))
+        node = found.node.from_outside() if outside else found.node
+        if node is None:
+            message.error = errors_pb2.COORDINATOR_NOT_AVAILABLE
+            message.message = (
+                f"coordinator {found.node.key.id} cannot be reached from outside: it has no external_advertise"
+            )
+        else:
+            message.coordinator = node.key.id
+            message.endpoint.CopyFrom(endpoint_to_proto(node.grpc))
     return message
 
 
 def metadata(
-    image: ClusterImage, names: Iterable[str] | None, max_message_bytes: dict[bytes, int]
+    image: ClusterImage, names: Iterable[str] | None, max_message_bytes: dict[bytes, int], *, outside: bool = False
 ) -> pb.MetadataResponse:
-    """The image for clients; ``names`` None: every topic."""
+    """
+    The image for clients; ``names`` None: every topic.
+
+    ``outside``: for a client that reaches external addresses only; it is told no others, nor of nodes without one.
+    """
     topics = sorted(image.topics.values(), key=lambda topic: topic.name) if names is None else None
     described = (
         [_topic(image, topic, max_message_bytes) for topic in topics]
         if topics is not None
         else [_named(image, name, max_message_bytes) for name in dict.fromkeys(names or ())]
     )
-    nodes = [
-        node_to_proto(node)
+    shown = (
+        node.from_outside() if outside else node
         for node in image.nodes.values()
         if (node.key.role is Role.BROKER and not node.fenced) or node.key.role is Role.ADMIN
-    ]
+    )
+    nodes = [node_to_proto(node) for node in shown if node is not None]
     active = image.active_controller
+    if outside and active is not None:
+        active = replace(active, grpc=None)
     return pb.MetadataResponse(
         cluster_id=image.cluster_id,
         revision=image.revision,

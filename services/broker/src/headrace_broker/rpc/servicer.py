@@ -38,11 +38,16 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
-    """One for the process; ``draining`` ends long streams after what is under way."""
+    """
+    One for each listener; ``draining`` ends long streams after what is under way.
 
-    def __init__(self, broker: Broker, draining: asyncio.Event) -> None:
+    ``outside``: it is that of clients who reach external addresses only.
+    """
+
+    def __init__(self, broker: Broker, draining: asyncio.Event, *, outside: bool = False) -> None:
         self._broker = broker
         self._draining = draining
+        self._outside = outside
         self._all_topics: tuple[int, pb.MetadataResponse] = (-1, pb.MetadataResponse())
 
     # --- produce ------------------------------------------------------------------------------------------
@@ -236,10 +241,11 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         if not request.all_topics:
             if len(request.topics) > TOPICS_PER_REQUEST_MAX:
                 raise Rejected(f"the request names {len(request.topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most")
-            return encode.metadata(image, request.topics, self._broker.follower.message_limits(request.topics))
+            limits = self._broker.follower.message_limits(request.topics)
+            return encode.metadata(image, request.topics, limits, outside=self._outside)
         if self._all_topics[0] != image.revision:
             limits = self._broker.follower.message_limits(image.topic_ids)
-            self._all_topics = (image.revision, encode.metadata(image, None, limits))
+            self._all_topics = (image.revision, encode.metadata(image, None, limits, outside=self._outside))
         return self._all_topics[1]
 
     async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Context) -> pb.InitProducerIdResponse:
@@ -258,7 +264,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         if kind is None:
             raise Rejected(f"coordinators of type {request.type} are not known here; ask for GROUP or TRANSACTION")
         found = await self._broker.coordinators.find(kind, request.keys)
-        return pb.FindCoordinatorResponse(coordinators=map(encode.coordinator, found))
+        answers = (encode.coordinator(one, outside=self._outside) for one in found)
+        return pb.FindCoordinatorResponse(coordinators=answers)
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
         """See the proto."""

@@ -224,6 +224,7 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "in_controlled_shutdown": node.in_controlled_shutdown,
         "version": node.version,
         "drained": node.drained,
+        "external": _address(node.external),
     }
 
 
@@ -257,6 +258,7 @@ def _node(rest: str, fields: dict[str, Any]) -> Node:
         in_controlled_shutdown=fields["in_controlled_shutdown"],
         version=fields["version"],
         drained=fields.get("drained", False),  # what a version before drains wrote has none
+        external=_endpoint(fields.get("external")),  # nor what one before external listeners wrote
     )
 
 

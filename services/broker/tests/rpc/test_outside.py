@@ -1,0 +1,68 @@
+"""What clients from outside are told: external addresses, and nothing of nodes that have none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace_broker.core.coordination import FoundCoordinator
+from headrace_broker.rpc import encode
+from headrace_common.core.errors import ErrorCode
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import EMPTY_IMAGE, ActiveController, ClusterImage, Node, NodeKey, Role
+
+OUTSIDE = "headrace.example"
+
+
+def node(role: Role, id: int, external: int | None) -> Node:
+    return Node(
+        NodeKey(role, NodeId(id)),
+        Endpoint(f"{role.value}-{id}.internal", 9292),
+        b"i" * 16,
+        1,
+        http=Endpoint("http.internal", 8080),
+        metrics=Endpoint("metrics.internal", 9100),
+        fenced=False,
+        external=None if external is None else Endpoint(OUTSIDE, external),
+    )
+
+
+def image(*nodes: Node) -> ClusterImage:
+    active = ActiveController(NodeId(0), 1, Endpoint("controller-0.internal", 9390))
+    return replace(EMPTY_IMAGE, revision=1, nodes={n.key: n for n in nodes}, active_controller=active)
+
+
+CLUSTER = image(
+    node(Role.BROKER, 0, 31_000), node(Role.BROKER, 1, None), node(Role.ADMIN, 0, 31_500), node(Role.ADMIN, 1, None)
+)
+
+
+def test_metadata_for_clients_from_outside_has_no_internal_address() -> None:
+    answer = encode.metadata(CLUSTER, [], {}, outside=True)
+    assert [(n.role, n.id, n.grpc.host, n.grpc.port) for n in answer.nodes] == [
+        (1, 0, OUTSIDE, 31_000),
+        (4, 0, OUTSIDE, 31_500),
+    ]
+    assert answer.active_controller.id == 0
+    assert "internal" not in str(answer)
+
+
+def test_metadata_inside_is_as_ever() -> None:
+    answer = encode.metadata(CLUSTER, [], {})
+    assert [(n.role, n.id, n.grpc.host) for n in answer.nodes] == [
+        (1, 0, "broker-0.internal"),
+        (1, 1, "broker-1.internal"),
+        (4, 0, "admin-0.internal"),
+        (4, 1, "admin-1.internal"),
+    ]
+    assert answer.active_controller.grpc.host == "controller-0.internal"
+
+
+def test_a_coordinator_is_told_by_its_external_address_or_not_at_all() -> None:
+    reached = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 0, 31_400)), outside=True)
+    assert (reached.coordinator, reached.endpoint.host, reached.endpoint.port) == (0, OUTSIDE, 31_400)
+    hidden = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 7, None)), outside=True)
+    assert hidden.error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "coordinator 7 cannot be reached from outside" in hidden.message
+    assert not hidden.HasField("endpoint")
+    inside = encode.coordinator(FoundCoordinator("g", 3, 1, node(Role.COORDINATOR, 7, None)))
+    assert inside.endpoint.host == "coordinator-7.internal"

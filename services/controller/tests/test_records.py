@@ -1,0 +1,42 @@
+"""Records of other versions: what an older one wrote is read, and what a newer one adds is passed over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from headrace_common.core.errors import UnsupportedVersion
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_controller.core import records
+
+KEY = "nodes/broker/0"
+BEFORE_EXTERNAL = (
+    b'{"v":1,"grpc":"b:1","http":null,"metrics":null,"rack":null,"incarnation":"69696969696969696969696969696969",'
+    b'"epoch":3,"fenced":true,"in_controlled_shutdown":false,"version":"","drained":false}'
+)
+"""As the version before external listeners wrote it; it takes nothing amiss that it does not know, and drops it."""
+NODE = Node(NodeKey(Role.BROKER, NodeId(0)), Endpoint("b", 1), b"i" * 16, 3)
+
+
+def test_a_node_of_an_older_version_has_no_external_address() -> None:
+    assert records.decode(KEY, BEFORE_EXTERNAL) == NODE
+
+
+def test_the_external_address_is_kept() -> None:
+    node = replace(NODE, external=Endpoint("e.example", 9))
+    assert records.decode(KEY, records.encode(node)) == node
+
+
+def test_a_node_is_written_so_that_the_older_version_reads_it() -> None:
+    written = json.loads(records.encode(replace(NODE, external=Endpoint("e.example", 9))))
+    assert {name: written[name] for name in json.loads(BEFORE_EXTERNAL)} == json.loads(BEFORE_EXTERNAL)
+
+
+def test_what_a_newer_version_adds_is_passed_over_and_another_record_version_is_refused() -> None:
+    fields = json.loads(BEFORE_EXTERNAL)
+    assert records.decode(KEY, json.dumps({**fields, "colour": "blue"}).encode()) == NODE
+    with pytest.raises(UnsupportedVersion):
+        records.decode(KEY, json.dumps({**fields, "v": 2}).encode())
