@@ -121,6 +121,14 @@ class AdminServicer(GeneratedServicer):
         return await self._controllers.drain_broker(request)
 
     @override
+    async def DescribeRestore(self, request: pb.DescribeRestoreRequest, context: Context) -> pb.DescribeRestoreResponse:
+        return await self._controllers.describe_restore(request)
+
+    @override
+    async def AdoptTopic(self, request: pb.AdoptTopicRequest, context: Context) -> pb.AdoptTopicResponse:
+        return await self._controllers.adopt_topic(request)
+
+    @override
     async def DescribeStatus(
         self, request: admin_pb2.DescribeStatusRequest, context: Context
     ) -> admin_pb2.DescribeStatusResponse:
