@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
 from headrace_broker.adapters.topic_notes_file import DAMAGED, FILE
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.processes import Cluster, running_cluster
 from headrace_common.core.errors import ErrorCode
+from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2, controller_pb2
@@ -43,9 +46,18 @@ async def produce(cluster: Cluster, topic_id: bytes, count: int) -> None:
 
 
 async def known(cluster: Cluster) -> set[str]:
-    """Names of topics in the broker's image."""
-    metadata = await cluster.broker_stub().Metadata(pb.MetadataRequest(all_topics=True))
-    return {topic.name for topic in metadata.topics}
+    """Names of topics in the broker's image, once it has taken one in."""
+    stub = cluster.broker_stub()
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                metadata = await stub.Metadata(pb.MetadataRequest(all_topics=True))
+            except grpc.RpcError as refused:
+                if error_from_rpc(refused).code is not ErrorCode.METADATA_UNAVAILABLE:
+                    raise
+                await asyncio.sleep(0.05)
+            else:
+                return {topic.name for topic in metadata.topics}
 
 
 async def until_noted(cluster: Cluster, expected: dict[str, cluster_pb2.Topic]) -> None:
@@ -59,12 +71,45 @@ async def created_after_etcd_was_away(cluster: Cluster, topic: controller_pb2.Ne
     """Its id; the controller connects to etcd again by itself, until then nothing can be created."""
     stub = cluster.controller_stub()
     request = controller_pb2.CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
-    async with asyncio.timeout(30):
-        while (answer := (await stub.CreateTopics(request)).topics[0]).error == ErrorCode.METADATA_UNAVAILABLE:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                [answer] = (await stub.CreateTopics(request)).topics
+            except grpc.RpcError as refused:
+                if not error_from_rpc(refused).retriable:
+                    raise
+            else:
+                if answer.error != ErrorCode.METADATA_UNAVAILABLE:
+                    break
             await asyncio.sleep(0.05)
     assert answer.error == 0, answer
     await cluster.until_led(answer.topic.topic.topic_id, topic.partition_count)
     return bytes(answer.topic.topic.topic_id)
+
+
+async def program(cluster: Cluster, name: str, *arguments: str) -> None:
+    """Run ``backup`` or ``restore`` of the controller to its end."""
+    at = cluster.controller.argv.index("--etcd")
+    etcd = cluster.controller.argv[at : at + 2]
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", f"headrace_controller.{name}", *etcd, *arguments, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await asyncio.wait_for(running.communicate(), 60)
+    assert running.returncode == 0, said.decode()
+
+
+async def more_partitions(cluster: Cluster, topic: str, count: int) -> None:
+    """All of them, those that are there included."""
+    request = controller_pb2.CreatePartitionsRequest(name=topic, partition_count=count)
+    answer = await cluster.controller_stub().CreatePartitions(request)
+    assert answer.result.error == 0, answer
+
+
+async def until_held(cluster: Cluster, topic_id: bytes, count: int) -> None:
+    """The broker has this many logs of the topic."""
+    async with asyncio.timeout(30):
+        while len((await inventory(cluster))[1][topic_id]) < count:
+            await asyncio.sleep(0.05)
 
 
 async def test_topics_that_an_older_etcd_does_not_know_are_told_with_all_that_was_noted(tmp_path: Path) -> None:
@@ -97,6 +142,42 @@ async def test_topics_that_an_older_etcd_does_not_know_are_told_with_all_that_wa
     assert {number: log.written_end for number, log in logs[young].items()} == {0: 5, 1: 0, 2: 0}
     assert {number: log.written_end for number, log in logs[old].items()} == {0: 3, 1: 0}
     assert logs[young] == before[1][young]
+
+
+async def test_while_a_backup_is_restored_the_inventory_is_what_was_before_and_what_follows_is_noted(
+    tmp_path: Path,
+) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        old = await cluster.create_topic("old", 2, retention_ms="1000000000")
+        await produce(cluster, old, 3)
+        await program(cluster, "backup", "--to", str(tmp_path / "backups"))
+        young = await cluster.create_topic("young", 3, retention_ms="77000000")
+        await produce(cluster, young, 5)
+        await more_partitions(cluster, "old", 4)
+        await until_held(cluster, old, 4)
+        before = await inventory(cluster)
+        for process in (cluster.broker, cluster.controller):
+            await process.stop()
+        await program(cluster, "restore", "--brokers", "1,7", "--replace", str(tmp_path / "backups"))
+        for process in (cluster.controller, cluster.broker):
+            await process.start()
+        assert await known(cluster) == {"old"}
+        assert await inventory(cluster) == before, "nobody leads before broker 7 has said what it has"
+        for process in (cluster.broker, cluster.controller):
+            await process.kill()
+        await program(cluster, "restore", "--brokers", "1", "--replace", str(tmp_path / "backups"))
+        for process in (cluster.controller, cluster.broker):
+            await process.start()
+        for topic_id, count in ((old, 4), (young, 3)):
+            await cluster.until_led(topic_id, count)
+        await until_noted(cluster, {name: one.topic for name, one in before[0].items()})
+        topics, logs = await inventory(cluster)
+        assert not {one.incarnation for one in topics.values()} & {one.incarnation for one in before[0].values()}
+        for topic_id, numbered in before[1].items():
+            assert {n: log.written_end for n, log in logs[topic_id].items()} == {
+                n: log.written_end for n, log in numbered.items()
+            }
+        await produce(cluster, young, 1)
 
 
 async def test_no_log_is_without_its_note_whenever_the_broker_is_killed(tmp_path: Path) -> None:

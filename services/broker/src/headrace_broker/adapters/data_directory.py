@@ -2,9 +2,9 @@
 Whose data a directory holds, and that only one process uses it.
 
 A data directory has ``lock``, ``identity``, ``clean-shutdown`` (only while the broker is down after a clean stop),
-``emptied`` (only from the loss of the store until the cluster knows), ``evidence``, ``retention-time``, ``db/``
-(RocksDB) and ``cut/`` (what recovery cut off). ``main`` opens it before the store, and binds it when the broker has
-learned its cluster.
+``emptied`` (only from the loss of the store until the cluster knows), ``evidence``, ``retention-time``,
+``topic-notes``, ``db/`` (RocksDB) and ``cut/`` (what recovery cut off). ``main`` opens it before the store, and binds
+it when the broker has learned its cluster.
 """
 
 from __future__ import annotations
