@@ -19,7 +19,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "isr_changes_refused": "ISR changes that leaders asked for in this term and did not get",
     "metadata_revision": "Revision of the image",
     "store_reachable": "1 while the watch on etcd stands",
-    "restore_unfinished": "1 while nobody leads since the metadata was restored, until the logs of all brokers were seen",
+    "restore_unfinished": "1 while nobody leads, since the metadata was restored and not all logs were seen",
     "topics": "Topics",
     "partitions": "Partitions",
     "offline_partitions": "Partitions that nobody leads",
