@@ -58,14 +58,14 @@ def round_trip(bootstrap: str, rest: str) -> None:
             with Producer(bootstrap, compression_type=codec) as producer:
                 sent = producer.send_many(topic, values, keys=[str(n).encode() for n in range(2_000)])
                 assert len(sent.result(60)) == len(values)
-            read = read_all(Consumer(bootstrap, [topic], auto_offset_reset="earliest"), len(values))
+            read = read_all(Consumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"), len(values))
             assert sorted(read) == sorted(values), f"{topic}: what is read is not what was written"
         admin.create_topic("smoke-transactions", partitions=1, replication_factor=1)
     with Producer(bootstrap, transactional_id="smoke") as producer, producer.transaction():
         for value in values[:10]:
             producer.send("smoke-transactions", value)
     settings = {"group_id": "smoke", "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
-    assert read_all(Consumer(bootstrap, ["smoke-transactions"], **settings), 10) == values[:10], (
+    assert read_all(Consumer("smoke-transactions", bootstrap_servers=bootstrap, **settings), 10) == values[:10], (
         "a committed transaction"
     )
     with urllib.request.urlopen(f"{rest}/v1/topics", timeout=10) as answer:
