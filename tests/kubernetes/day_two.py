@@ -22,7 +22,7 @@ def scaled(stage: Stage, result: Result) -> None:
     pod = f"{release.stateful('broker')}-3"
     with stage.loaded(result) as load:
         with result.window("scaled out", gap_target=CONTROLLED_GAP_S):
-            release.upgrade(**{"statefulset.replicas": "4"})
+            release.upgrade({"statefulset.replicas": "4"})
             release.wait_rolled_out()
             seconds = ready_seconds(stage.kube.get("pod", pod))
             result.figure("a new broker: pod ready after its container started (± 1)", seconds, "s", READY_S)
@@ -41,7 +41,7 @@ def scaled(stage: Stage, result: Result) -> None:
             release.cli("broker", "decommission", "3", "--wait", "--timeout", "240", seconds=270)
             result.figure("decommissioned", time.monotonic() - began)
         with result.window("scaled in", gap_target=CONTROLLED_GAP_S):
-            release.upgrade(**{"statefulset.replicas": "3"})
+            release.upgrade({"statefulset.replicas": "3"})
             release.wait_rolled_out()
             wait_until(f"{pod} is gone", lambda: len(release.pods("broker")) == 3, 150)
         load.plan["brokers"] = release.broker_addresses()
@@ -60,7 +60,7 @@ def held_by(stage: Stage, broker: int) -> int:
 def _refused(stage: Stage, result: Result) -> None:
     release = stage.release
     try:
-        release.upgrade(**{"statefulset.replicas": "3"})
+        release.upgrade({"statefulset.replicas": "3"})
     except Failed as failed:
         result.notes.append(f"scale-in was refused: {' '.join(failed.said.split())[-300:]}")
     else:
@@ -92,7 +92,7 @@ def restored(stage: Stage, result: Result) -> None:
             write(ask, "after", AFTER, AFTER)
             here.say(f"{LATE + AFTER} records acknowledged in {time.monotonic() - began:.0f} s")
         began = time.monotonic()
-        release.upgrade(seconds=600, **{"etcd.restore.enabled": "true"})
+        release.upgrade({"etcd.restore.enabled": "true"}, seconds=600)
         here.say(release.kube.kubectl("logs", f"job/{release.fullname}-etcd-restore").strip()[-1_000:])
         result.figure("restored into etcd", time.monotonic() - began)
         release.unset("etcd.restore.enabled")

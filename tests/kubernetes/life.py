@@ -5,6 +5,7 @@ volumes, gone but for these.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ def reached_from_outside(stage: Stage, result: Result) -> None:
     host = next(one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP")
     settings = {"external.enabled": "true", "external.type": "NodePort", "external.host": host}
     release = stage.release
-    release.upgrade(**settings)
+    release.upgrade(settings)
     release.wait_rolled_out()
     bootstrap = f"{host}:{_bootstrap_port(stage)}"
     result.notes.append(f"bootstrap {bootstrap}")
@@ -99,8 +100,9 @@ def reached_from_outside(stage: Stage, result: Result) -> None:
         producer.flush(30)
         assert all(one.result(1).offset >= 0 for one in sent)
     read: set[int] = set()
-    settings_read = {"group_id": "outsiders", "auto_offset_reset": "earliest"}
-    with headrace.Consumer("outside", bootstrap_servers=bootstrap, **settings_read) as consumer:
+    with headrace.Consumer(
+        "outside", bootstrap_servers=bootstrap, group_id="outsiders", auto_offset_reset="earliest"
+    ) as consumer:
         deadline = time.monotonic() + 60
         while len(read) < 1_000 and time.monotonic() < deadline:
             read |= {int(record.value) for record in consumer.poll(timeout_ms=1_000)}
@@ -263,8 +265,6 @@ def quantity(text: str) -> float:
 
 def usage(kube: Kube) -> dict[str, tuple[float, int, float]]:
     """Pod → CPU seconds so far, bytes of its working set, and when that was, from every node's kubelet."""
-    import json
-
     found: dict[str, tuple[float, int, float]] = {}
     for node in kube.get("nodes"):
         name = node["metadata"]["name"]

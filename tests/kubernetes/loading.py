@@ -89,7 +89,8 @@ class Load:
         Raises:
             NotInTime: with how many do not.
         """
-        before, state = -1, {"leaderless": "?", "not_in_sync": "?"}
+        before = -1
+        state: dict[str, Any] = {}
 
         def look() -> bool:
             nonlocal state, before

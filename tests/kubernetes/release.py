@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,19 +57,19 @@ class Release:
 
     # --- changing it ----------------------------------------------------------------------------------------
 
-    def words(self, **settings: str) -> list[str]:
+    def words(self, settings: Mapping[str, str]) -> list[str]:
         """For helm: what is set, and this beside."""
         given = {"image.tag": self.tag, **self.settings, **settings}
         return [*self.values, *(word for key, value in given.items() for word in ("--set", f"{key}={value}"))]
 
     def install(self, *more: str, seconds: float = READY_S) -> None:
         """``helm install``."""
-        self.kube.run_helm("install", self.name, self.chart, *self.words(), *more, seconds=seconds)
+        self.kube.run_helm("install", self.name, self.chart, *self.words({}), *more, seconds=seconds)
 
-    def upgrade(self, *more: str, seconds: float = READY_S, **settings: str) -> None:
-        """``helm upgrade`` with these settings, which stay set (dots in names: pass a dict with ``**``)."""
-        self.kube.run_helm("upgrade", self.name, self.chart, *self.words(**settings), *more, seconds=seconds)
-        self.settings.update(settings)
+    def upgrade(self, settings: Mapping[str, str] | None = None, *more: str, seconds: float = READY_S) -> None:
+        """``helm upgrade`` with these settings by their paths in the values; they stay set when it succeeds."""
+        self.kube.run_helm("upgrade", self.name, self.chart, *self.words(settings or {}), *more, seconds=seconds)
+        self.settings.update(settings or {})
 
     def unset(self, *names: str) -> None:
         """The next upgrade sets these no more."""
@@ -142,7 +142,7 @@ class Release:
 def rolled_out(stateful: Object) -> bool:
     """Whether a StatefulSet is all that it should be."""
     status, wanted = stateful.get("status", {}), stateful["spec"]["replicas"]
-    return (
+    return bool(
         status.get("observedGeneration") == stateful["metadata"]["generation"]
         and status.get("replicas", 0) == wanted
         and status.get("readyReplicas", 0) == wanted

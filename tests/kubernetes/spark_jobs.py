@@ -158,7 +158,7 @@ def _has_operator(here: Stage) -> bool:
 
 
 def _apply_jobs(here: Stage, *jobs: dict[str, Any]) -> None:
-    here.release.upgrade("--set-json", f"sparkJobs={json.dumps(jobs)}")
+    here.release.upgrade({}, "--set-json", f"sparkJobs={json.dumps(jobs)}")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from .kube import Failed, Kube, is_ready, wait_until
@@ -111,7 +112,7 @@ class Stage:
     def busiest_broker(self, load: Load) -> int:
         """The broker that leads most partitions of the load."""
         counts = Counter(load.state()["leaders"].values())
-        return counts.most_common(1)[0][0]
+        return int(counts.most_common(1)[0][0])
 
     def wait_replaced(self, pod: str, uid: str, seconds: float = 180) -> float:
         """Seconds until another pod of that name is ready."""
@@ -158,7 +159,7 @@ class Stage:
             name = pod["metadata"]["name"]
             for previous in ("", "--previous"):
                 words = ["logs", name, "--all-containers", *([previous] if previous else [])]
-                told = _said(lambda words=words: self.kube.kubectl(*words))
+                told = _said(partial(self.kube.kubectl, *words))
                 (where / f"{name}{previous}.log").write_text(told)
 
 

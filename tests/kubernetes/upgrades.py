@@ -5,7 +5,7 @@ Scenarios of ``helm upgrade`` under load: a setting, images forth and back, and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .kills import CONTROLLED_GAP_S, SYNC_S
 from .kube import Failed, wait_until, waiting_reasons
@@ -25,7 +25,7 @@ def setting_changed(stage: Stage, result: Result) -> None:
         size = 48 << 20 if stage.release.settings.get("config.broker.tail_cache_bytes") != str(48 << 20) else 56 << 20
         began = time.monotonic()
         with result.window("setting changed", gap_target=CONTROLLED_GAP_S):
-            stage.release.upgrade(**{"config.broker.tail_cache_bytes": str(size)})
+            stage.release.upgrade({"config.broker.tail_cache_bytes": str(size)})
             stage.release.wait_rolled_out()
             result.figure("rolling restart of 3 brokers", time.monotonic() - began, "s", ROLL_S)
             stage.settle(result, load, "setting changed", SYNC_S)
@@ -41,7 +41,7 @@ def bad_image(stage: Stage, result: Result) -> None:
 
     def spoil() -> None:
         stage.release.tag = "0.0.0-nobody-has-this"
-        stage.release.upgrade("--no-hooks")
+        stage.release.upgrade({}, "--no-hooks")
 
     def mend() -> None:
         stage.release.tag = good
@@ -54,22 +54,27 @@ def bad_image(stage: Stage, result: Result) -> None:
 def bad_value(stage: Stage, result: Result) -> None:
     """A value that the schema refuses; one that the API server does; one that stops the process; each time the fix."""
     release = stage.release
+
+    def back(settings: Mapping[str, str]) -> None:
+        release.unset(*settings)
+        release.upgrade()
+
     with stage.loaded(result) as load:
         with result.window("value refused by the schema", gap_target=CONTROLLED_GAP_S):
-            _refused(result, "statefulset.replicas", lambda: release.upgrade(**{"statefulset.replicas": "three"}))
-            _refused(result, "statefulset.replica", lambda: release.upgrade(**{"statefulset.replica": "3"}))
+            _refused(result, "statefulset.replicas", lambda: release.upgrade({"statefulset.replicas": "three"}))
+            _refused(result, "statefulset.replica", lambda: release.upgrade({"statefulset.replica": "3"}))
         memory = {"resources.broker.requests.memory": "24Mi", "resources.broker.limits.memory": "24Mi"}
         _spoiled(
             stage,
             result,
             load,
             "impossible memory limit",
-            lambda: release.upgrade("--no-hooks", **memory),
-            lambda: (release.unset(*memory), release.upgrade()),
+            lambda: release.upgrade(memory, "--no-hooks"),
+            lambda: back(memory),
         )
         wrong = {"config.broker.flush": "sometimes"}
         try:
-            release.upgrade("--dry-run=server", **wrong)
+            release.upgrade(wrong, "--dry-run=server")
         except Failed as failed:
             result.notes.append(
                 f"config.broker.flush=sometimes is refused before anything changes: {failed.said[-200:]}"
@@ -84,8 +89,8 @@ def bad_value(stage: Stage, result: Result) -> None:
             result,
             load,
             "setting that stops the process",
-            lambda: release.upgrade("--no-hooks", **wrong),
-            lambda: (release.unset(*wrong), release.upgrade()),
+            lambda: release.upgrade(wrong, "--no-hooks"),
+            lambda: back(wrong),
         )
 
 

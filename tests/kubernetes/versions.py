@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from .kills import CONTROLLED_GAP_S, SYNC_S
 from .life import own
@@ -54,13 +55,13 @@ def images_changed(stage: Stage, result: Result) -> None:
 def start_etcd(stage: Stage) -> None:
     """One member without a volume, beside the release."""
     address = f"http://{ETCD}:2379"
-    container = {
+    argv = ["etcd", "--data-dir=/tmp/data", "--listen-client-urls=http://0.0.0.0:2379"]
+    container: dict[str, Any] = {
         "image": ETCD_IMAGE,
-        "command": ["etcd", "--data-dir=/tmp/data", "--listen-client-urls=http://0.0.0.0:2379"],
+        "command": [*argv, f"--advertise-client-urls={address}"],
         "resources": {"limits": {"memory": "512Mi"}},
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    container["command"] += [f"--advertise-client-urls={address}"]
     pod = restricted_pod(ETCD, container, [{"name": "tmp", "emptyDir": {}}])
     pod["metadata"]["labels"]["app"] = ETCD
     service = {
