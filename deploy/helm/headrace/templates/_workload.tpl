@@ -13,6 +13,7 @@ Takes root, component, pod (the user's settings of this workload) and of, a dict
   grace       seconds
   claim       size and storageClass of the volume at mountPath
   volumes, mounts  beside that volume and /tmp
+  annotations of the pods, beside the user's
 */}}
 {{- define "headrace.workload" -}}
 {{- $root := .root -}}
@@ -61,7 +62,8 @@ spec:
     metadata:
       labels:
         {{- merge (fromYaml (include "headrace.selector" $here)) .pod.podLabels | toYaml | nindent 8 }}
-      {{- with .pod.podAnnotations }}
+      {{- $annotations := merge (default dict .of.annotations) .pod.podAnnotations }}
+      {{- with $annotations }}
       annotations:
         {{- toYaml . | nindent 8 }}
       {{- end }}
@@ -262,14 +264,23 @@ liveness:
 {{- if and .external .root.Values.external.enabled }}
 - name: {{ $prefix }}_EXTERNAL_LISTEN
   value: 0.0.0.0:{{ int (get .root.Values.listeners .component).externalPort }}
-- name: {{ $prefix }}_EXTERNAL_ADVERTISE_FILE
-  value: /etc/headrace/external/$(POD_NAME)
 {{- end }}
 {{- end -}}
 
-{{/* The volume with the pods' external addresses. */}}
+{{/*
+The volume with the pods' external addresses, and the command that reads the pod's own. Each pod has another host or port,
+which no environment variable of a pod template can say; a file of the pod's name can, and more pods restart nobody.
+*/}}
 {{- define "headrace.externalVolume" -}}
 {{- if .root.Values.external.enabled }}
+{{- $variable := printf "HEADRACE_%s_EXTERNAL_ADVERTISE" (upper .component) }}
+annotations:
+  # Other addresses restart the pods; more pods do not.
+  headrace.io/external: {{ pick .root.Values.external "type" "domain" "host" "port" "nodePorts" | toJson | sha256sum | trunc 16 }}
+command:
+  - sh
+  - -euc
+  - {{ printf `%s=$$(cat "/etc/headrace/external/$POD_NAME"); export %s; exec python -m headrace_%s` $variable $variable .component | quote }}
 volumes:
   - name: external
     configMap:
