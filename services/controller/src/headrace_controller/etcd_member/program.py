@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final
@@ -18,8 +18,16 @@ from headrace_common.runtime.clock import Clock
 from headrace_controller.etcd_member.core.etcd_file import Founding
 from headrace_controller.etcd_member.core.facts import Facts, Phase, UnreadableFacts
 from headrace_controller.etcd_member.core.rendezvous import Join, Promise, Renew, Site, StartNew, Step, Wait, next_step
-from headrace_controller.etcd_member.core.replacement import Add, Remove, StartExisting, initial_cluster, next_change
-from headrace_controller.etcd_member.core.roster import Roster
+from headrace_controller.etcd_member.core.replacement import (
+    Add,
+    Remove,
+    StartExisting,
+    behind,
+    initial_cluster,
+    next_change,
+    others,
+)
+from headrace_controller.etcd_member.core.roster import Peer, Roster
 from headrace_controller.etcd_member.core.sights import Report, Running, Sight, report_of
 from headrace_controller.etcd_member.ports import ClusterUnusable, Lookout, RunningCluster, Volume
 
@@ -140,10 +148,10 @@ class EtcdMember:
             async with self._world.cluster_at(urls) as cluster:
                 return await self._take_turn(cluster)
         except ClusterUnusable as error:
-            others = ", ".join(sorted(running))
+            there = ", ".join(sorted(running))
             missing = ", ".join(sorted(p.name for p in self._site.others if p.name not in running)) or "nobody"
             await self._wait(
-                f"no data here, and a cluster runs ({others}): it can take this member in again once a quorum of it "
+                f"no data here, and a cluster runs ({there}): it can take this member in again once a quorum of it "
                 f"is up and connected; not running: {missing}. It said: {error}",
                 CHANGE_EVERY_MS,
             )
@@ -158,7 +166,7 @@ class EtcdMember:
         try:
             founding, wait = await self._change(cluster)
         finally:
-            await cluster.release(name)
+            await _release(cluster, name)
         if wait:
             await self._wait(wait, CHANGE_EVERY_MS)
         return founding
@@ -178,6 +186,9 @@ class EtcdMember:
                     _log.info("adding this member to the running cluster")
                 await cluster.add(self._site.me.url)
             case StartExisting(confirmed):
+                late = behind(confirmed, await self._look_at(others(self._site, confirmed)))
+                if late:
+                    return None, f"added to the cluster; {', '.join(late)} must be up and know of that before it starts"
                 _log.info("etcd starts as a new member of the running cluster")
                 return Founding("existing", self._site.cluster, initial_cluster(self._site, confirmed)), ""
             case Wait(why):
@@ -185,9 +196,11 @@ class EtcdMember:
         return None, ""
 
     async def _look_around(self) -> dict[str, Sight]:
-        others = self._site.others
-        looks: list[Awaitable[Sight]] = [self._world.lookout.look(peer) for peer in others]
-        return dict(zip((p.name for p in others), await asyncio.gather(*looks), strict=True))
+        return await self._look_at(self._site.others)
+
+    async def _look_at(self, peers: Sequence[Peer]) -> dict[str, Sight]:
+        sights = await asyncio.gather(*(self._world.lookout.look(peer) for peer in peers))
+        return {peer.name: sight for peer, sight in zip(peers, sights, strict=True)}
 
     async def _wait(self, why: str, ms: int) -> None:
         """Say what is waited for when that changes, and every few seconds."""
@@ -204,6 +217,13 @@ class EtcdMember:
         """On disk first, then visible."""
         self._world.volume.store(facts)
         self._facts = facts
+
+
+async def _release(cluster: RunningCluster, name: str) -> None:
+    try:
+        await cluster.release(name)
+    except ClusterUnusable as error:
+        _log.info("the turn to change members ends by itself in a minute: %s", error)
 
 
 def _client_urls(site: Site, running: dict[str, Running]) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ with a list of members that a quorum has confirmed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace_controller.etcd_member.core.facts import Facts, Phase
 from headrace_controller.etcd_member.core.rendezvous import Site, Wait
-from headrace_controller.etcd_member.core.sights import Member
+from headrace_controller.etcd_member.core.roster import Peer
+from headrace_controller.etcd_member.core.sights import Member, Running, Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,23 @@ def next_change(site: Site, facts: Facts, members: Sequence[Member]) -> Change:
     if ours and facts.phase is Phase.ADDING:
         return StartExisting(tuple(members))
     return Remove(mine[0])
+
+
+def others(site: Site, members: Sequence[Member]) -> tuple[Peer, ...]:
+    """The other members, as they can be looked at."""
+    return tuple(Peer(m.name, url) for m in members for url in m.peer_urls[:1] if url != site.me.url)
+
+
+def behind(members: Sequence[Member], sights: Mapping[str, Sight]) -> list[str]:
+    """
+    Those of the others (by name) that do not list exactly ``members`` now.
+
+    An etcd that joins takes its id from the list of any of them, unconfirmed: one that still lists the old entry of
+    this member would bring an id back to life that has voted.
+    """
+    ids = {m.id for m in members}
+    aware = {n for n, s in sights.items() if isinstance(s, Running) and {m.id for m in s.members} == ids}
+    return sorted(sights.keys() - aware)
 
 
 def initial_cluster(site: Site, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
