@@ -316,6 +316,19 @@ async def test_a_replica_that_comes_back_while_it_is_deleted_begins_anew(monkeyp
         assert core(trio, THREE).log_end == 1
 
 
+async def test_a_replica_that_hears_of_its_move_before_its_leader_does_joins_though_nothing_is_written() -> None:
+    """What it said before the leader knew of it is all that it says while the partition is at rest."""
+    async with running_trio() as trio:
+        trio.change(ID, replicas=(ONE, TWO), isr=(ONE, TWO))
+        leader = trio.members[ONE].broker.replicas.get(ID)
+        assert leader is not None
+        await until(lambda: len(leader.sessions) == 1)
+        trio.change(ID, replicas=(ONE, TWO, THREE), but=(ONE,))
+        await until(lambda: len(leader.sessions) == 2)
+        trio.show()
+        await until(lambda: trio.image.partitions[ID].isr == (ONE, TWO, THREE))
+
+
 async def test_followers_begin_where_the_leaders_log_begins() -> None:
     async with running_trio() as trio:
         for _ in range(4):

@@ -121,6 +121,11 @@ class Leadership:
         ends = (one.log_end for one in self.followers.values() if now_ms - one.heard_ms < away_ms)
         return min(ends, default=EVERYWHERE)
 
+    def expects(self, broker: NodeId) -> bool:
+        """Whether ``broker`` is a follower that has not said yet, in this epoch, how far it is."""
+        follower = self.followers.get(broker)
+        return follower is not None and follower.written_end == NOWHERE
+
     def grown(self, now_ms: float) -> None:
         """The leader holds more than before: who held everything is behind from now on."""
         for follower in self.followers.values():

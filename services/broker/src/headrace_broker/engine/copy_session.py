@@ -42,6 +42,7 @@ class _Entry:
     leader_epoch: int
     log_end: Offset
     wants: bool
+    written_end: Offset = Offset(-1)
     last_epoch: int = -1
     forgotten_to: Offset = Offset(0)
     told: tuple[int, int, int] = (-1, -1, -1)
@@ -159,13 +160,17 @@ class CopySession:
             replica.sessions.append(self)
             self.shown(replica)
         entry.leader_epoch = position.leader_epoch
-        entry.log_end = position.log_end
+        entry.log_end, entry.written_end = position.log_end, position.written_end
         entry.last_epoch, entry.forgotten_to = position.last_epoch, position.forgotten_to
         entry.wants = entry.wants or position.wants
-        broker, broker_epoch = self._broker or (NodeId(-1), -1)
-        event = FollowerFetched(broker, broker_epoch, position.log_end, position.written_end, self._eligible(), now_ms)
-        self._loop.handle_now(replica, event)
+        self._tell(entry, now_ms)
         self.grown(replica)
+
+    def _tell(self, entry: _Entry, now_ms: float) -> None:
+        """The partition hears how far the follower is."""
+        broker, broker_epoch = self._broker or (NodeId(-1), -1)
+        event = FollowerFetched(broker, broker_epoch, entry.log_end, entry.written_end, self._eligible(), now_ms)
+        self._loop.handle_now(entry.replica, event)
 
     def _refuse(self, position: Position, replica: Replica | None, error: HeadraceError) -> None:
         self._drop(position.partition)
@@ -213,6 +218,19 @@ class CopySession:
         self._news[replica.id] = entry
         if self._news_timer is None:
             self._news_timer = asyncio.get_running_loop().call_later(NEWS_DELAY_S, self._news_are_due)
+
+    def reassigned(self, replica: Replica) -> None:
+        """
+        The image may have made the follower one of its replicas.
+
+        The follower can hear of that before its leader does: what it said then counted for nothing, and while the
+        partition is at rest it says nothing more.
+        """
+        entry, leading = self._entries.get(replica.id), replica.core.leading
+        if entry is None or leading is None or self._broker is None:
+            return
+        if entry.stands and leading.expects(self._broker[0]):
+            self._tell(entry, self._clock.monotonic_ms())
 
     def lost(self, replica: Replica) -> None:
         """It is not led here any more, or in another epoch."""

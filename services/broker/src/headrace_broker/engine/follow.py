@@ -112,6 +112,7 @@ class ImageFollower:
         await self._loop.post_all(steps)
         for replica in {replica for replica, _ in steps}:
             self._replication.follow(replica)
+            replica.tell_followers()
         if old.revision == 0:
             self._report_strays()
         self.changed.set()

@@ -60,6 +60,10 @@ class CopyWatcher(Protocol):
         """Its high watermark or its start has moved."""
         ...
 
+    def reassigned(self, replica: Replica) -> None:
+        """Its replicas may be others."""
+        ...
+
     def lost(self, replica: Replica) -> None:
         """It is not led here any more, or in another epoch."""
         ...
@@ -116,6 +120,11 @@ class Replica:
         """Tell all who wait to look again."""
         for waiter in (*self.waiters, *self.stable_waiters):
             waiter.moved(self, 0)
+
+    def tell_followers(self) -> None:
+        """Its image is newer: those that copy from it may count now."""
+        for session in tuple(self.sessions):
+            session.reassigned(self)
 
     def lose_followers(self) -> None:
         """Tell the followers that this is not their leader any more, or in another epoch."""
