@@ -27,6 +27,9 @@ FROM python:3.11-slim
 RUN groupadd --gid 10001 headrace \
  && useradd --uid 10001 --gid 10001 --home-dir /tmp --no-create-home --shell /usr/sbin/nologin headrace \
  && install -d -o 10001 -g 10001 -m 0750 /var/lib/headrace
+# Where the base image comes without the bytecode of the standard library, each start would compile it anew.
+RUN python -m compileall -q -x '/(dist-packages|site-packages|ensurepip|idlelib|lib2to3|test|tests|turtledemo)/' \
+    "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY LICENSE /usr/share/doc/headrace/
 COPY --from=dependencies /opt/headrace /opt/headrace
 COPY --from=service /opt/own /opt/headrace

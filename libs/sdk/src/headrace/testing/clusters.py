@@ -95,7 +95,7 @@ def started_cluster(
     except ImportError as error:
         raise ClusterUnavailable(
             "a real cluster is started by the package headrace-cli, which is not installed here "
-            f"({error}); install it with: pip install headrace-cli"
+            f"({error}); install it with: pip install 'headrace-cli[local]'"
         ) from error
     local = LocalCluster(directory, brokers=brokers, controllers=1, flush=flush, restart=restart, **options)
     local.start()
