@@ -11,6 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.topic_notes_file import DAMAGED, FILE
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.processes import Cluster, running_cluster
@@ -228,3 +230,29 @@ async def test_notes_that_are_lost_or_damaged_stop_no_broker_and_come_back(tmp_p
             await until_noted(cluster, {name: one.topic for name, one in before.items()})
         assert (tmp_path / "data" / DAMAGED).read_bytes() == b"\0" * len(whole)
         assert "set aside in" in cluster.broker.log()
+
+
+async def test_a_disk_that_refuses_a_note_stops_the_broker_before_the_log_is_made(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        kept = await cluster.create_topic("t", 1)
+        await produce(cluster, kept, 2)
+        file = tmp_path / "data" / FILE
+        file.unlink()
+        file.mkdir()  # nothing can be appended to it
+        topics = [controller_pb2.NewTopic(name="u", partition_count=1, replication_factor=1)]
+        await cluster.controller_stub().CreateTopics(
+            controller_pb2.CreateTopicsRequest(topics=topics, timeout_ms=5_000)
+        )
+        assert cluster.broker.running is not None
+        assert await asyncio.wait_for(cluster.broker.running.wait(), 30) == 1
+        assert f"{FILE} cannot be written" in cluster.broker.log()
+        data = DataDirectory.open(tmp_path / "data")
+        store = RocksDbLogs.open(data)
+        assert [log.state.partition.topic_id for log in store.recovered()] == [kept]
+        await store.close(None)
+        data.close()
+        await cluster.broker.start()
+        async with asyncio.timeout(30):
+            while (await inventory(cluster))[0].keys() != {"t", "u"}:
+                await asyncio.sleep(0.05)
+        assert (tmp_path / "data" / DAMAGED).is_dir()

@@ -114,6 +114,15 @@ async def test_strays_without_notes_are_told_without_a_topic(tmp_path: Path) -> 
         assert sorted(log.topic_id for log in logs) == sorted([TOPIC, TOPIC, topic_id_of("u")])
 
 
+async def test_a_stray_is_described_with_the_name_that_was_noted(tmp_path: Path) -> None:
+    async with served(tmp_path / "data", image_of({"t": 1})):
+        pass
+    async with served(tmp_path / "data", image_of({"u": 1})) as one:
+        logs = (await one.stub.DescribeLogs(pb.DescribeLogsRequest())).logs
+    notes = {log.topic_id: log.note for log in logs if log.HasField("note")}
+    assert notes == {TOPIC: "not in the cluster's metadata: kept, not served; last heard of as t-0"}
+
+
 async def test_while_batches_are_appended_each_end_was_acknowledged_or_is_about_to_be(tmp_path: Path) -> None:
     async with served(tmp_path / "data", image_of({"t": 2}, leader_epoch=1)) as one:
         writing = asyncio.create_task(produce(one.stub, [batch_of(1)] * 300))

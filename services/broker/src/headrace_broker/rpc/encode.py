@@ -8,6 +8,7 @@ from dataclasses import replace
 from headrace_broker.core.coordination import FoundCoordinator
 from headrace_broker.core.copying import CopyAnswer
 from headrace_broker.core.rows import SegmentRow
+from headrace_broker.core.topic_notes import TopicNote
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import Compaction
 from headrace_broker.engine.describing import KnownProducers, oldest_ms, stored_bytes
@@ -253,9 +254,12 @@ def _topic(image: ClusterImage, topic: Topic, max_message_bytes: dict[bytes, int
 
 
 def log_description(
-    replica: Replica, segments: Sequence[SegmentRow] | None, compaction: Compaction | None = None
+    replica: Replica,
+    segments: Sequence[SegmentRow] | None,
+    compaction: Compaction | None = None,
+    known_as: TopicNote | None = None,
 ) -> pb.LogDescription:
-    """One log of this broker."""
+    """One log of this broker; ``known_as``: what is noted of its topic."""
     core = replica.core
     damage = replica.damage
     note = None
@@ -265,7 +269,8 @@ def log_description(
             f" {ACCEPT_LOSS}"
         )
     elif replica.standing is Standing.STRAY:
-        note = "not in the cluster's metadata: kept, not served"
+        name = "" if known_as is None else f"; last heard of as {known_as.topic.name}-{replica.id.partition}"
+        note = f"not in the cluster's metadata: kept, not served{name}"
     return pb.LogDescription(
         topic_id=replica.id.topic_id,
         partition=replica.id.partition,

@@ -285,7 +285,12 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         free, total, reserve = broker.disk()
         return pb.DescribeLogsResponse(
             logs=[
-                encode.log_description(one, broker.segments(one) if request.segments else None, compaction)
+                encode.log_description(
+                    one,
+                    broker.segments(one) if request.segments else None,
+                    compaction,
+                    broker.noting.note(one.id.topic_id),
+                )
                 for one, compaction in found
             ],
             disk_free_bytes=free,
