@@ -3,11 +3,13 @@
 import os
 import sys
 
-from headrace_common.runtime.env import settings_or_exit
-from headrace_common.runtime.service import run_process
-from headrace_coordinator.config import CoordinatorConfig
-from headrace_coordinator.main import serve
+from headrace_common.runtime.early import starting
 
 if __name__ == "__main__":
+    with starting():
+        from headrace_common.runtime.env import settings_or_exit
+        from headrace_common.runtime.service import run_process
+        from headrace_coordinator.config import CoordinatorConfig
+        from headrace_coordinator.main import serve
     config = settings_or_exit(CoordinatorConfig, service="coordinator", argv=sys.argv[1:], env=os.environ)
     sys.exit(run_process(lambda stop: serve(config, stop)))
