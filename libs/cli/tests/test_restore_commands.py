@@ -74,6 +74,9 @@ def test_it_waits_for_brokers(admin: FakeAdmin) -> None:
     found = json.loads(run("cluster", "restore-status", "-o", "json", code=7).stdout)
     assert (found["missing_brokers"], found["finished"], found["backup_time_ms"]) == ([1, 2], False, 1_700_000_000_000)
     admin.restore = restored(finished=False)
+    admin.restore = RestoreInfo(False, (0, 1, 2), (), 9, 1, 2, 0, 0, (1,))
+    assert "look into their logs: broker 1" in run("cluster", "restore-status", code=7).stderr
+    admin.restore = restored(finished=False)
     assert "in a moment" in run("cluster", "restore-status", code=7).stderr
 
 

@@ -41,6 +41,7 @@ async def test_an_unfinished_one_is_what_is_wrong(rest: Any, missing: list[int],
         "restore_time_ms": 7,
         "expected_brokers": [1, 2, 3],
         "missing_brokers": missing,
+        "silent_brokers": [],
         "adopted_topics": 0,
         "empty_topics": 0,
     }
@@ -50,6 +51,12 @@ async def test_an_unfinished_one_is_what_is_wrong(rest: Any, missing: list[int],
     assert verdict.startswith("unavailable: the metadata was restored from a backup")
     assert says in verdict
     assert "unclean" not in verdict, "nobody should give records up now"
+
+
+async def test_a_broker_may_be_silent(rest: Any) -> None:
+    rest.cluster.restore = pb.DescribeRestoreResponse(restore=pb.Restore(expected=[1, 2]), silent=[2])
+    assert (await rest.client.get("/v1/restore")).json()["restore"]["silent_brokers"] == [2]
+    assert "broker 2 does not say what it has" in (await rest.client.get("/health/cluster")).json()["verdict"]
 
 
 async def test_a_finished_one_is_over(rest: Any) -> None:

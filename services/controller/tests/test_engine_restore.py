@@ -143,6 +143,8 @@ async def test_a_silent_broker_is_asked_until_it_answers(world: Cell) -> None:
     await world.beating(engine, {}, 0)
     await world.until(lambda: world.inventories.asked.count(NodeId(1)) > 1, 8_000)
     assert engine.follower.mirror.waits_for_logs
+    status = await engine.describe_restore(strays=False)
+    assert (status.missing, status.silent) == ([], (1,))
     with pytest.raises(MetadataUnavailable, match="try again in a moment"):
         await engine.delete_topic("t")
     world.inventories.silent = set()

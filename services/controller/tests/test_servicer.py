@@ -10,13 +10,14 @@ import grpc.aio
 import pytest
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, NotFound, Rejected
-from headrace_common.core.ids import Endpoint
-from headrace_common.core.image import NodeKey, Role
+from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
+from headrace_common.core.image import NodeKey, Role, Topic
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.config import ControllerConfig
+from headrace_controller.core.held import HeldLog, HeldTopic, Inventory
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.rpc.servicer import ControllerServicer
@@ -27,7 +28,13 @@ from headrace_proto.v1 import controller_pb2 as pb
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[Client]:
+def inventories() -> FakeInventories:
+    """What brokers say that they have."""
+    return FakeInventories()
+
+
+@pytest.fixture
+async def client(inventories: FakeInventories) -> AsyncIterator[Client]:
     """A client of an active controller over a memory store."""
     config = ControllerConfig(server=ServerConfig(drain_ms_max=100))
     endpoint = Endpoint("127.0.0.1", 1)
@@ -36,7 +43,7 @@ async def client() -> AsyncIterator[Client]:
         store=MemoryStore(SystemClock()),
         probe=FakeProbe(),
         log_ends=FakeLogEnds(),
-        inventories=FakeInventories(),
+        inventories=inventories,
         clock=SystemClock(),
         endpoint=lambda: endpoint,
         new_cluster=lambda: Cluster("c1", b"i" * 16),
@@ -248,7 +255,36 @@ BAD: list[tuple[str, Any]] = [
     ("DrainBroker", pb.DrainBrokerRequest(broker_id=404, drained=True)),
     ("DrainBroker", pb.DrainBrokerRequest(broker_id=-1)),
     ("ConfirmDeletions", pb.ConfirmDeletionsRequest(broker_id=1, broker_epoch=1, topic_ids=[b"short"])),
+    ("AdoptTopic", pb.AdoptTopicRequest()),
+    ("AdoptTopic", pb.AdoptTopicRequest(topic_id=b"short")),
+    ("AdoptTopic", pb.AdoptTopicRequest(topic_id=bytes(16), partition_count=-1)),
+    ("AdoptTopic", pb.AdoptTopicRequest(topic_id=bytes(16), partition_count=2**31 - 1)),
 ]
+
+
+async def test_strays_over_the_wire(client: Client, inventories: FakeInventories) -> None:
+    await client.register(node(incarnation=b"p" * 16))
+    described = await client.call("DescribeRestore", pb.DescribeRestoreRequest(strays=True))
+    assert (described.HasField("restore"), list(described.strays), list(described.silent)) == (False, [], [])
+    answer = await client.call("AdoptTopic", pb.AdoptTopicRequest(topic_id=bytes(16), name="x"))
+    assert answer.result.error == ErrorCode.UNKNOWN_TOPIC_ID
+    assert "list the strays" in answer.result.message
+    stray = bytes(range(16))
+    log, known = HeldLog(3, 9, known_epoch=4, damaged=True), HeldLog(3, 7, known_epoch=3)
+    logs = {PartitionId(TopicId(stray), 0): known, PartitionId(TopicId(stray), 1): log}
+    note = HeldTopic(Topic("late", TopicId(stray), 3, {"retention.ms": "5"}), b"i" * 16, 1)
+    inventories.held[NodeId(1)] = Inventory((note,), logs)
+    described = await client.call("DescribeRestore", pb.DescribeRestoreRequest(strays=True))
+    (found,) = described.strays
+    assert (found.topic_id, found.topic.name, found.topic.partition_count) == (stray, "late", 3)
+    assert [(x.partition, x.broker_id, x.log_end_offset, x.damaged) for x in found.logs] == [
+        (0, 1, 7, False),
+        (1, 1, 9, True),
+    ]
+    for only, shown in ((True, 0), (False, 1)):
+        made = await client.call("AdoptTopic", pb.AdoptTopicRequest(topic_id=stray, validate_only=only))
+        assert (made.result.error, made.result.name, len(made.result.topic.partitions)) == (0, "late", 3)
+        assert (await client.cluster()).topic_count == shown
 
 
 @pytest.mark.parametrize(("method", "request_"), BAD, ids=[f"{m}-{n}" for n, (m, _) in enumerate(BAD)])

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,17 @@ from headrace_cli.local import LocalCluster
 from headrace_cli.local.etcd import etcd_serves, find_etcd
 from headrace_controller.testing.etcd import free_port
 
-BROKERS = (1, 2, 3, 4)
-
 
 @dataclass
 class Restorable:
     """A local cluster, with its etcd in reach."""
 
     directory: Path
+    brokers: int
     local: LocalCluster = field(init=False)
 
     def __post_init__(self) -> None:
-        self.local = LocalCluster(self.directory / "data", brokers=len(BROKERS), restart=False)
+        self.local = LocalCluster(self.directory / "data", brokers=self.brokers, restart=False)
 
     @property
     def cluster(self) -> TestCluster:
@@ -65,8 +65,8 @@ class Restorable:
         self.local.stop()
         shutil.rmtree(self.directory / "data" / "etcd-1")
 
-    def restore(self, backup: Path) -> None:
-        """Into a fresh etcd, which runs alone meanwhile."""
+    def restore(self, backup: Path, expected: Sequence[int], *options: str) -> None:
+        """Into etcd, which runs alone meanwhile; a fresh one where its data is gone."""
         client, peer = (f"127.0.0.1:{free_port()}" for _ in range(2))
         with (self.directory / "etcd.log").open("ab") as log:
             etcd = subprocess.Popen(
@@ -82,9 +82,9 @@ class Restorable:
             )
         try:
             until(lambda: etcd_serves(client), 60)
-            named = ",".join(map(str, BROKERS))
-            said = self.program("restore", "--etcd", client, "--brokers", named, backup)
-            assert said["expected_brokers"] == list(BROKERS)
+            named = ",".join(map(str, expected))
+            said = self.program("restore", "--etcd", client, "--brokers", named, *options, backup)
+            assert said["expected_brokers"] == list(expected)
         finally:
             etcd.terminate()
             etcd.wait(20)
@@ -99,10 +99,14 @@ def until(holds: Any, seconds: float = 60) -> None:
 
 
 @pytest.fixture
-def restorable(tmp_path: Path) -> Iterator[Restorable]:
-    made = Restorable(tmp_path)
-    made.local.start()
-    try:
-        yield made
-    finally:
-        made.local.stop()
+def started(tmp_path: Path) -> Iterator[Callable[[int], Restorable]]:
+    """Starts a cluster of so many brokers; it ends with the test."""
+    with ExitStack() as stack:
+
+        def start(brokers: int) -> Restorable:
+            made = Restorable(tmp_path, brokers)
+            stack.callback(made.local.stop)
+            made.local.start()
+            return made
+
+        yield start

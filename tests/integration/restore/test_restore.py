@@ -7,19 +7,28 @@ and deleted; in-sync sets shrink under load; groups commit and transactions end 
 
 from __future__ import annotations
 
+import asyncio
+import json
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
 from headrace import Producer
+from headrace.admin_types import TopicInfo
 from headrace.delivery import Delivery
 from headrace.testing import TestCluster
+from headrace_common.core.ids import Endpoint
+from headrace_controller.adapters.etcd_store import EtcdStore
+from headrace_controller.core.store import Delete, Transaction
 
 from .conftest import Restorable, until
 
 pytestmark = pytest.mark.integration
+Start = Callable[[int], Restorable]
 Sent = dict[tuple[str, int, int], bytes]
 """Value by topic, partition and offset, of all that was acknowledged."""
 
@@ -63,9 +72,10 @@ def check(sent: Sent, found: Sent) -> None:
     assert not twice, f"{len(twice)} values are there twice"
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("killed", [True, False])
-def test_an_older_backup_loses_nothing(restorable: Restorable, killed: bool) -> None:
+def test_an_older_backup_loses_nothing(started: Start, killed: bool) -> None:
+    restorable = started(4)
     cluster = restorable.cluster
     sent: Sent = {}
     producer = cluster.producer(delivery_timeout_ms=300_000)
@@ -105,7 +115,7 @@ def test_an_older_backup_loses_nothing(restorable: Restorable, killed: bool) -> 
 
     restorable.lose_metadata(killed=killed)
     meanwhile = [(b"meanwhile %d" % n, producer.send("before", b"meanwhile %d" % n)) for n in range(500)]
-    restorable.restore(backup)
+    restorable.restore(backup, (1, 2, 3, 4))
     restorable.local.start()
     with cluster.admin() as admin:
         until(lambda: not admin.describe_cluster().offline_partitions, 120)
@@ -131,3 +141,72 @@ def test_an_older_backup_loses_nothing(restorable: Restorable, killed: bool) -> 
     sent |= produced(producer, "new", range(1_000))
     producer.close()
     check(sent, stored(cluster, ["before", "after", "again", "new"]))
+
+
+def command(cluster: TestCluster, *argv: str) -> subprocess.CompletedProcess[str]:
+    """The ``headrace`` command."""
+    bootstrap = ",".join(cluster.bootstrap_servers)
+    return subprocess.run(
+        [sys.executable, "-m", "headrace_cli", *argv, "--bootstrap", bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(600)
+def test_nobody_leads_before_every_named_broker_is_there(started: Start) -> None:
+    restorable = started(1)
+    cluster = restorable.cluster
+    with cluster.admin() as admin, cluster.producer() as producer:
+        admin.create_topic("t", 2, 1)
+        sent = produced(producer, "t", range(500))
+        backup = restorable.back_up()
+        sent |= produced(producer, "t", range(500, 1_000))
+    assert "never restored" in command(cluster, "cluster", "restore-status").stderr
+
+    restorable.lose_metadata(killed=False)
+    restorable.restore(backup, (1, 2))
+    restorable.local.start()
+    until(lambda: "start: broker 2" in command(cluster, "cluster", "restore-status").stderr, 90)
+    waits = command(cluster, "cluster", "restore-status", "-o", "json")
+    assert (waits.returncode, json.loads(waits.stdout)["missing_brokers"]) == (7, [2])
+    health = command(cluster, "cluster", "health")
+    assert (health.returncode, "it waits for broker 2; start it" in health.stdout) == (7, True)
+    refused = command(cluster, "topic", "create", "new")
+    assert refused.returncode != 0
+    assert "brokers 2 have not joined" in refused.stderr
+    with cluster.admin() as admin:
+        assert all(p.leader is None for p in admin.describe_topic("t").partitions)
+        assert admin.list_strays().topics == ()
+
+    restorable.local.stop()  # broker 2 is gone for good: the same backup again, without it
+    restorable.restore(backup, (1,), "--replace")
+    restorable.local.start()
+    until(lambda: command(cluster, "cluster", "restore-status").returncode == 0, 90)
+    with cluster.admin() as admin:
+        until(lambda: all(p.leader == 1 for p in admin.describe_topic("t").partitions))
+        found = admin.describe_restore()
+        assert found is not None
+        assert (found.finished, found.adopted_topics, found.empty_topics) == (True, 0, 0)
+    check(sent, stored(cluster, ["t"]))
+
+    asyncio.run(forget_topic(restorable, "t"))  # what no operator should do: its logs are stray then
+    until(lambda: "t" not in [topic.name for topic in topics(cluster)])
+    (stray,) = json.loads(command(cluster, "topic", "strays", "-o", "json").stdout)["strays"]
+    assert (stray["name"], len(stray["logs"]), sum(log["log_end_offset"] for log in stray["logs"])) == ("t", 2, 1_000)
+    adopted = command(cluster, "topic", "adopt", stray["topic_id"], "--name", "found")
+    assert "adopted: found, 2 partitions" in adopted.stderr
+    check({("found", n, offset): value for (_, n, offset), value in sent.items()}, stored(cluster, ["found"]))
+
+
+def topics(cluster: TestCluster) -> list[TopicInfo]:
+    with cluster.admin() as admin:
+        return admin.list_topics()
+
+
+async def forget_topic(restorable: Restorable, name: str) -> None:
+    etcd = Endpoint.parse(restorable.local.process("etcd-1").grpc)
+    async with EtcdStore.open([etcd], "/headrace/headrace/") as store:
+        await store.commit(Transaction((), (Delete(f"topics/{name}"),)))

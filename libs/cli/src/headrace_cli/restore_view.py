@@ -20,6 +20,7 @@ def restore(admin: AdminClient) -> Row | None:
         "finished": found.finished,
         "expected_brokers": list(found.expected_brokers),
         "missing_brokers": list(found.missing_brokers),
+        "silent_brokers": list(found.silent_brokers),
         "backup_revision": found.backup_revision,
         "backup_time_ms": found.backup_time_ms,
         "restore_time_ms": found.restore_time_ms,
@@ -38,7 +39,9 @@ def for_people(found: Row) -> Row:
 
 def waits_for(found: Row) -> str:
     """Why nobody leads yet, and what to do."""
-    missing = ", ".join(map(str, found["missing_brokers"]))
+    missing, silent = (", ".join(map(str, found[f"{which}_brokers"])) for which in ("missing", "silent"))
+    if not missing and silent:
+        return f"nobody leads yet: these do not say what they have, look into their logs: broker {silent}"
     if not missing:
         return "nobody leads yet: every broker has joined, and what each has is compared; ask again in a moment"
     return f"nobody leads before every broker was asked what it has; start: broker {missing}"

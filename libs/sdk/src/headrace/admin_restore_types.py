@@ -31,9 +31,13 @@ class RestoreInfo:
     empty_topics: int
     """Topics of the backup that no broker has anything of: deleted after it, or their disks are gone."""
 
+    silent_brokers: tuple[int, ...] = ()
+    """Those that are there and do not say what they have: look into their logs."""
+
     @staticmethod
-    def of(restore: controller.Restore) -> RestoreInfo:
+    def of(answer: controller.DescribeRestoreResponse) -> RestoreInfo:
         """From the wire."""
+        restore = answer.restore
         return RestoreInfo(
             restore.finished,
             tuple(restore.expected),
@@ -43,6 +47,7 @@ class RestoreInfo:
             restore.restore_time_ms,
             restore.adopted_topics,
             restore.empty_topics,
+            tuple(answer.silent),
         )
 
 

@@ -60,9 +60,10 @@ async def test_restores(service: Service, admin: aio.AdminClient) -> None:
             missing=[1],
             adopted_topics=4,
             empty_topics=5,
-        )
+        ),
+        silent=[0],
     )
-    assert await admin.describe_restore() == RestoreInfo(False, (0, 1), (1,), 1, 2, 3, 4, 5)
+    assert await admin.describe_restore() == RestoreInfo(False, (0, 1), (1,), 1, 2, 3, 4, 5, (0,))
     assert [request.strays for request in service.asked] == [False, False]
 
 

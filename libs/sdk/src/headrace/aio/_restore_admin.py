@@ -25,7 +25,7 @@ class RestoreAdmin:
         """The last restore of the metadata from a backup, and which brokers it waits for; None: there was none."""
         request = pb.DescribeRestoreRequest()
         answer = await self._call(lambda stub, timeout: stub.DescribeRestore(request, timeout=timeout))
-        return RestoreInfo.of(answer.restore) if answer.HasField("restore") else None
+        return RestoreInfo.of(answer) if answer.HasField("restore") else None
 
     async def list_strays(self) -> StrayList:
         """Logs that brokers have and the metadata does not know. Every broker is asked for all it has."""

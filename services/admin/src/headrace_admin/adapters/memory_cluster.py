@@ -218,7 +218,7 @@ class MemoryCluster(MemoryReading):
         answer = pb.DescribeRestoreResponse()
         answer.CopyFrom(self.restore)
         if not request.strays:
-            del answer.strays[:], answer.silent[:]
+            del answer.strays[:]
         return answer
 
     async def adopt_topic(self, request: pb.AdoptTopicRequest) -> pb.AdoptTopicResponse:

@@ -89,6 +89,8 @@ class Unfinished:
 
     missing: tuple[NodeId, ...]
     """Brokers that have not joined since."""
+    silent: tuple[NodeId, ...] = ()
+    """Brokers that have, and do not say what they have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,10 @@ def _unavailable(status: Status) -> list[str]:
 
 def _restored(restore: Unfinished) -> str:
     what = "the metadata was restored from a backup, and nobody leads until the logs of all brokers were compared"
+    if not restore.missing and restore.silent:
+        they = "broker" if len(restore.silent) == 1 else "brokers"
+        does = "does not say what it has" if len(restore.silent) == 1 else "do not say what they have"
+        return f"{what}: {they} {', '.join(map(str, restore.silent))} {does}; look into the log and at the version"
     if not restore.missing:
         return f"{what}; all have joined, this takes a moment"
     which = f"broker{'s' if len(restore.missing) > 1 else ''} {', '.join(map(str, restore.missing))}"

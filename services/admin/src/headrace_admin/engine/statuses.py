@@ -88,7 +88,9 @@ class Statuses:
         except (HeadraceError, TimeoutError):
             return None
         waits = answer.HasField("restore") and not answer.restore.finished
-        return Unfinished(tuple(map(NodeId, answer.restore.missing))) if waits else None
+        if not waits:
+            return None
+        return Unfinished(tuple(map(NodeId, answer.restore.missing)), tuple(map(NodeId, answer.silent)))
 
     async def _waiting(self) -> Waiting:
         try:

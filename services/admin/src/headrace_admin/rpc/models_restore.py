@@ -33,6 +33,7 @@ class Restored(BaseModel):
     restore_time_ms: int
     expected_brokers: list[int] = Field(description="Their logs have to be seen before anybody leads.")
     missing_brokers: list[int] = Field(description="Those that have not joined since the restore.")
+    silent_brokers: list[int] = Field(description="Those that are there and do not say what they have.")
     adopted_topics: int = Field(description="Made after the backup, and taken over from brokers.")
     empty_topics: int = Field(description="Nobody has anything of them.")
 

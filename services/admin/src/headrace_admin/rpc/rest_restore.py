@@ -22,7 +22,7 @@ def restore_routes(engine: Administration) -> APIRouter:
     async def describe_restore() -> shapes.RestoreStatus:
         """Whether the metadata was restored from a backup, and which brokers are still to be asked."""
         answer = await engine.controllers.describe_restore(pb.DescribeRestoreRequest())
-        return shapes.RestoreStatus(restore=_restored(answer.restore) if answer.HasField("restore") else None)
+        return shapes.RestoreStatus(restore=_restored(answer) if answer.HasField("restore") else None)
 
     @routes.get("/strays", operation_id="list_strays")
     async def list_strays() -> shapes.Strays:
@@ -49,7 +49,8 @@ def restore_routes(engine: Administration) -> APIRouter:
     return routes
 
 
-def _restored(restore: pb.Restore) -> shapes.Restored:
+def _restored(answer: pb.DescribeRestoreResponse) -> shapes.Restored:
+    restore = answer.restore
     return shapes.Restored(
         finished=restore.finished,
         backup_revision=restore.backup_revision,
@@ -57,6 +58,7 @@ def _restored(restore: pb.Restore) -> shapes.Restored:
         restore_time_ms=restore.restore_time_ms,
         expected_brokers=list(restore.expected),
         missing_brokers=list(restore.missing),
+        silent_brokers=list(answer.silent),
         adopted_topics=restore.adopted_topics,
         empty_topics=restore.empty_topics,
     )

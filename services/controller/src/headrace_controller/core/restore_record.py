@@ -42,13 +42,13 @@ class Restore:
     """Topics that no broker had a log of."""
 
     def missing(self, image: ClusterImage) -> list[NodeId]:
-        """Brokers that are expected and have not joined since the restore."""
+        """Brokers that are expected and have not joined since the restore, or are away again."""
         return [b for b in self.expected if not self.has_joined(image, b)]
 
     def has_joined(self, image: ClusterImage, broker: NodeId) -> bool:
-        """Whether a process of this broker has registered since the restore."""
+        """Whether a process of this broker has registered since the restore, and lives."""
         node = image.nodes.get(NodeKey(Role.BROKER, broker))
-        return node is not None and node.epoch > self.epoch_floor
+        return node is not None and node.epoch > self.epoch_floor and not node.fenced
 
 
 def encode_restore(restore: Restore) -> bytes:

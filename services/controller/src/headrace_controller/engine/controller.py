@@ -218,7 +218,9 @@ class ControllerEngine:
     async def describe_restore(self, *, strays: bool) -> RestoreStatus:
         """See ``strays.described``; answered by every controller."""
         _ = self.image
-        return await restore_described(self.follower, self._outside.inventories, with_strays=strays)
+        term = self.candidate.term
+        silent = () if term is None or not self.follower.mirror.waits_for_logs else term.restoring.silent
+        return await restore_described(self.follower, self._outside.inventories, silent, with_strays=strays)
 
     async def adopt_topic(
         self, topic_id: TopicId, name: str | None, partition_count: int, *, validate_only: bool

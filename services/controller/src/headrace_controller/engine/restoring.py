@@ -16,7 +16,7 @@ from typing import Final
 
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.ids import NodeId, PartitionId
-from headrace_common.core.image import Node, ReplicaRemoval
+from headrace_common.core.image import ReplicaRemoval
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
@@ -67,6 +67,8 @@ class Restoring:
         self._source = source
         self._clock = clock
         self._told: tuple[str, float] = ("", 0.0)
+        self.silent: tuple[NodeId, ...] = ()
+        """Brokers that were there at the last try and did not say what they have."""
 
     async def run(self) -> None:
         """
@@ -86,11 +88,13 @@ class Restoring:
         mirror = self._follower.mirror
         restore = mirror.restore
         assert restore is not None, "this is the end of one"
-        members = _members(mirror.image.brokers(), restore)
-        lacking = sorted(set(restore.expected) - {n.key.id for n in members})
+        members = [n for n in mirror.image.brokers() if restore.has_joined(mirror.image, n.key.id)]
+        lacking = restore.missing(mirror.image)
         if lacking:
+            self.silent = ()
             return f"brokers {', '.join(map(str, lacking))} have not joined"
         answers = await asked(self._source, members)
+        self.silent = answers.silent
         if answers.silent:
             return f"brokers {', '.join(map(str, answers.silent))} do not say what they have"
         try:
@@ -183,8 +187,3 @@ class Restoring:
             "only_damaged_logs": nobody[:_NAMED_IN_LOG],
         }
         log.warning("the restore of the metadata is finished: the longest of all logs lead", extra=extra)
-
-
-def _members(brokers: Sequence[Node], restore: Restore) -> list[Node]:
-    """Brokers that live and have joined since the restore, expected or not: all of them may have logs."""
-    return [n for n in brokers if not n.fenced and n.epoch > restore.epoch_floor]

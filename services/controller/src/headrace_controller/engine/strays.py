@@ -36,13 +36,20 @@ class RestoreStatus:
     silent: Sequence[NodeId] = ()
 
 
-async def described(follower: Follower, source: InventorySource, *, with_strays: bool) -> RestoreStatus:
-    """What the metadata says; and what brokers have beyond it, where that is asked for."""
+async def described(
+    follower: Follower, source: InventorySource, silent: Sequence[NodeId], *, with_strays: bool
+) -> RestoreStatus:
+    """
+    What the metadata says; and what brokers have beyond it, where that is asked for.
+
+    Args:
+        silent: brokers that an unfinished restore asked in vain, as far as this controller knows.
+    """
     mirror = follower.mirror
     restore = mirror.restore
     missing = [] if restore is None or restore.finished else restore.missing(mirror.image)
     if not with_strays:
-        return RestoreStatus(restore, missing)
+        return RestoreStatus(restore, missing, silent=silent)
     answers = await asked(source, mirror.image.brokers())
     return RestoreStatus(restore, missing, strays(mirror.image, answers.inventories), answers.silent)
 
