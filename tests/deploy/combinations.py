@@ -83,6 +83,12 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
             "pullSecrets": ["registry"],
         }
     },
+    "spark": {
+        "sparkJobs": [
+            {"name": "lake", "job": "topic_to_lake", "arguments": ["--topic", "orders", "--to", "/lake"]},
+            {"name": "audit", "job": "retention_audit", "schedule": "@every 1h"},
+        ]
+    },
     "open network": {"networkPolicy": {"enabled": False}},
     "no budgets": {"podDisruptionBudget": {"enabled": False}},
     "placement": dict.fromkeys(("statefulset", "controller", "coordinator", "admin", "etcd"), _PODS),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.deploy.manifests import Manifest, Pod, lasting, name_of, of_kind, pod_of, pods
+from tests.deploy.manifests import Manifest, Pod, component_of, lasting, name_of, of_kind, pod_of, pods
 
 _RECOMMENDED = ("name", "instance", "version", "managed-by", "component")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
@@ -60,11 +60,45 @@ def named(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 
 def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
-    """Nothing asks for rights in the cluster's API; a Spark driver in its own namespace alone is let."""
+    """Nothing asks for rights in the cluster's API; a Spark driver alone gets what starts executors."""
     for manifest in of_kind(manifests, *_RIGHTS):
-        of_spark = "spark" in manifest["metadata"]["name"]
-        if manifest["kind"].startswith("Cluster") or not of_spark:
+        if manifest["kind"].startswith("Cluster") or component_of(manifest) != "spark-job":
             yield f"{name_of(manifest)}: rights in the API are not needed"
+        for rule in manifest.get("rules", []):
+            if rule["apiGroups"] != [""] or not _OF_DRIVERS.issuperset(rule["resources"]) or "*" in rule["verbs"]:
+                yield f"{name_of(manifest)}: a driver needs no such rights"
+
+
+def spark_restricted(manifests: Sequence[Manifest]) -> Iterator[str]:
+    """The same *restricted* profile for pods that the Spark operator makes, and what they ask for."""
+    for manifest in of_kind(manifests, "SparkApplication", "ScheduledSparkApplication"):
+        spec = manifest["spec"]["template"] if manifest["kind"].startswith("Scheduled") else manifest["spec"]
+        for part in ("driver", "executor"):
+            where = f"{name_of(manifest)}: its {part}"
+            pod, own = spec[part].get("podSecurityContext", {}), spec[part].get("securityContext", {})
+            if (pod | own).get("runAsNonRoot") is not True or not pod.get("runAsUser"):
+                yield f"{where} may run as root"
+            if (pod | own).get("seccompProfile") != {"type": "RuntimeDefault"}:
+                yield f"{where} has another seccomp profile than RuntimeDefault"
+            if own.get("allowPrivilegeEscalation") is not False or own.get("capabilities") != {"drop": ["ALL"]}:
+                yield f"{where} may gain privileges"
+            if own.get("readOnlyRootFilesystem") is not True:
+                yield f"{where} can write its root"
+            if not all(spec[part].get(key) for key in ("cores", "coreRequest", "memory", "memoryOverhead")):
+                yield f"{where} does not say what it needs"
+            if spec[part].get("labels", {}).get("headrace.io/client") != "true":
+                yield f"{where} is no client for the network policies"
+        volumes = {volume["name"] for volume in spec.get("volumes", [])}
+        for part in ("driver", "executor"):
+            for mount in spec[part].get("volumeMounts", []):
+                if mount["name"] not in volumes:
+                    yield f"{name_of(manifest)}: volume {mount['name']} is not there"
+        account = spec["driver"].get("serviceAccount")
+        if not any(name_of(m) == f"ServiceAccount/{account}" for m in manifests):
+            yield f"{name_of(manifest)}: its account {account} is not there"
+
+
+_OF_DRIVERS = frozenset({"pods", "services", "configmaps", "persistentvolumeclaims"})
 
 
 def frozen(manifests: Sequence[Manifest]) -> dict[str, Any]:
@@ -224,6 +258,7 @@ RULES = (
     labelled,
     named,
     without_rights,
+    spark_restricted,
     kept_claims,
     disrupted_one_at_a_time,
     selecting,

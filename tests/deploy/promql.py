@@ -1,6 +1,6 @@
 """
-Parses the part of PromQL that our rules use: selectors, ranges, calls, aggregations, operators. It says which metrics
-an expression reads and by which labels, and refuses what Prometheus would refuse of these.
+Parses the part of PromQL that our rules and dashboards use: selectors, ranges, calls, aggregations, operators. It says
+which metrics an expression reads and by which labels, and refuses what Prometheus would refuse of these.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import re
 from dataclasses import dataclass, field
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<range>\[\d+(?:ms|[smhdwy])\])|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+    r"\s*(?:(?P<range>\[(?:\d+(?:ms|[smhdwy])|\$__rate_interval)\])|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
     r"|(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)|(?P<text>\"(?:[^\"\\]|\\.)*\")"
     r"|(?P<sign>=~|!~|==|!=|>=|<=|[-+*/(){},<>=]))"
 )
 _LEVELS = (("or",), ("and", "unless"), ("==", "!=", ">", "<", ">=", "<="), ("+", "-"), ("*", "/"))
 _AGGREGATIONS = frozenset({"sum", "max", "min", "avg", "count"})
-_OF_RANGES = {"rate": 1, "increase": 1, "delta": 1, "deriv": 1, "predict_linear": 2, "max_over_time": 1}
-_OF_VECTORS = {"absent": 1, "histogram_quantile": 2, "abs": 1}
+_RANKINGS = frozenset({"topk", "bottomk"})
+_OF_RANGES = {"rate": 1, "increase": 1, "delta": 1, "deriv": 1, "predict_linear": 2, "max_over_time": 1, "changes": 1}
+_OF_VECTORS = {"absent": 1, "histogram_quantile": 2, "abs": 1, "time": 0}
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class Expression:
 
     metrics: dict[str, set[str]] = field(default_factory=dict)
     """Names, each with the labels it is matched by."""
+    grouped: set[str] = field(default_factory=set)
+    """Labels that aggregations keep."""
 
 
 class _Parser:
@@ -69,8 +72,8 @@ class _Parser:
         if text == "(":
             self._operation(0)
             self._take(")")
-        elif kind == "name" and text in _AGGREGATIONS:
-            self._aggregation()
+        elif kind == "name" and text in _AGGREGATIONS | _RANKINGS:
+            self._aggregation(ranks=text in _RANKINGS)
         elif kind == "name" and self._next() == "(":
             self._call(text)
         elif kind == "name":
@@ -78,12 +81,15 @@ class _Parser:
         else:
             raise ValueError(f"no operand: {text}")
 
-    def _aggregation(self) -> None:
+    def _aggregation(self, *, ranks: bool) -> None:
         if self._next() in {"by", "without"}:
             self._take()
             self._take("(")
-            self._listed(lambda: self._take_kind("name"))
+            self._listed(lambda: self.found.grouped.add(self._take_kind("name")))
         self._take("(")
+        if ranks:
+            self._take_kind("number")
+            self._take(",")
         self._operation(0)
         self._take(")")
 
@@ -93,11 +99,12 @@ class _Parser:
             self._selector(self._take_kind("name"), ranged=True)
             rest = _OF_RANGES[name] - 1
         elif name in _OF_VECTORS:
-            self._operation(0)
             rest = _OF_VECTORS[name] - 1
+            if rest >= 0:
+                self._operation(0)
         else:
             raise ValueError(f"no function of ours: {name}")
-        for _ in range(rest):
+        for _ in range(max(rest, 0)):
             self._take(",")
             self._operation(0)
         self._take(")")

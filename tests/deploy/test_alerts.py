@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from tests.deploy import plain_yaml, promql
-
-from headrace_cli.local import LocalCluster
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "monitoring" / "alerts.yaml"
-OF_PROMETHEUS = frozenset({"up"})
-"""What it makes itself."""
 
 
 def rules() -> list[dict[str, Any]]:
@@ -90,21 +84,3 @@ def test_what_prometheus_would_refuse_is_refused(wrong: str) -> None:
 def test_what_is_not_plain_yaml_is_refused(wrong: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         plain_yaml.read(wrong)
-
-
-@pytest.mark.integration
-def test_every_metric_they_name_is_exported_under_that_name_with_those_labels(tmp_path: Path) -> None:
-    exported: dict[str, set[str]] = {}
-    with LocalCluster(tmp_path, brokers=1, restart=False) as cluster:
-        for process in cluster.processes:
-            if process.role == "etcd":
-                continue
-            with urllib.request.urlopen(f"http://{process.metrics}/metrics", timeout=10) as answer:
-                for family in text_string_to_metric_families(answer.read().decode()):
-                    for sample in family.samples:
-                        exported.setdefault(sample.name, set()).update(sample.labels)
-    for rule in rules():
-        for metric, labels in promql.parse(rule["expr"]).metrics.items():
-            if metric not in OF_PROMETHEUS:
-                assert metric in exported, rule["alert"]
-                assert labels <= exported[metric], rule["alert"]

@@ -88,6 +88,7 @@ POD = ("spec", "template", "spec")
 MAIN = (*POD, "containers", 0)
 BROKER, ETCD, ADMIN = "StatefulSet/headrace-broker", "StatefulSet/headrace-etcd", "StatefulSet/headrace-admin"
 BOOTSTRAP, BUDGET = "Service/headrace-bootstrap", "PodDisruptionBudget/headrace-broker"
+LAKE, AUDIT = "SparkApplication/headrace-lake", "ScheduledSparkApplication/headrace-audit"
 SECURITY = (*MAIN, "securityContext")
 LABELS = ("metadata", "labels")
 
@@ -156,7 +157,24 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, ("metadata", "name"), "Broker"),
         (BROKER, ("apiVersion",), ""),
     ],
-    "without_rights": [(BROKER, ("kind",), "ClusterRole"), (BROKER, ("kind",), "RoleBinding")],
+    "without_rights": [
+        (BROKER, ("kind",), "ClusterRole"),
+        (BROKER, ("kind",), "RoleBinding"),
+        ("Role/headrace-spark", ("kind",), "ClusterRole"),
+        ("Role/headrace-spark", ("rules", 0, "verbs"), ["*"]),
+        ("Role/headrace-spark", ("rules", 0, "resources"), ["pods", "secrets"]),
+    ],
+    "spark_restricted": [
+        (LAKE, ("spec", "driver", "securityContext", "runAsNonRoot"), False),
+        (LAKE, ("spec", "executor", "podSecurityContext"), _GONE),
+        (LAKE, ("spec", "executor", "securityContext", "capabilities"), {}),
+        (LAKE, ("spec", "driver", "securityContext", "readOnlyRootFilesystem"), False),
+        (LAKE, ("spec", "driver", "memory"), _GONE),
+        (LAKE, ("spec", "executor", "labels"), {}),
+        (LAKE, ("spec", "volumes"), []),
+        (LAKE, ("spec", "driver", "serviceAccount"), "default"),
+        (AUDIT, ("spec", "template", "driver", "securityContext"), _GONE),
+    ],
     "kept_claims": [
         (BROKER, ("spec", "volumeClaimTemplates"), []),
         (ETCD, ("spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"), "Delete"),
@@ -205,7 +223,7 @@ def test_every_rule_is_tried() -> None:
     ids=lambda given: str(given),
 )
 def test_a_rule_finds_what_breaks_it(rule: str, number: int) -> None:
-    manifests = chart.render()
+    manifests = combinations.render("spark")
     name, path, value = DAMAGE[rule][number]
     assert not list(RULES[rule](manifests))
     _set(one(manifests, name), path, value)

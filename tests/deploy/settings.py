@@ -1,0 +1,100 @@
+"""What the product's own programs know of settings, to hold the chart against it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tests.deploy.manifests import Pod
+
+from headrace_admin.config import AdminConfig
+from headrace_broker.config import BrokerConfig
+from headrace_common.core.setting import INT_MAX, Setting, Type
+from headrace_common.core.setting_tables import BROKER_SETTINGS
+from headrace_common.runtime import env
+from headrace_controller.config import ControllerConfig
+from headrace_coordinator.config import CoordinatorConfig
+
+CONFIGS: Final[Mapping[str, type]] = {
+    "broker": BrokerConfig,
+    "controller": ControllerConfig,
+    "coordinator": CoordinatorConfig,
+    "admin": AdminConfig,
+}
+
+OF_THE_CHART: Final = frozenset(
+    {
+        *("node_id", "listen", "advertise_host", "http_listen", "external_listen", "external_advertise"),
+        *("external_advertise_file", "metrics_listen", "health_listen", "ready_file", "restart_wait_ms_max"),
+        *("controllers", "etcd", "data_dir", "rack", "topic_notes_file"),
+    }
+)
+"""Settings that the chart gives by itself, because it knows the answer; they are not for ``config``."""
+
+
+def names(service: str) -> set[str]:
+    """The settings of a service, as in its ``--help``."""
+    return {option.name for option in env._options(CONFIGS[service])}
+
+
+def defaults(service: str) -> dict[str, object]:
+    """What a setting is when nothing is said."""
+    return {option.name: option.default for option in env._options(CONFIGS[service])}
+
+
+def environment(pod: Pod, container: Mapping[str, Any], ordinal: int, namespace: str) -> dict[str, str]:
+    """The variables that pod ``ordinal`` of a workload gets: what the kubelet makes of ``env``."""
+    name = f"{pod.owner['metadata']['name']}-{ordinal}"
+    labels = {**pod.labels, "apps.kubernetes.io/pod-index": str(ordinal), "statefulset.kubernetes.io/pod-name": name}
+    given: dict[str, str] = {}
+    for variable in container.get("env", []):
+        if "valueFrom" in variable:
+            path = variable["valueFrom"]["fieldRef"]["fieldPath"]
+            label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
+            known = {"metadata.name": name, "metadata.namespace": namespace}
+            given[variable["name"]] = labels.get(label[1], "") if label else known[path]
+        else:
+            text = variable.get("value", "")
+            given[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda found: given.get(found[1], found[0]), text)
+    return given
+
+
+def load(service: str, given: Mapping[str, str]) -> Any:
+    """What the program makes of its environment. Raises: InvalidConfig, as it would at its start."""
+    return env.load_settings(CONFIGS[service], service=service, argv=[], env=given)
+
+
+LARGEST: Final = 2**53 - 1
+"""Of the whole numbers that Helm reads exactly; larger ones are given as text."""
+
+DYNAMIC: Final = {name: setting for name, setting in BROKER_SETTINGS.items() if setting.dynamic}
+
+
+def values_of(table: Mapping[str, Setting]) -> dict[str, Any]:
+    """For each setting of a table a value that the product takes, numbers as large as they may be."""
+    found: dict[str, Any] = {}
+    for name, setting in table.items():
+        high = LARGEST if setting.high is None else min(int(setting.high), LARGEST)
+        match setting.type:
+            case Type.BOOLEAN:
+                found[name] = setting.default != "true"
+            case Type.INT:
+                found[name] = min(high, INT_MAX)
+            case Type.LONG:
+                found[name] = high
+            case Type.DOUBLE:
+                found[name] = 0.75 if high == 1 else 1048576.5
+            case Type.STRING | Type.LIST:
+                found[name] = ([c for c in setting.choices if c != setting.default] or setting.choices)[0]
+    return found
+
+
+def another(part: Mapping[str, Any], default: object) -> Any:
+    """A value that this part of the schema lets in and that is not the default; a large one, for its digits."""
+    if "enum" in part:
+        return next(value for value in part["enum"] if value != default)
+    types = part["type"] if isinstance(part["type"], list) else [part["type"]]
+    if "integer" in types or "number" in types:
+        return int(part.get("maximum", LARGEST))
+    return ["range", "uniform"] if "array" in types else "collector.tracing:4317"

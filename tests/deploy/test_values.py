@@ -1,0 +1,171 @@
+"""What users may write into values: every key is known to the schema and does something, and a slip is refused."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import re
+from typing import Any
+
+import pytest
+from tests.deploy import chart, combinations, values
+from tests.deploy.values import Key, dotted
+
+pytestmark = pytest.mark.chart
+
+TYPOS = int(os.environ.get("TYPOS", "30"))
+"""Seeds that are tried."""
+
+_BY_HELM = {("global",)}
+"""Helm gives it to every chart."""
+
+
+def own_keys() -> list[Key]:
+    return [key for key, _ in values.walk() if key not in _BY_HELM]
+
+
+def defaulted(found: Any, at: Key = ()) -> list[Key]:
+    """The keys of values.yaml, down to those that have no keys of ours below them."""
+    below = [key for key in own_keys() if key[: len(at)] == at and len(key) > len(at) and key[len(at)] != 0]
+    if not isinstance(found, dict) or not below:
+        return [at]
+    return [inner for name, value in found.items() for inner in defaulted(value, (*at, name))]
+
+
+def test_schema_and_values_have_the_same_keys() -> None:
+    """But settings and the elements of lists, which have no default in the chart."""
+    without = {key for key in own_keys() if key[0] == "config" or 0 in key}
+    of_lists = {key[: key.index(0)] for key in without if 0 in key}
+    wanted = (set(own_keys()) - without) | of_lists
+    there = {key for key in defaulted(chart.default_values()) if key[0] != "config"}
+    assert {dotted(key) for key in there} == {dotted(key) for key in wanted}
+    assert set(chart.default_values()["config"]) == set(chart.schema()["properties"]["config"]["properties"])
+
+
+def test_every_object_of_ours_takes_no_other_keys() -> None:
+    def open_ones(part: dict[str, Any], at: str) -> list[str]:
+        found = []
+        if part.get("properties") and part.get("additionalProperties") is not False:
+            found.append(at)
+        for name, below in (*part.get("properties", {}).items(), *part.get("definitions", {}).items()):
+            found += open_ones(below, f"{at}.{name}")
+        if isinstance(part.get("items"), dict):
+            found += open_ones(part["items"], f"{at}[]")
+        return found
+
+    assert open_ones(chart.schema(), "") == []
+
+
+def test_what_templates_ask_for_is_in_the_schema() -> None:
+    asked = set()
+    for path in (chart.CHART / "templates").rglob("*"):
+        if path.is_file():
+            asked |= {tuple(found.split(".")) for found in re.findall(r"\.Values\.([A-Za-z][\w.]*)", path.read_text())}
+    assert len(asked) > 20
+    for key in asked:
+        values.schema_at(key)
+
+
+def test_comments_say_what_each_value_is() -> None:
+    """The first workload's keys are explained; others refer to them."""
+    text = (chart.CHART / "values.yaml").read_text().splitlines()
+    repeated = set(chart.default_values()["statefulset"])
+    bare = [
+        line
+        for before, line in itertools.pairwise(text)
+        if re.match(r" *[A-Za-z]+: *\S", line) and not before.strip().startswith("#")
+    ]
+    names = {line.split(":")[0].strip() for line in bare}
+    assert names <= repeated | set(chart.default_values()["config"]) | {"requests", "limits", "executor"}
+
+
+def test_together_the_sets_of_values_have_every_key() -> None:
+    missing = [key for key in own_keys() if not any(values.has(given, key) for given in values.every().values())]
+    assert [dotted(key) for key in missing] == []
+
+
+_SETTINGS = "config"
+"""That each arrives where it is read, test_settings.py shows."""
+
+
+@functools.cache
+def _answer(given: str) -> str:
+    try:
+        return chart.text(json.loads(given))
+    except chart.Refused as refused:
+        return str(refused)
+
+
+def _sections() -> list[str]:
+    return sorted({str(key[0]) for key in own_keys() if key[0] != _SETTINGS})
+
+
+@pytest.mark.parametrize("section", _sections())
+def test_every_key_does_something(section: str) -> None:
+    """Taken out of values that need it, it changes what is rendered, or is asked for."""
+    idle = []
+    sets = values.every_but_settings()
+    for key in own_keys():
+        having = [given for given in sets.values() if values.has(given, key)]
+        if key[0] == section and having:
+            changes = (
+                _answer(json.dumps(given)) != _answer(json.dumps(values.without(given, key))) for given in having
+            )
+            if not any(changes):
+                idle.append(dotted(key))
+    assert not idle, "these do nothing"
+
+
+@pytest.mark.parametrize("seed", range(TYPOS))
+def test_a_typo_is_refused_by_its_name(seed: int) -> None:
+    typo = values.typo(seed)
+    with pytest.raises(chart.Refused) as refused:
+        chart.text(typo.values)
+    assert typo.names in str(refused.value), typo.what
+    with pytest.raises(chart.Refused) as refused:
+        chart.run("lint", chart.CHART, values=typo.values)
+    assert typo.names in str(refused.value), typo.what
+
+
+def test_typos_are_of_all_kinds_and_the_values_without_them_are_taken() -> None:
+    made = [values.typo(seed).what.partition(": ")[2] for seed in range(30)]
+    for kind in ("swapped", "dropped", "doubled", "case", "in place of"):
+        assert any(kind in what for what in made), kind
+    assert len({values.typo(seed).what for seed in range(30)}) >= 28
+    assert chart.text(values.every()["all"])
+
+
+@pytest.mark.parametrize("which", combinations.NAMES)
+def test_lint_has_nothing_to_say(which: str) -> None:
+    files = ["--values", chart.DEV] if which == "dev" else []
+    said = chart.run("lint", "--strict", chart.CHART, *files, values=combinations.BY_NAME[which])
+    assert "1 chart(s) linted, 0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"external": {"enabled": True}}, "external.domain"),
+        ({"external": {"enabled": True, "type": "Gateway", "domain": "a.b"}}, "external.gateway.parentRefs"),
+        ({"etcd": {"replicas": 2}}, "replicas"),
+        ({"statefulset": {"replicas": 0}}, "replicas"),
+        ({"topics": [{"partitions": 3}]}, "name"),
+        ({"topics": [{"name": "a b"}]}, "name"),
+        ({"storage": {"size": "20 GB"}}, "size"),
+        ({"image": {"pullPolicy": "ifnotpresent"}}, "pullPolicy"),
+        ({"resources": {"broker": {"requests": {"cpus": 1}}}}, "cpus"),
+        ({"networkPolicy": {"clients": [{"podSelectors": {}}]}}, "podSelectors"),
+        ({"config": {"broker": {"flush": "never"}}}, "flush"),
+        ({"config": {"cluster": {"log.retention.hours": 3}}}, "log.retention.hours"),
+        ({"monitoring": {"podMonitor": {"interval": "30"}}}, "interval"),
+        ({"tls": {"enabled": True}}, "tls"),
+        ({"auth": {}}, "auth"),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_values_that_cannot_work_are_refused_with_the_key(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(chart.Refused, match=re.escape(says)):
+        chart.text(given)
