@@ -92,7 +92,7 @@ def restored(stage: Stage, result: Result) -> None:
             write(ask, "after", AFTER, AFTER)
             here.say(f"{LATE + AFTER} records acknowledged in {time.monotonic() - began:.0f} s")
         began = time.monotonic()
-        release.upgrade({"etcd.restore.enabled": "true"}, seconds=600)
+        release.upgrade({"etcd.restore.enabled": "true"}, "--timeout", "15m", seconds=900)
         here.say(release.kube.kubectl("logs", f"job/{release.fullname}-etcd-restore").strip()[-1_000:])
         result.figure("restored into etcd", time.monotonic() - began)
         release.unset("etcd.restore.enabled")

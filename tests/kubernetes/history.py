@@ -74,6 +74,8 @@ class History:
     members: set[int] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    late: list[tuple[int, float]] = field(default_factory=list)
+    """When the load's own loop was late, and by how many seconds."""
     wall_offset_ns: int = 0
     """Wall clock minus monotonic clock."""
     assigned_at: dict[int, list[dict[Key, int]]] = field(default_factory=lambda: defaultdict(list))
@@ -131,6 +133,8 @@ def read_line(history: History, words: list[str]) -> None:
         case ["I", at, topic, partition, leader, in_sync, replicas]:
             key = f"{topic}-{partition}"
             history.samples.append(Sample(int(at), key, int(leader), int(in_sync), int(replicas)))
+        case ["L", at, seconds]:
+            history.late.append((int(at), float(seconds)))
         case ["E", process, _at, *text]:
             history.errors.append(f"process {process}: {' '.join(text)}")
         case _:

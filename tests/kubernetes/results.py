@@ -119,6 +119,9 @@ class Result:
         self.notes.append(
             f"{window.name}: the longest gap was that of {key}, {(worst.begin_ns - begin) / SECOND:.1f} s in"
         )
+        late = max((seconds for at, seconds in history.late if begin <= at <= end), default=0.0)
+        if late:
+            self.notes.append(f"{window.name}: the load itself was late by up to {late:.1f} s: the machine is too busy")
         if window.back_target is not None:
             back = back_after(history, begin, end)
             if back is None:

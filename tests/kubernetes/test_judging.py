@@ -197,6 +197,14 @@ def test_when_service_is_back_counts_from_the_beginning_of_the_window() -> None:
     assert silent.problems == ["roll: a partition was silent to the end"]
 
 
+def test_a_load_that_is_late_itself_is_told_for_the_window() -> None:
+    found = history()
+    for line in (f"L {4 * SECOND} 0.7", f"L {5 * SECOND} 1.5", f"L {9 * SECOND} 4"):
+        read_line(found, line.split())
+    assert any("late by up to 1.5 s" in note for note in judged(found).notes)
+    assert not any("late" in note for note in judged(history()).notes)
+
+
 def test_the_line_at_the_end_tells_what_was_missed() -> None:
     line = summary([judged(history(silent=(3, 5))), judged(history(lost=True))], seed=7)
     assert line["seed"] == 7

@@ -16,6 +16,7 @@ topic-partition):
 - ``A process``: what the process reads next has no tie to what it read before;
 - ``G process``: the process is a member of the group;
 - ``I at_ns topic partition leader in_sync replicas``: a partition as brokers have it, where that changed;
+- ``L at_ns seconds``: the producer's own loop was so late: the machine is too busy, whatever the cluster does;
 - ``E process at_ns text``: an error that an application sees.
 
 Values of one process are ``n * STEP + process`` with n from 1, whatever partition they go to.
@@ -37,7 +38,7 @@ from typing import Any
 
 from written import FINAL, MEMBERS, PRODUCER, READER, STEP, Writer, outcomes, runs
 
-TICK_S = 0.025
+TICK_S, LATE_S = 0.025, 0.3
 KEYS_MAX = 1_000
 AT_END_S = 90.0
 BEGIN_S = 120.0
@@ -146,6 +147,9 @@ async def produce(plan: dict[str, Any], out: Writer) -> None:
                     notes.add(task)
                     task.add_done_callback(notes.discard)
                 owed, turn = owed - each, turn + 1
+            late = time.monotonic() - due
+            if late > LATE_S:
+                out.line(f"L {time.monotonic_ns()} {late:.3f}")
             due = max(due + TICK_S, time.monotonic() - 1)
             await asyncio.sleep(max(due - time.monotonic(), 0))
         await asyncio.gather(*notes)
