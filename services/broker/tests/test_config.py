@@ -27,9 +27,25 @@ def test_the_command_line_wins_over_the_environment() -> None:
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
+    small = ("--node-id", "-1", "--queue-bytes", "5", "--stall-ms-max", "1", "--tail-cache-bytes", "-1")
     with pytest.raises(InvalidConfig) as caught:
-        load("--node-id", "-1", "--queue-bytes", "5", "--stall-ms-max", "1", "--tail-cache-bytes", "-1")
-    for name in ("node_id", "queue_bytes", "stall_ms_max", "tail_cache_bytes"):
+        load(*small, "--ready-ms-max", "-1", "--restart-wait-ms-max", "3600001")
+    for name in ("node_id", "queue_bytes", "stall_ms_max", "tail_cache_bytes", "ready_ms_max", "restart_wait_ms_max"):
         assert name in str(caught.value)
     with pytest.raises(InvalidConfig, match="--flash"):
         load("--flash", "os")
+
+
+def test_as_kubernetes_sets_it() -> None:
+    """By the environment, with the ordinal as id."""
+    names = {"NODE_ID": "0", "LISTEN": "0.0.0.0:9292", "HEALTH_LISTEN": "0.0.0.0:9101", "RESTART_WAIT_MS_MAX": "90000"}
+    outside = {"EXTERNAL_LISTEN": "0.0.0.0:9294", "EXTERNAL_ADVERTISE": "b0.example.com:31000"}
+    config = load(**{f"HEADRACE_BROKER_{name}": value for name, value in {**names, **outside}.items()})
+    assert (config.node_id, config.restart_wait_ms_max) == (0, 90_000)
+    assert config.server.health_listen == Endpoint("0.0.0.0", 9101)
+    assert config.external.external_advertise == Endpoint("b0.example.com", 31_000)
+
+
+def test_an_external_listener_needs_an_address_to_be_reached_by() -> None:
+    with pytest.raises(InvalidConfig, match="external_advertise"):
+        load("--external-listen", "0.0.0.0:9294")
