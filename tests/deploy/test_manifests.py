@@ -1,0 +1,129 @@
+"""What lies beside the chart for people without it: rendered files are those of today, and everything can be read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.deploy import chart, combinations, manifests, object_rules, pod_rules
+from tests.deploy.manifests import name_of, of_kind
+
+PLAIN = sorted((chart.ROOT / "deploy" / "k8s").glob("*.yaml"))
+
+
+@pytest.mark.chart
+def test_rendered_files_are_those_of_the_chart() -> None:
+    done = subprocess.run(
+        [chart.ROOT / "tools" / "manifests.sh", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+
+
+@pytest.mark.parametrize("path", PLAIN, ids=lambda path: path.stem)
+def test_plain_files_can_be_read_and_keep_the_rules(path: Any) -> None:
+    found = manifests.read_all(path.read_text())
+    if path.name.endswith(".values.yaml"):
+        assert len(found) == 1
+        return
+    assert found
+    for manifest in found:
+        assert {"apiVersion", "kind", "metadata"} <= manifest.keys()
+        assert not [key for key in manifest["metadata"].get("annotations", {}) if key.startswith("helm.sh/hook")]
+    for rule in (*pod_rules.RULES, *object_rules.RULES):
+        if found[0]["kind"] != "ServiceAccount" or rule is not object_rules.selecting:
+            assert not list(rule(found)), rule.__name__
+
+
+def test_the_plain_cluster_is_whole_and_the_spark_files_have_each_one_application() -> None:
+    by_name = {path.name: manifests.read_all(path.read_text()) for path in PLAIN}
+    assert len(of_kind(by_name["headrace.yaml"], "StatefulSet")) == 5
+    for name, kind in (
+        ("spark-topic-to-lake.yaml", "SparkApplication"),
+        ("spark-retention-audit.yaml", "ScheduledSparkApplication"),
+    ):
+        assert len(of_kind(by_name[name], kind)) == 1
+
+
+def test_skaffold_builds_what_the_chart_runs() -> None:
+    (config,) = manifests.read_all((chart.ROOT / "skaffold.yaml").read_text())
+    text = str(config)
+    assert config["kind"] == "Config"
+    assert "deploy/helm/headrace" in text
+    for service in manifests.SERVICES:
+        assert f"headrace/{service}" in text
+    assert {"dev", "ci"} <= {profile["name"] for profile in config.get("profiles", [])} | {"dev"}
+    for path in re.findall(r"deploy/(?:helm/headrace|docker)[\w./-]*", text):
+        assert (chart.ROOT / path).exists(), path
+
+
+def test_no_object_comes_twice_in_one_file() -> None:
+    for path in PLAIN:
+        names = [name_of(m) for m in manifests.read_all(path.read_text()) if "kind" in m]
+        assert len(set(names)) == len(names)
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """The notes for the values of a combination: ``helm template`` shows none, so an object is made of them."""
+    copy = tmp_path_factory.mktemp("notes") / "headrace"
+    shutil.copytree(chart.CHART, copy)
+    text = (copy / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "NOTES.txt").unlink()
+    (copy / "templates" / "_notes.tpl").write_text('{{- define "notes" -}}\n' + text + "{{- end -}}\n")
+    (copy / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | toJson }}\n')
+
+    def said(values: str) -> str:
+        files = ["--values", chart.DEV] if values == "dev" else []
+        only = ["--namespace", chart.NAMESPACE, "--show-only", "templates/notes.yaml"]
+        made = chart.run("template", "headrace", copy, *only, *files, values=combinations.BY_NAME[values])
+        return str(manifests.read(made)["notes"])
+
+    return said
+
+
+@pytest.mark.chart
+@pytest.mark.parametrize("values", combinations.NAMES)
+def test_notes_say_what_to_do(values: str, notes: Callable[[str], str]) -> None:
+    """No placeholder is left, and what they name is there."""
+    text = notes(values)
+    assert not re.search(r"<no value>|%!|\{\{|\}\}", text)
+    assert f"kubectl -n {chart.NAMESPACE}" in text
+    rendered = {name_of(m) for m in combinations.render(values)}
+    for kind, name in re.findall(r"\b(statefulset|service|job)/([a-z0-9-]+)", text):
+        wanted = {"statefulset": "StatefulSet", "service": "Service", "job": "Job"}[kind]
+        assert f"{wanted}/{name}" in rendered, (kind, name)
+    for host in re.findall(rf"([a-z-]+)\.{chart.NAMESPACE}\.svc", text):
+        assert f"Service/{host}" in rendered
+
+
+@pytest.mark.chart
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ("one of each", "a lost volume loses records"),
+        ("no backup", "no backups"),
+        ("open network", "no network policies"),
+        ("load balancers", "without encryption"),
+        ("restore", "restored"),
+    ],
+)
+def test_notes_warn_of_what_is_weak(values: str, says: str, notes: Callable[[str], str]) -> None:
+    assert says in notes(values)
+    assert says not in notes("defaults")
+
+
+@pytest.mark.parametrize("wrong", ["a: 1\na: 2", "a:\n  - b: 1\n    b: 2", "a: [1"])
+def test_what_is_no_manifest_is_refused(wrong: str) -> None:
+    with pytest.raises((ValueError, manifests.yaml.YAMLError)):
+        manifests.read(wrong)
+
+
+def test_a_date_is_text_and_quantities_are_numbers() -> None:
+    assert manifests.read("a: 2026-11-22") == {"a": "2026-11-22"}
+    assert [manifests.quantity(text) for text in ("250m", 2, "1Gi", "1.5", "2k")] == [0.25, 2.0, 2.0**30, 1.5, 2000.0]
+    with pytest.raises(ValueError, match="no quantity"):
+        manifests.quantity("1Xi")
