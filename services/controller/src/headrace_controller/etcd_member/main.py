@@ -43,7 +43,7 @@ async def _until_told(config: EtcdMemberConfig) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, os._exit, _INTERRUPTED)  # everything worth keeping is on disk already
     founding = await _decide(config)
-    write_whole(config.config_out, render(_settings(config, founding)).encode())
+    write_whole(config.config_out, render(etcd_settings(config, founding)).encode())
     return 0
 
 
@@ -71,7 +71,8 @@ async def _decide(config: EtcdMemberConfig) -> Founding:
         return await member.found()
 
 
-def _settings(config: EtcdMemberConfig, founding: Founding) -> dict[str, Any]:
+def etcd_settings(config: EtcdMemberConfig, founding: Founding) -> dict[str, Any]:
+    """What etcd's configuration says for this start."""
     me = urlsplit(config.site.me.url)
     metrics = config.metrics_listen
     host = f"[{me.hostname}]" if ":" in (me.hostname or "") else me.hostname

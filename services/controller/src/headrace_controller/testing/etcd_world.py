@@ -36,7 +36,7 @@ from headrace_controller.etcd_member.program import EtcdMember, World
 T = TypeVar("T")
 
 NAME: Final = "modelled"
-_IDLE_TURNS: Final = 12
+_IDLE_TURNS: Final = 7
 
 
 class Broken(AssertionError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from headrace_controller.etcd_member.core.facts import Facts, Phase
 from headrace_controller.etcd_member.core.rendezvous import Site, Wait
 from headrace_controller.etcd_member.core.roster import Peer
-from headrace_controller.etcd_member.core.sights import Member, Running, Sight
+from headrace_controller.etcd_member.core.sights import Member, Running, Sight, Silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ def others(site: Site, members: Sequence[Member]) -> tuple[Peer, ...]:
 
 def behind(members: Sequence[Member], sights: Mapping[str, Sight]) -> list[str]:
     """
-    Those of the others (by name) that do not list exactly ``members`` now.
+    Those of the others (by name) that may list other members than ``members`` when they are asked next.
 
     An etcd that joins takes its id from the list of any of them, unconfirmed: one that still lists the old entry of
-    this member would bring an id back to life that has voted.
+    this member would bring an id back to life that has voted. One without data, waiting for its turn, lists nothing.
     """
     ids = {m.id for m in members}
-    aware = {n for n, s in sights.items() if isinstance(s, Running) and {m.id for m in s.members} == ids}
-    return sorted(sights.keys() - aware)
+    old = {n for n, s in sights.items() if isinstance(s, Running) and {m.id for m in s.members} != ids}
+    return sorted(old | {n for n, s in sights.items() if isinstance(s, Silent)})
 
 
 def initial_cluster(site: Site, members: Sequence[Member]) -> tuple[tuple[str, str], ...]:

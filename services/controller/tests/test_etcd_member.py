@@ -1,0 +1,286 @@
+"""How an etcd member starts: dialogues with the decisions, its configuration, its facts, and what peers answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace_common.core.errors import InvalidConfig
+from headrace_common.runtime.env import load_settings
+from headrace_controller.etcd_member.adapters.http_rendezvous import Doorplate, HttpLookout
+from headrace_controller.etcd_member.adapters.member_volume import MemberVolume
+from headrace_controller.etcd_member.config import EtcdMemberConfig
+from headrace_controller.etcd_member.core.etcd_file import Founding, render
+from headrace_controller.etcd_member.core.facts import Facts, Phase, UnreadableFacts, decode, encode
+from headrace_controller.etcd_member.core.rendezvous import (
+    Join,
+    Promise,
+    Renew,
+    Site,
+    StartNew,
+    Wait,
+    next_step,
+)
+from headrace_controller.etcd_member.core.replacement import (
+    Add,
+    Remove,
+    StartExisting,
+    behind,
+    initial_cluster,
+    next_change,
+)
+from headrace_controller.etcd_member.core.roster import Enrolled, Peer, Roster
+from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, Silent, report_of
+from headrace_controller.etcd_member.main import etcd_settings
+from headrace_controller.testing.etcd import free_port
+
+A, B, C = (Peer(name, f"http://{name}:2380") for name in "abc")
+SITE = Site(A, (B, C), "etcd")
+EMPTY = Facts("a", "va")
+
+
+def roster(va: str = "va", vb: str = "vb", vc: str = "vc") -> Roster:
+    return Roster("etcd", (Enrolled(A, va), Enrolled(B, vb), Enrolled(C, vc)))
+
+
+def empty(peer: Peer, promised: Roster | None = None, decided: bool = False, volume: str | None = None) -> Report:
+    return Report("etcd", peer.name, volume or f"v{peer.name}", promised.token if promised else None, decided)
+
+
+def running(formed: Roster, *started: str) -> Running:
+    members = (
+        Member(formed.member_id(m.peer.name), m.peer.name, (m.peer.url,), ("http://c",) * (m.peer.name in started))
+        for m in formed.members
+    )
+    return Running(formed.cluster_id, tuple(members))
+
+
+NOBODY: Sight = Silent("Connection refused")
+R = roster()
+
+
+# --- a first install --------------------------------------------------------------------------------------------
+
+
+def test_all_are_there_all_agree_all_start() -> None:
+    assert next_step(SITE, EMPTY, {"b": empty(B), "c": empty(C)}) == Promise(R)
+    agreed = EMPTY.promising(R)
+    waits = next_step(SITE, agreed, {"b": empty(B, R), "c": empty(C)})
+    assert isinstance(waits, Wait)
+    assert "c did not agree yet" in waits.why
+    assert next_step(SITE, agreed, {"b": empty(B, R), "c": empty(C, R)}) == StartNew(R)
+
+
+def test_it_waits_for_each_that_was_not_seen_and_names_it() -> None:
+    waits = next_step(SITE, EMPTY, {"b": empty(B), "c": NOBODY})
+    assert isinstance(waits, Wait)
+    assert "missing: c (Connection refused)" in waits.why
+
+
+def test_who_agreed_starts_when_another_has_decided_or_runs() -> None:
+    agreed = EMPTY.promising(R)
+    assert next_step(SITE, agreed, {"b": empty(B, R, decided=True), "c": NOBODY}) == StartNew(R)
+    assert next_step(SITE, agreed, {"b": running(R), "c": NOBODY}) == StartNew(R)
+    assert next_step(SITE, agreed.deciding(R), {"b": NOBODY, "c": NOBODY}) == StartNew(R)
+
+
+def test_a_volume_lost_before_all_started_makes_another_roster() -> None:
+    agreed, other = EMPTY.promising(R), roster(vc="vc2")
+    assert next_step(SITE, agreed, {"b": empty(B, R), "c": empty(C, volume="vc2")}) == Promise(other)
+    both = agreed.promising(other)
+    assert both.promises == (R, other)
+    assert next_step(SITE, both, {"b": running(R), "c": empty(C, other, volume="vc2")}) == StartNew(R), "b had started"
+
+
+def test_who_did_not_agree_does_not_found() -> None:
+    """Its volume is another than the one that agreed."""
+    lost = Facts("a", "va2")
+    assert next_step(SITE, lost, {"b": running(R), "c": NOBODY}) == Join()
+    assert isinstance(next_step(SITE, lost, {"b": empty(B, R, decided=True), "c": empty(C, R)}), Wait)
+
+
+def test_a_member_alone_founds_its_cluster() -> None:
+    alone = Site(A, (), "etcd")
+    step = next_step(alone, EMPTY, {})
+    assert isinstance(step, Promise)
+    assert next_step(alone, EMPTY.promising(step.roster), {}) == StartNew(step.roster)
+
+
+# --- data that went ---------------------------------------------------------------------------------------------
+
+
+def test_data_that_was_there_and_is_gone_makes_a_lost_member() -> None:
+    assert isinstance(next_step(SITE, EMPTY.at(Phase.STARTED), {"b": NOBODY, "c": NOBODY}), Renew)
+    decided = EMPTY.promising(R).deciding(R)
+    assert next_step(SITE, decided, {"b": running(R, "b"), "c": NOBODY}) == StartNew(R), "it never ran"
+    assert isinstance(next_step(SITE, decided, {"b": running(R, "a", "b"), "c": NOBODY}), Renew), "it did"
+
+
+def test_what_cannot_be_both_right_is_left_to_people() -> None:
+    two = {"b": running(R), "c": running(roster(vc="x"))}
+    assert isinstance(next_step(SITE, EMPTY, two), Wait)
+    decided = EMPTY.promising(R).deciding(R)
+    assert isinstance(next_step(SITE, decided, {"b": running(roster(vc="x")), "c": NOBODY}), Wait)
+
+
+# --- in place of a lost one -------------------------------------------------------------------------------------
+
+B_IN, C_IN = Member(2, "b", (B.url,), ("http://b",)), Member(3, "c", (C.url,), ("http://c",))
+OLD_A, ADDED_A = Member(1, "a", (A.url,), ("http://a",)), Member(9, "", (A.url,))
+ADDING = EMPTY.at(Phase.ADDING)
+
+
+def test_the_old_entry_goes_a_new_one_comes_and_it_starts() -> None:
+    assert next_change(SITE, EMPTY, [OLD_A, B_IN, C_IN]) == Remove(OLD_A)
+    assert next_change(SITE, EMPTY, [B_IN, C_IN]) == Add()
+    step = next_change(SITE, ADDING, [B_IN, C_IN, ADDED_A])
+    assert step == StartExisting((B_IN, C_IN, ADDED_A))
+    assert initial_cluster(SITE, step.members) == (("b", B.url), ("c", C.url), ("a", A.url))
+
+
+def test_an_entry_that_another_volume_had_added_may_have_voted() -> None:
+    assert next_change(SITE, EMPTY, [B_IN, C_IN, ADDED_A]) == Remove(ADDED_A)
+
+
+def test_an_entry_that_has_started_is_not_started_again() -> None:
+    assert next_change(SITE, ADDING, [OLD_A, B_IN, C_IN]) == Remove(OLD_A)
+
+
+def test_one_change_at_a_time() -> None:
+    waits = next_change(SITE, EMPTY, [OLD_A, B_IN, Member(8, "", (C.url,))])
+    assert isinstance(waits, Wait)
+    assert C.url in waits.why
+
+
+def test_a_member_that_the_cluster_still_waits_for_is_not_replaced() -> None:
+    unstarted = [Member(R.member_id(p.name), p.name, (p.url,), ("x",) * (p is not A)) for p in (A, B, C)]
+    assert isinstance(next_change(SITE, EMPTY.promising(R), unstarted), Wait)
+
+
+def test_it_does_not_start_while_anybody_may_tell_it_an_old_list() -> None:
+    members = [B_IN, C_IN, ADDED_A]
+    aware, old = Running(7, tuple(members)), Running(7, (OLD_A, B_IN, C_IN))
+    assert behind(members, {"b": aware, "c": aware}) == []
+    assert behind(members, {"b": aware, "c": old}) == ["c"]
+    assert behind(members, {"b": aware, "c": NOBODY}) == ["c"]
+    assert behind(members, {"b": aware, "c": empty(C)}) == [], "without data it lists nothing"
+
+
+# --- what is remembered and told --------------------------------------------------------------------------------
+
+
+@given(st.sampled_from(list(Phase)), st.lists(st.text(min_size=1, max_size=4), max_size=4, unique=True))
+def test_facts_are_read_as_written(phase: Phase, volumes: list[str]) -> None:
+    facts = replace(EMPTY, phase=phase, promises=tuple(roster(vb=v) for v in volumes))
+    assert decode(encode(facts)) == facts
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"format": 1}', b'{"format": 2, "member": "a"}', b"\xff"])
+def test_what_are_no_facts_is_refused(content: bytes) -> None:
+    with pytest.raises(UnreadableFacts):
+        decode(content)
+
+
+def test_a_volume_keeps_facts_and_knows_whether_etcd_ran(tmp_path: Path) -> None:
+    volume = MemberVolume(tmp_path / "data", tmp_path / "facts.json")
+    assert (volume.load(), volume.has_data()) == (None, False)
+    volume.store(EMPTY.promising(R))
+    assert volume.load() == EMPTY.promising(R)
+    (tmp_path / "data" / "member" / "wal.tmp").mkdir(parents=True)
+    assert not volume.has_data()
+    (tmp_path / "data" / "member" / "wal").mkdir()
+    (tmp_path / "data" / "member" / "wal" / "0000000000000000-0000000000000000.wal").touch()
+    assert volume.has_data()
+
+
+async def test_members_see_each_other_over_http() -> None:
+    port = free_port()
+    me = Peer("a", f"http://127.0.0.1:{port}")
+    lookout = HttpLookout("etcd")
+    assert isinstance(await lookout.look(me), Silent)
+    facts = EMPTY.promising(R)
+    async with Doorplate(lambda: report_of("etcd", facts)).hung_at("127.0.0.1", port):
+        assert await lookout.look(me) == Report("etcd", "a", "va", R.token, decided=False)
+        facts = facts.deciding(R)
+        assert await lookout.look(me) == Report("etcd", "a", "va", R.token, decided=True)
+        for stranger in (replace(me, name="b"), me):
+            sight = await HttpLookout("other" if stranger == me else "etcd").look(stranger)
+            assert isinstance(sight, Silent)
+            assert "a of etcd answers" in sight.why
+    assert isinstance(await lookout.look(Peer("x", "http://no-such-host.invalid:1")), Silent)
+
+
+# --- settings ---------------------------------------------------------------------------------------------------
+
+ARGUMENTS = {
+    "name": "a",
+    "peers": ",".join(f"{p.name}={p.url}" for p in (C, A, B)),
+    "data-dir": "/var/lib/etcd/data",
+    "config-out": "/etc/etcd/etcd.yaml",
+}
+
+
+def config(**changed: str) -> EtcdMemberConfig:
+    arguments = {**ARGUMENTS, **{name.replace("_", "-"): value for name, value in changed.items()}}
+    argv = [word for name, value in arguments.items() for word in (f"--{name}", value)]
+    return load_settings(EtcdMemberConfig, service="etcd_member", argv=argv, env={})
+
+
+def told(**changed: str) -> dict[str, Any]:
+    founding = Founding("new", "token", [("a", A.url), ("b", B.url)])
+    found = yaml.safe_load(render(etcd_settings(config(**changed), founding)))
+    assert isinstance(found, dict)
+    return found
+
+
+def test_etcd_is_told_what_it_needs() -> None:
+    assert told(metrics_listen="0.0.0.0:9100", settings='{"heartbeat-interval": 200, "log-level": "warn"}') == {
+        "name": "a",
+        "data-dir": "/var/lib/etcd/data",
+        "listen-peer-urls": "http://0.0.0.0:2380",
+        "initial-advertise-peer-urls": "http://a:2380",
+        "listen-client-urls": "http://0.0.0.0:2379",
+        "advertise-client-urls": "http://a:2379",
+        "listen-metrics-urls": "http://0.0.0.0:9100",
+        "initial-cluster-state": "new",
+        "initial-cluster-token": "token",
+        "initial-cluster": "a=http://a:2380,b=http://b:2380",
+        "strict-reconfig-check": True,
+        "logger": "zap",
+        "log-level": "warn",
+        "log-outputs": ["stderr"],
+        "auto-compaction-mode": "periodic",
+        "auto-compaction-retention": "1h",
+        "quota-backend-bytes": 2 * 1024**3,
+        "heartbeat-interval": 200,
+    }
+    assert config().site == Site(A, (B, C), "headrace-etcd")
+    assert config().facts_file == Path("/var/lib/etcd/headrace-member.json")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"name": "d"}, "name takes one of the names in peers"),
+        ({"peers": "a"}, "peers takes NAME=http://HOST:PORT"),
+        ({"peers": "a=https://a:2380"}, "peers takes NAME=http://HOST:PORT"),
+        ({"peers": "a=http://a"}, "peers takes NAME=http://HOST:PORT"),
+        ({"peers": "a=http://a:1,a=http://b:1"}, "twice"),
+        ({"settings": "{"}, "settings is no JSON"),
+        ({"settings": "[]"}, "settings takes a JSON object"),
+        ({"settings": json.dumps({"strict-reconfig-check": False})}, "settings cannot change strict-reconfig-check"),
+        ({"cluster": "a b"}, "cluster takes a name"),
+        ({"client_port": "0"}, "client_port takes 1"),
+        ({"quota_bytes": "1"}, "quota_bytes takes"),
+    ],
+)
+def test_wrong_settings_are_told(changed: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says.replace("(", r"\(")):
+        config(**changed)
