@@ -36,7 +36,7 @@ from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
-from headrace_common.runtime.clock import SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.listeners import Listeners
@@ -89,16 +89,8 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
         transactions = GrpcTransactions()
         stack.push_async_callback(transactions.close)
-        broker = Broker(
-            who,
-            _engine_settings(config),
-            disk=Disk(closing.logs, TopicNotesFile(directory.path)),
-            cluster=ControllerCluster(client),
-            leaders=GrpcLeaders(),
-            transactions=transactions,
-            clock=clock,
-            tasks=tasks,
-        )
+        disk = Disk(closing.logs, TopicNotesFile(directory.path))
+        broker = _broker(config, who, disk, client, transactions, clock, tasks)
         broker.upkeep.remember(TimeFile(directory.path))
         publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
@@ -133,6 +125,27 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             broker.drain()
 
 
+def _broker(
+    config: BrokerConfig,
+    who: Who,
+    disk: Disk,
+    client: ControllerClient,
+    transactions: GrpcTransactions,
+    clock: Clock,
+    tasks: TaskRunner,
+) -> Broker:
+    return Broker(
+        who,
+        _engine_settings(config),
+        disk=disk,
+        cluster=ControllerCluster(client),
+        leaders=GrpcLeaders(),
+        transactions=transactions,
+        clock=clock,
+        tasks=tasks,
+    )
+
+
 async def _depart(
     departure: Departure,
     client: ControllerClient,
@@ -153,7 +166,7 @@ async def _depart(
 
 
 async def _ready_once_caught_up(
-    readiness: Readiness, client: ControllerClient, health: HealthPort, clock: SystemClock
+    readiness: Readiness, client: ControllerClient, health: HealthPort, clock: Clock
 ) -> None:
     """Ready means: another broker may be restarted now. It stays so while the controllers are away."""
     await until_caught_up(readiness, client.images(), clock)
