@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from headrace_common.core.image import (
 from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, Row
 from headrace_controller.core.records import Cluster, Configs
-from headrace_controller.core.restore_record import RESTORE_KEY, RESTORING_KEY, decode_restore
+from headrace_controller.core.restore_record import RESTORE_KEY, RESTORING_KEY, decode_restore, encode_restore
 from headrace_controller.core.restored import EPOCHS_GAP, PRODUCER_IDS_GAP, restored
 
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -108,8 +109,16 @@ def test_a_new_incarnation_of_the_same_cluster() -> None:
     restore = decode_restore(written[RESTORE_KEY])
     assert (restore.expected, restore.backup_revision, restore.backup_time_ms) == (ids(0, 1, 2), 99, 1_000)
     assert (restore.epoch_floor, restore.lineage, restore.finished) == (41 + EPOCHS_GAP, (OLD,), False)
-    again = decode_restore(run(written)[RESTORE_KEY])
-    assert again.lineage == (OLD, NEW)
+    finished = {**written, RESTORE_KEY: encode_restore(replace(restore, finished=True))}
+    again = decode_restore(run(finished)[RESTORE_KEY])
+    assert (again.lineage, again.known_revision) == ((OLD, NEW), 99)
+
+
+def test_a_backup_of_an_unfinished_restore_knows_no_more_than_the_one_before() -> None:
+    first = run(rows())
+    restore = replace(decode_restore(first[RESTORE_KEY]), known_revision=7)
+    again = decode_restore(run({**first, RESTORE_KEY: encode_restore(restore)})[RESTORE_KEY])
+    assert (again.lineage, again.known_revision, again.backup_revision) == ((NEW, OLD), 7, 99)
 
 
 def test_fields_of_later_versions_stay() -> None:

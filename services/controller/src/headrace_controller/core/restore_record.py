@@ -34,7 +34,10 @@ class Restore:
     epoch_floor: int
     """Highest node epoch that may have been given before; who is registered above it has joined since."""
     lineage: tuple[bytes, ...]
-    """Incarnations of the metadata before this one, oldest first; the last is the backup's."""
+    """Incarnations of the metadata before this one, by the age of what they knew; the last is the one whose facts the
+    backup has."""
+    known_revision: int
+    """Up to which revision of that incarnation: what is noted of a later one, the backup does not know."""
     finished: bool = False
     adopted_topics: int = 0
     """Topics made since the backup, taken over from the brokers' notes and logs."""
@@ -60,6 +63,7 @@ def encode_restore(restore: Restore) -> bytes:
         "restore_time_ms": restore.restore_time_ms,
         "expected": restore.expected,
         "epoch_floor": restore.epoch_floor,
+        "known_revision": restore.known_revision,
         "lineage": [i.hex() for i in restore.lineage],
         "finished": restore.finished,
         "adopted_topics": restore.adopted_topics,
@@ -86,6 +90,7 @@ def decode_restore(value: bytes) -> Restore:
         restore_time_ms=fields["restore_time_ms"],
         expected=tuple(NodeId(b) for b in fields["expected"]),
         epoch_floor=fields["epoch_floor"],
+        known_revision=fields["known_revision"],
         lineage=tuple(bytes.fromhex(i) for i in fields["lineage"]),
         finished=fields["finished"],
         adopted_topics=fields["adopted_topics"],

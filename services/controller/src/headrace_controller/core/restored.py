@@ -83,14 +83,15 @@ def restored(backup: Backup, expected: Sequence[NodeId], now_ms: int, incarnatio
         value = _row(row, counted)
         if value is not None:
             rows.append(Row(row.key, value))
-    before = decode_restore(found[RESTORE_KEY]).lineage if RESTORE_KEY in found else ()
+    lineage, known_revision = _lineage(found, cluster.incarnation, backup.revision)
     restore = Restore(
         backup_revision=backup.revision,
         backup_time_ms=backup.time_ms,
         restore_time_ms=now_ms,
         expected=tuple(sorted(expected)),
         epoch_floor=epoch,
-        lineage=(*before, cluster.incarnation),
+        lineage=lineage,
+        known_revision=known_revision,
     )
     last = (
         Row(RESTORE_KEY, encode_restore(restore)),
@@ -109,6 +110,20 @@ def _cluster(found: Mapping[str, bytes]) -> Cluster:
     cluster = records.decode(records.CLUSTER_KEY, found[records.CLUSTER_KEY])
     assert isinstance(cluster, Cluster), "that is what the key holds"
     return cluster
+
+
+def _lineage(found: Mapping[str, bytes], own: bytes, revision: int) -> tuple[tuple[bytes, ...], int]:
+    """
+    Whose facts the backup has, and up to which revision.
+
+    One that was made while a restore was unfinished knows nothing that the backup of that one did not know.
+    """
+    if RESTORE_KEY not in found:
+        return (own,), revision
+    earlier = decode_restore(found[RESTORE_KEY])
+    if earlier.finished:
+        return (*earlier.lineage, own), revision
+    return (*earlier.lineage[:-1], own, earlier.lineage[-1]), earlier.known_revision
 
 
 def _topics(found: Mapping[str, bytes]) -> dict[str, int]:

@@ -226,7 +226,7 @@ def _age(note: HeldTopic | None, restore: Restore) -> tuple[int, int]:
 
 
 def _is_newer(note: HeldTopic, restore: Restore) -> bool:
-    return _age(note, restore) > (len(restore.lineage) - 1, restore.backup_revision)
+    return _age(note, restore) > (len(restore.lineage) - 1, restore.known_revision)
 
 
 def _replaces(note: HeldTopic, of_other: HeldTopic | None, other: Topic, restore: Restore) -> bool:

@@ -22,7 +22,7 @@ from headrace_controller.core.records import Cluster
 from headrace_controller.core.restored import restored
 from headrace_controller.core.store import KeyValue, Listing
 
-OLD, NEW = b"o" * 16, b"n" * 16
+OLD, NEW, NEWER = b"o" * 16, b"n" * 16, b"m" * 16
 BROKERS = [NodeId(n) for n in range(5)]
 NAMES = ("a", "b", "c")
 
@@ -358,10 +358,19 @@ def _node(broker: NodeId, epoch: int) -> Node:
     return Node(NodeKey(Role.BROKER, broker), Endpoint("h", 1), bytes([broker]) * 16, epoch, fenced=False)
 
 
-def mirrored(backup: Backup) -> Mirror:
-    """A mirror of the store after the restore, which all brokers have joined."""
+def mirrored(backup: Backup, *, twice: bool = False) -> Mirror:
+    """
+    A mirror of the store after the restore, which all brokers have joined.
+
+    Args:
+        twice: the restore was not finished when it was backed up, and that was restored.
+    """
     made = restored(backup, BROKERS, 1, NEW)
     rows = {row.key: row.value for row in (*made.rows, *made.last)}
+    if twice:
+        second = Backup("c", 5, 2, tuple(Row(k, v) for k, v in rows.items()))
+        made = restored(second, BROKERS, 3, NEWER)
+        rows = {row.key: row.value for row in (*made.rows, *made.last)}
     rows.update({f"nodes/broker/{b}": records.encode(_node(b, made.restore.epoch_floor + 1 + b)) for b in BROKERS})
     mirror = Mirror()
     mirror.load(Listing(100, tuple(KeyValue(k, v, 100, 100) for k, v in rows.items())))
