@@ -90,6 +90,7 @@ spark-chaos: setup-spark ## Spark's drivers, its Python, brokers and coordinator
 		$(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 e2e-kubernetes: setup ## The chart on the cluster that KUBECONFIG names, under load and faults (40 min): IMAGE_TAG=, PREVIOUS_TAG=, SEED=N, ONLY="install broker"
+	$(if $(ONLY),,$(PYTEST) -m kubernetes tests/kubernetes)
 	$(PY) -m tests.kubernetes.kubernetes_long $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 test: setup-spark lint types arch proto-check unit chart sim integration spark chaos-short ## Everything

@@ -12,7 +12,13 @@ _PODS: Final = {
     "podAnnotations": {"example.com/note": "here"},
     "nodeSelector": {"disk": "ssd"},
     "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "streams", "effect": "NoSchedule"}],
-    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": [{"key": "disk", "operator": "Exists"}]}]
+            }
+        }
+    },
     "priorityClassName": "high",
     "extraEnv": [{"name": "GRPC_VERBOSITY", "value": "info"}],
     "startupProbe": {"failureThreshold": 3600},
