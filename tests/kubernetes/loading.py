@@ -15,7 +15,8 @@ from .history import History, read_histories
 from .kube import Failed, Kube, NotInTime, wait_until
 from .release import Release
 
-HERE = Path(__file__).with_name("pod")
+SCRIPTS = {path.name: path.read_text() for path in Path(__file__).with_name("pod").glob("*.py")}
+"""As they were when this was loaded: a run of many minutes judges what these write, whatever becomes of the files."""
 OUT = "/out"
 USER = 10001
 BEGIN_S = 180.0
@@ -156,7 +157,6 @@ def load_pod(release: Release, name: str, image: str, directory: Path, brokers: 
         "out": OUT,
         "stay": True,
     }
-    scripts = {path.name: path.read_text() for path in HERE.glob("*.py")}
     container = {
         "image": image,
         "imagePullPolicy": "IfNotPresent",
@@ -174,7 +174,7 @@ def load_pod(release: Release, name: str, image: str, directory: Path, brokers: 
         {"name": "out", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
     ]
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": pod}, "data": scripts}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": pod}, "data": SCRIPTS}
     directory.mkdir(parents=True, exist_ok=True)
     load = Load(kube, pod, directory, plan)
     kube.delete("pod", pod)
