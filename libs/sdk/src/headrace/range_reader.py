@@ -166,6 +166,7 @@ class RangeReader(Lifetime):
         try:
             return self._out.take_table(None, self._columns)
         except NoPosition:
+            self._check_usable()  # closing takes the positions away
             names = sorted({tp.topic for tp, _ in self._queue.left()})
             text = f"{', '.join(names[:NAMED_MAX])}: deleted, and created anew: what was to be read is gone"
             raise UnknownTopicOrPartition(text) from None
@@ -185,8 +186,9 @@ class RangeReader(Lifetime):
 
     def _heard(self) -> int:
         """Another number whenever a broker has told something of the ranges."""
-        partitions = self._out.core.partitions
-        return sum(partitions[tp].fetch_offset for tp in self._queue.now()) - len(self._queue.now())
+        partitions, now = self._out.core.partitions, self._queue.now()
+        known = (partitions.get(tp) for tp in now)  # none of them once another thread has closed this
+        return sum(partition.fetch_offset for partition in known if partition is not None) - len(now)
 
     def _silence(self) -> str:
         left = self.remaining()

@@ -375,6 +375,25 @@ def test_closing_from_another_thread_ends_a_wait(memory: MemoryBackend) -> None:
     closing.join()
 
 
+@pytest.mark.parametrize("step", ["_take", "_go_on", "_heard"])
+def test_a_reader_that_is_closed_at_any_step_of_another_thread_says_so_there(memory: MemoryBackend, step: str) -> None:
+    with memory.range_reader([("t", 0, 100, 110)], poll_timeout_ms=60_000) as reader:
+        taken, times = getattr(reader, step), 0
+
+        def closed_before(*arguments: Any) -> Any:
+            nonlocal times
+            times += 1
+            if times == 2 or step != "_heard":
+                closer = threading.Thread(target=reader.close)
+                closer.start()
+                closer.join(20)
+            return taken(*arguments)
+
+        setattr(reader, step, closed_before)
+        with pytest.raises(ClientClosed):
+            next(reader)
+
+
 def test_two_threads_at_once_are_refused(memory: MemoryBackend) -> None:
     with memory.range_reader([("t", 0, 100, 110)], poll_timeout_ms=60_000) as reader:
         entered, said = threading.Event(), list[BaseException]()

@@ -154,9 +154,9 @@ class HandOut:
         return parts.table()
 
     def stopped(self, tp: TopicPartition) -> bool:
-        """Whether the range that ends at its ``stop`` was handed out."""
-        partition = self.core.partitions[tp]
-        return partition.stopped and partition.open is None
+        """Whether the range that ends at its ``stop`` was handed out; nothing is after closing."""
+        partition = self.core.partitions.get(tp)
+        return partition is not None and partition.stopped and partition.open is None
 
     def go_on(self, ranges: Mapping[TopicPartition, Range | None]) -> None:
         """Read the next ranges of partitions that have ``stopped``; None: no more of it."""
@@ -164,6 +164,8 @@ class HandOut:
             return
         with self.lock:
             for tp, following in ranges.items():
+                if tp not in self.core.partitions:
+                    continue  # closed by another thread meanwhile
                 if following is None:
                     self.core.remove(tp)
                 else:
