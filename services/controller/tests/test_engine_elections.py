@@ -189,6 +189,15 @@ class TestStoreAway:
         engine = await starting
         await world.until(lambda: engine.candidate.term is not None)
 
+    async def test_who_has_seen_its_image_is_not_told_that_there_is_no_store(self, world: Cell) -> None:
+        await world.active()
+        seen: list[bool] = []
+        second = world.make(2)
+        second.follower.on_step = lambda _: seen.append(second.follower.reachable)
+        await world.until(lambda: second.follower.mirror.loaded)
+        assert seen
+        assert all(seen)
+
     async def test_compaction_means_listing_again_and_publishing_the_difference(self, world: Cell) -> None:
         first, second = await world.active(1), await world.controller(2)
         await world.join(first, broker(1))

@@ -35,7 +35,7 @@ class Follower:
     def __init__(self, store: MetadataStore, feed: Feed, clock: Clock) -> None:
         self.mirror = Mirror()
         self.reachable = False
-        """Whether the watch on the store stands."""
+        """Whether the store has answered: since the list, and while the watch stands."""
         self.on_step: Callable[[ImageDelta], None] = lambda _: None
         """Called after each step of the image, on the follower's task; must not block."""
         self._store = store
@@ -101,13 +101,15 @@ class Follower:
                 )
 
     async def _follow(self) -> None:
+        away = not self.reachable
         if not self._listed:
             listing = await self._store.list_all()
             self._refuse_older(listing)
+            self.reachable = True  # before the image is there to be asked for: whoever has seen it may ask for more
             self._publish(self.mirror.load(listing))
             self._listed = True
         async with self._store.watch(self.mirror.revision + 1) as batches:
-            if not self.reachable:
+            if away:
                 log.info("following the metadata store", extra={"revision": self.mirror.revision})
             self.reachable = True
             async for batch in batches:
