@@ -25,17 +25,22 @@ class Checkpoint:
 
     def ends(self) -> dict[int, int]:
         """Where the last batch that is done ends, by partition of the one topic that is read."""
-        lines = (self.directory / "offsets" / str(self.done())).read_text().splitlines()
+        return self._ends_of(self.done())
+
+    def _ends_of(self, batch: int) -> dict[int, int]:
+        lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()
         return {tp.partition: end for tp, end in Positions.from_json(json.loads(lines[2])).next.items()}
 
     def forget_done(self) -> int:
         """
-        Take the last batch out of the log of commits, and what was planned behind it, as if Spark had been killed
-        before it wrote them; which batch. What a sink has written stays.
+        Take the last batch that has rows out of the log of commits, and what was planned behind it, as if Spark had
+        been killed before it wrote them; which batch. What a sink has written stays.
         """
-        last = self.done()
+        done = last = self.done()
         assert last >= 0, "a batch is done"
-        for log, batches in (("commits", (last,)), ("offsets", range(last + 1, self.planned() + 1))):
+        while last > 0 and self._ends_of(last) == self._ends_of(last - 1):  # the end of a stream can be such a batch
+            last -= 1
+        for log, batches in (("commits", range(last, done + 1)), ("offsets", range(last + 1, self.planned() + 1))):
             for batch in batches:
                 (self.directory / log / str(batch)).unlink()
                 (self.directory / log / f".{batch}.crc").unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.testing import TestCluster
 
-from ..transactions.storm import LOOK_S
+from ..transactions.storm import LOOK_S, until
 from .copying import EXACT, FILES, LOOSE, Copying
 from .lives import Lives
 from .weather import Weather
@@ -126,6 +126,7 @@ def short(cluster: TestCluster, directory: Path, seed: int) -> Report:
     copying.add(LOOSE, transactional="false")
     with begun(copying, "short", seed) as run:
         run.weather.await_work()
+        until(lambda: copying.checkpoint(LOOSE).done() >= 1, "a batch with rows is done: the first only finds its start")
         run.weather.await_hit(copying.failpoints, POINTS[-1], "stop")
         run.lives.kill()
         copying.checkpoint(LOOSE).forget_done()
