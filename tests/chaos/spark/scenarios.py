@@ -126,7 +126,10 @@ def short(cluster: TestCluster, directory: Path, seed: int) -> Report:
     copying.add(LOOSE, transactional="false")
     with begun(copying, "short", seed) as run:
         run.weather.await_work()
-        until(lambda: copying.checkpoint(LOOSE).done() >= 1, "a batch with rows is done: the first only finds its start")
+        until(
+            lambda: copying.checkpoint(LOOSE).done() >= 1,
+            "a batch with rows is done, not only the first, which has none",
+        )
         run.weather.await_hit(copying.failpoints, POINTS[-1], "stop")
         run.lives.kill()
         copying.checkpoint(LOOSE).forget_done()
