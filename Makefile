@@ -8,6 +8,8 @@ MEMBERS := libs/common libs/sdk libs/cli libs/spark spark-jobs services/broker s
 STAMP := .venv/.headrace-setup
 STAGE = @tools/stage.sh
 PYTEST = $(BIN)/pytest
+# Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
 
@@ -63,14 +65,15 @@ sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays 
 	$(STAGE) simulation $(PY) -m tests.simulation SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) MODE=$(MODE) \
 		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) WORLD=$(WORLD)
 
+# Three workers on two cores: these tests wait for sessions, leases and processes more than they compute.
 integration: setup ## Real etcd, RocksDB, gRPC and processes
-	$(STAGE) integration $(PYTEST) -n 2 --dist loadfile -m "integration and not spark" --timeout 300 libs services tests
+	$(STAGE) integration $(PYTEST) -n 3 --dist loadfile -m "integration and not spark" --timeout 300 libs services tests
 
 spark: setup-spark ## The connector and the jobs in a Spark session, against real clusters
 	@JAVA_HOME="$$($(PY) -m headrace_cli.spark.java)" tools/stage.sh spark $(PYTEST) -m spark --timeout 300 libs spark-jobs tests
 
 chaos-short: setup ## The same under faults, as CI runs it
-	$(STAGE) chaos $(PYTEST) -m "chaos and not spark" --timeout 600 libs services tests
+	$(STAGE) chaos $(PYTEST) -n 2 --dist loadfile -m "chaos and not spark" --timeout 600 libs services tests
 
 chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

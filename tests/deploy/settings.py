@@ -52,12 +52,17 @@ def environment(pod: Pod, container: Mapping[str, Any], ordinal: int, namespace:
         if "valueFrom" in variable:
             path = variable["valueFrom"]["fieldRef"]["fieldPath"]
             label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
-            known = {"metadata.name": name, "metadata.namespace": namespace}
+            known = {"metadata.name": name, "metadata.namespace": namespace, "status.podIP": pod_ip(ordinal)}
             given[variable["name"]] = labels.get(label[1], "") if label else known[path]
         else:
             text = variable.get("value", "")
             given[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda found: given.get(found[1], found[0]), text)
     return given
+
+
+def pod_ip(ordinal: int) -> str:
+    """What the kubelet tells the pod of that number; an IPv6 network, whose addresses are easier to get wrong."""
+    return f"fd00::{ordinal + 1:x}"
 
 
 def load(service: str, given: Mapping[str, str]) -> Any:

@@ -63,9 +63,8 @@ def test_each_pod_starts_with_its_settings_and_says_who_it_is(values: str, tmp_p
             assert ("external_listen=Endpoint" in repr(config)) == (values in OUTSIDE and pod.component != "controller")
             server = config.server
             ids.setdefault(pod.component, []).append(config.node_id)
-            name = pod.owner["metadata"]["name"]
-            service = pod.owner["spec"]["serviceName"]
-            assert str(server.advertise_host).startswith(f"{name}-{ordinal}.{service}.{chart.NAMESPACE}.svc.")
+            assert server.advertise_host == settings.pod_ip(ordinal)
+            assert str(server.advertised(server.listen.port)).startswith(f"[{settings.pod_ip(ordinal)}]:")
             assert server.health_listen is not None
             assert server.metrics_listen is not None
             for endpoint in (server.listen, server.health_listen, server.metrics_listen):

@@ -7,6 +7,8 @@ import itertools
 import json
 import os
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,9 +165,48 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ({"monitoring": {"podMonitor": {"interval": "30"}}}, "interval"),
         ({"tls": {"enabled": True}}, "tls"),
         ({"auth": {}}, "auth"),
+        ({"etcd": {"restore": {"file": "headrace-1.backup"}}}, "etcd.restore.file"),  # left from a restore
+        ({"etcd": {"restore": {"brokers": [0]}}}, "etcd.restore.brokers"),
+        ({"etcd": {"restore": {"enabled": True, "brokers": [0, 3]}}}, "etcd.restore.brokers: there is no broker 3"),
+        ({"topics": [{"name": "a"}, {"name": "b"}, {"name": "a"}]}, "topics: a is there twice"),
+        ({"topics": [{"name": ".."}]}, "name"),
+        (
+            {"listeners": {"metrics": {"port": 9292}}},
+            "listeners: grpc and metrics of broker cannot both have port 9292",
+        ),
+        ({"statefulset": {"extraEnv": [{"name": "HEADRACE_BROKER_DATA_DIR", "value": "/tmp"}]}}, "extraEnv of broker"),
+        ({"external": {"enabled": True, "type": "LoadBalancer", "host": "one.example.com"}}, "external.host"),
+        ({"config": None}, "config"),
+        ({"resources": None}, "resources"),
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
 def test_values_that_cannot_work_are_refused_with_the_key(given: dict[str, Any], says: str) -> None:
     with pytest.raises(chart.Refused, match=re.escape(says)):
         chart.text(given)
+
+
+def test_sizes_are_compared_by_their_bytes(tmp_path: Path) -> None:
+    """An upgrade may not change a volume's size, and Kubernetes writes sizes its own way: it keeps 1024Gi as 1Ti."""
+    alike = [["1024Gi", "1Ti"], ["5120Mi", "5Gi"], ["1.5Ti", "1536Gi"], ["1.1Gi", "1181116006400m"], ["1000M", "1G"]]
+    others = ["1Gi", "1073741825", "10Gi", "1.2Gi", "1.01Ti"]
+    sizes = [*itertools.chain(*alike), *others]
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: sizes\nversion: 0.1.0\n")
+    shutil.copy(chart.CHART / "templates" / "_helpers.tpl", tmp_path / "templates")
+    line = 'sizes: {{ range .Values.sizes }}{{ include "headrace.bytes" . }} {{ end }}\n'
+    (tmp_path / "templates" / "sizes.yaml").write_text(line)
+    [shown] = [
+        line for line in chart.run("template", tmp_path, values={"sizes": sizes}).splitlines() if "sizes: " in line
+    ]
+    found = dict(zip(sizes, shown.split()[1:], strict=True))
+    assert all(found[one] == found[other] for one, other in alike)
+    assert len(set(found.values())) == len(alike) + len(others)
+    assert found["1Gi"] == "1073741824.0"
+
+
+@pytest.mark.parametrize("release", ["my.events", "9events"])
+def test_a_release_whose_services_could_not_be_made_is_refused_at_once(release: str) -> None:
+    with pytest.raises(chart.Refused, match="begin the release's name with a letter, without dots"):
+        chart.text(release=release)
+    assert chart.text({"fullnameOverride": "events"}, release=release)

@@ -1,9 +1,9 @@
 """
 Scenario: images of this version and of an older one, forth and back under load, with the SDK of either.
 
-The older one may know nothing of the chart's health port, of etcd members and of backups; so this release has probes on
+Where the older one knows nothing of the chart's health port, of etcd members and of backups, the release has probes on
 the services' own ports and an etcd of the test's own (``values-versions.yaml``). What such images cannot do, waiting
-until their restart takes no replica below min ISR, is told and not demanded of them.
+until their restart takes no replica below min ISR, is told and not demanded of them. Else all is as the chart has it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .kills import CONTROLLED_GAP_S, SYNC_S
+from .kube import wait_until
 from .life import own
 from .loading import restricted_pod
 from .results import Result
@@ -29,8 +30,12 @@ def images_changed(stage: Stage, result: Result) -> None:
     if old is None:
         result.notes.append("NOT RUN: no PREVIOUS_TAG was given")
         return
-    with own(stage, "images", "-f", str(VALUES)) as here:
-        start_etcd(here)
+    with own(stage, "images") as here:
+        waits = has_health_port(here, old)
+        if not waits:
+            result.notes.append(f"images {old} have no health port: probes on the services' own ports, an etcd apart")
+            here.release.values += ["-f", str(VALUES)]
+            start_etcd(here)
         here.release.tag = old
         here.release.install()
         result.figure(f"images {old} installed: all pods ready", here.release.wait_rolled_out())
@@ -43,13 +48,30 @@ def images_changed(stage: Stage, result: Result) -> None:
                     here.say(what)
                     began = time.monotonic()
                     # The waiting before a restart is the leaving image's: those of the older version know of none.
-                    with result.window(what, planned=here.release.tag == new, gap_target=CONTROLLED_GAP_S):
+                    with result.window(what, planned=waits or here.release.tag == new, gap_target=CONTROLLED_GAP_S):
                         here.release.tag = tag
                         here.release.upgrade()
                         here.release.wait_rolled_out(600)
                         result.figure(f"{what}: all services rolled", time.monotonic() - began)
                         here.settle(result, load, what, SYNC_S)
                     expect_tag(here, result, tag)
+
+
+def has_health_port(stage: Stage, tag: str) -> bool:
+    """Whether the brokers of those images are asked there."""
+    name = "has-health-port"
+    container = {
+        "image": stage.images.name("broker", tag),
+        "command": ["python", "-c", "import headrace_common.runtime.health"],
+        "resources": {"limits": {"memory": "512Mi"}},
+    }
+    stage.kube.apply(restricted_pod(name, container, []))
+
+    def ended() -> bool:
+        return stage.kube.get("pod", name)["status"]["phase"] in ("Succeeded", "Failed")
+
+    wait_until("the older image says whether it has a health port", ended, 120)
+    return bool(stage.kube.get("pod", name)["status"]["phase"] == "Succeeded")
 
 
 def start_etcd(stage: Stage) -> None:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.core.errors import HeadraceError, NotFound, UnsupportedVersion
+from headrace_common.core.errors import Conflict, HeadraceError, NotFound, UnsupportedVersion
 from headrace_controller.adapters.backup_files import BackupFiles
-from headrace_controller.core.backup_file import Backup, BackupDamaged, Row, decode, encode
+from headrace_controller.core import records
+from headrace_controller.core.backup_file import Backup, BackupDamaged, Row, decode, encode, identity_in
 
 keys = st.text(st.characters(codec="utf-8"), max_size=30)
 backups = st.builds(
@@ -21,6 +22,12 @@ backups = st.builds(
     time_ms=st.integers(0, 2**50),
     rows=st.lists(st.builds(Row, keys, st.binary(max_size=50)), max_size=10).map(tuple),
 )
+
+
+def cluster(identity: str) -> Row:
+    return Row(records.CLUSTER_KEY, records.encode(records.Cluster(identity, b"i" * 16)))
+
+
 ONE = Backup("c", 7, 1_000, (Row("topics/a", b'{"v":1}'), Row("ids/epoch", b"12"), Row("x", bytes(range(256)))))
 
 
@@ -113,6 +120,29 @@ class TestFiles:
         for name in others:
             (tmp_path / name).touch()
         (tmp_path / ".c-19700101T000009Z-9.backup.part").touch()  # of a run that crashed
-        assert len(files.prune(2)) == 3
+        assert len(files.prune(2, None)) == 3
         left = {"c-19700101T000003Z-3.backup", "c-19700101T000004Z-4.backup"}
         assert {p.name for p in tmp_path.iterdir()} == left | others
+
+    def test_a_cluster_that_was_made_by_mistake_pushes_out_no_backup_of_the_one_before(self, tmp_path: Path) -> None:
+        files = BackupFiles(tmp_path, "c")
+        for revision in range(1, 4):
+            files.write(Backup("c", revision, revision * 1_000, (cluster("lost"),)))
+        for revision in range(4, 9):
+            files.write(Backup("c", revision, revision * 1_000, (Row("a", b""), cluster("new"), Row("topics/t", b""))))
+            files.prune(2, "new")
+        left = {int(name.split("-")[2].removesuffix(".backup")) for name in files.names()}
+        assert left == {1, 2, 3, 7, 8}
+        with pytest.raises(
+            Conflict, match=r"2 clusters.*cluster new: newest c-19700101T000008Z-8.backup; cluster lost"
+        ):
+            files.newest()
+        files.prune(1, "lost")
+        assert files.names()[-1] == "c-19700101T000003Z-3.backup"
+
+    def test_whose_a_backup_is(self) -> None:
+        assert identity_in(encode(Backup("c", 1, 1, (Row("cluster/x", b"1"), cluster("Å-1"), Row("z", b""))))) == "Å-1"
+        assert identity_in(encode(ONE)) is None
+        whole = encode(Backup("c", 1, 1, (cluster("one"),)))
+        for end in range(len(whole)):
+            assert identity_in(whole[:end]) in ("one", None)

@@ -230,6 +230,17 @@ class TestLeaving:
 
 
 class TestDeaths:
+    async def refused_once(self, world: Cell) -> ControllerEngine:
+        """Broker 1's stream broke, and the first look found that nobody listens there; the second is to come."""
+        engine = await world.active()
+        await world.join(engine, broker(1))
+        stream = await open_stream(engine, broker(1).key)
+        world.probe.results[broker(1).key] = ProbeResult.REFUSED
+        world.probe.looks.clear()
+        stream.cancel()
+        await world.until(lambda: broker(1).key in world.probe.looks, ms=200)
+        return engine
+
     async def test_a_refused_connection_fences_at_once(self, world: Cell) -> None:
         engine = await world.active()
         joined = await world.join(engine, broker(1))
@@ -242,14 +253,14 @@ class TestDeaths:
         await world.until(lambda: fenced(engine, 1), ms=700)
         assert not fenced(engine, 2)
 
+    async def test_a_refusal_and_then_nobody_at_all_fences_at_once(self, world: Cell) -> None:
+        """A pod that is torn down: its network goes a moment after its processes."""
+        engine = await self.refused_once(world)
+        world.probe.results[broker(1).key] = ProbeResult.SILENT
+        await world.until(lambda: fenced(engine, 1), ms=700)
+
     async def test_one_refusal_is_not_enough(self, world: Cell) -> None:
-        engine = await world.active()
-        await world.join(engine, broker(1))
-        stream = await open_stream(engine, broker(1).key)
-        world.probe.results[broker(1).key] = ProbeResult.REFUSED
-        world.probe.looks.clear()
-        stream.cancel()
-        await world.until(lambda: bool(world.probe.looks), ms=200)
+        engine = await self.refused_once(world)
         world.probe.results[broker(1).key] = ProbeResult.SAME
         await world.pass_ms(2_000)
         assert len(world.probe.looks) >= 2

@@ -253,6 +253,21 @@ class TestTopicsAfterTheBackup:
         assert status.restore is not None
         assert (status.restore.adopted_topics, status.strays) == (1, [])
 
+    async def test_leaders_of_what_is_adopted_are_spread(self, world: Cell) -> None:
+        backup, _ = await backed_up(world)
+        alike = Topic("late", STRAY, 6)
+        ids = [PartitionId(STRAY, n) for n in range(6)]
+        world.inventories.held = {
+            NodeId(b): held(dict.fromkeys(ids, HeldLog(1, 5, known_epoch=2)), alike) for b in range(3)
+        }
+        engine = await restore(world, backup)
+        for b in range(3):
+            await world.join(engine, broker(b, start=1))
+        await finished(world, engine)
+        partitions = engine.image.partitions_of(alike)
+        assert [p.replicas[0] for p in partitions] == [0, 1, 2, 0, 1, 2]
+        assert all(set(p.replicas) == {0, 1, 2} for p in partitions)
+
     async def test_one_that_was_deleted_and_made_again_takes_its_name(self, world: Cell) -> None:
         backup, old = await backed_up(world)
         world.inventories.held = brokers_with(Topic("t", STRAY, 1))

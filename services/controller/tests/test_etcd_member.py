@@ -35,6 +35,7 @@ from headrace_controller.etcd_member.core.replacement import (
     behind,
     initial_cluster,
     next_change,
+    second_of_two,
 )
 from headrace_controller.etcd_member.core.roster import Enrolled, Peer, Roster
 from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, Silent, report_of
@@ -157,6 +158,21 @@ def test_one_change_at_a_time() -> None:
     waits = next_change(SITE, EMPTY, [OLD_A, B_IN, Member(8, "", (C.url,))])
     assert isinstance(waits, Wait)
     assert C.url in waits.why
+
+
+def test_the_second_of_two_starts_by_the_word_of_the_first() -> None:
+    """Between the change and its start there is no quorum; anything else than exactly that waits for one."""
+    site, adding = Site(B, (A, C), "c"), Facts("b", "v").at(Phase.ADDING)
+    first, second = Member(1, A.name, (A.url,), ("http://a:2379",)), Member(2, "", (B.url,))
+    there = {A.name: Running(7, (first, second))}
+    assert second_of_two(site, adding, there) == (first, second)
+    assert second_of_two(site, Facts("b", "v"), there) is None, "an entry of a volume that is lost"
+    assert second_of_two(site, adding, {A.name: Running(7, (first,))}) is None, "not added yet"
+    assert second_of_two(site, adding, {A.name: Running(7, (first, replace(second, name=B.name)))}) is None, "it ran"
+    assert second_of_two(site, adding, {A.name: Running(7, (first, Member(2, "", (C.url,))))}) is None, "of another"
+    third = Member(3, C.name, (C.url,), ("http://c:2379",))
+    assert second_of_two(site, adding, {A.name: Running(7, (first, second, third))}) is None, "a quorum can be asked"
+    assert second_of_two(site, adding, {**there, C.name: Running(7, (first, second))}) is None
 
 
 def test_a_member_that_the_cluster_still_waits_for_is_not_replaced() -> None:

@@ -41,6 +41,8 @@ class Trio:
         self.peers = [Peer(f"m-{n}", f"http://127.0.0.1:{free_port()}") for n in range(3)]
         self.clients = [free_port() for _ in range(3)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.size = 3
+        """How many of them the configuration names."""
         for number in range(3):
             self.volume(number).mkdir(parents=True)
 
@@ -54,7 +56,7 @@ class Trio:
         """Start the program, as a pod's init container."""
         volume = self.volume(number)
         command = [sys.executable, "-m", "headrace_controller.etcd_member", "--name", f"m-{number}"]
-        command += ["--peers", ",".join(f"{p.name}={p.url}" for p in self.peers)]
+        command += ["--peers", ",".join(f"{p.name}={p.url}" for p in self.peers[: self.size])]
         command += ["--data-dir", str(volume / "data"), "--config-out", str(self.top / f"etcd-{number}.yaml")]
         command += ["--listen-host", "127.0.0.1", "--client-port", str(self.clients[number])]
         command += ["--settings", '{"log-level": "warn", "unsafe-no-fsync": true}']
@@ -71,7 +73,8 @@ class Trio:
 
     async def decided(self, number: int) -> None:
         """Wait until the program has ended well."""
-        code = await asyncio.to_thread(self.processes.pop(number).wait, 90)
+        code = await asyncio.to_thread(self.processes[number].wait, 90)
+        del self.processes[number]
         assert code == 0, (self.top / f"log-{number}").read_text()
 
     async def bring_up(self, *numbers: int) -> None:
@@ -193,6 +196,31 @@ async def test_a_lost_member_waits_while_the_others_are_down_and_says_for_whom(t
     await trio.decided(0)
     trio.run_etcd(0)
     assert await trio.keys(0) == [b"key"]
+
+
+async def test_one_grows_to_three(trio: Trio) -> None:
+    """From one to two there is no quorum between the change and the start of the second."""
+    trio.size = 1
+    await trio.bring_up(0)
+    await trio.put(0, b"key")
+    trio.size = 3
+    await trio.bring_up(1, 2)
+    assert (await trio.members()).keys() == {"m-0", "m-1", "m-2"}
+    trio.kill(0)
+    await trio.put(1, b"key-2")
+    assert await trio.keys(2) == [b"key", b"key-2"]
+
+
+async def test_a_second_member_that_dies_before_its_first_start_is_started_all_the_same(trio: Trio) -> None:
+    trio.size = 1
+    await trio.bring_up(0)
+    trio.size = 2
+    trio.decide(1)
+    await trio.decided(1)  # it is added, and its pod dies before etcd was there
+    (trio.top / "etcd-1.yaml").unlink()
+    await trio.bring_up(1)
+    await trio.put(1, b"key")
+    assert (await trio.members()).keys() == {"m-0", "m-1"}
 
 
 async def _until_said(trio: Trio, number: int, text: str) -> None:

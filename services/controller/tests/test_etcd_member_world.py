@@ -85,7 +85,7 @@ def takes_any_entry_for_its_own(site: Site, facts: Facts, members: Sequence[Memb
     [
         (program, "next_step", starts_without_the_others, 0),
         (program, "next_step", forgets_that_it_agreed, 0),
-        (program, "next_change", takes_any_entry_for_its_own, 330),
+        (program, "next_change", takes_any_entry_for_its_own, 700),
         (Roster, "token", property(lambda roster: "the same for every volume"), 0),
     ],
     ids=["no-agreement", "no-memory", "any-entry", "one-token"],

@@ -238,6 +238,7 @@ class Watch:
         self._wanted = [TopicPartition(topic, number) for number in range(partitions)]
         self._consumer = cluster.consumer(group_id=group)
         self._over = threading.Event()
+        self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -246,15 +247,16 @@ class Watch:
             self.now()
 
     def now(self) -> dict[TopicPartition, int]:
-        """Look once."""
-        try:
-            found = self._consumer.committed(self._wanted)
-        except headrace.HeadraceError as error:
-            self.trouble.append(str(error))
-            return {}
-        offsets = {tp: at.offset for tp, at in found.items() if at is not None}
-        self.seen.append((time.monotonic_ns(), offsets))
-        return offsets
+        """Look once; one thread after the other, so that what is seen later was answered later."""
+        with self._looking:
+            try:
+                found = self._consumer.committed(self._wanted)
+            except headrace.HeadraceError as error:
+                self.trouble.append(str(error))
+                return {}
+            offsets = {tp: at.offset for tp, at in found.items() if at is not None}
+            self.seen.append((time.monotonic_ns(), offsets))
+            return offsets
 
     def end(self) -> None:
         """No more looks."""

@@ -21,6 +21,10 @@ class Forwarder:
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 
+    def forward_to(self, port: int) -> None:
+        """New connections go there, as a service's do when its pods have changed; those there are stay."""
+        self._to_port = port
+
     async def start(self) -> None:
         """Listen; whom it forwards to need not be there yet."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)

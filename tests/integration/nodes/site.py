@@ -12,8 +12,9 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,11 +32,18 @@ HOST: Final = "localhost"
 """What processes are told that others reach them by: a name, as on Kubernetes."""
 
 
+_ports = cycle(range(12_000, 32_000))
+for _ in range(os.getpid() * 61 % 20_000):
+    next(_ports)
+
+
 def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on now, below those that connections get: it stays free until a process listens."""
+    for port in _ports:
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise AssertionError("cycle never ends")
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 import pytest
@@ -22,9 +23,10 @@ READY = ("SERVING",) * 3
 async def test_each_lives_alone_and_is_ready_when_the_others_are_there(site: Site) -> None:
     """Started in the wrong order, with ids from 0, everybody waits for what it needs and nobody ends."""
     etcd, controller = site.etcd(), site.controller()
-    nodes = [site.broker(), site.coordinator(), site.admin()]
+    nodes = [site.broker(shutdown_ms_max="500"), site.coordinator(shutdown_ms_max="500"), site.admin()]
     for process in (controller, *nodes):
         await process.start()
+    for process in (controller, *nodes):
         await process.until("live")
         assert await said(process) == NOT_YET, process.name
     await etcd.start()
@@ -39,6 +41,9 @@ async def test_each_lives_alone_and_is_ready_when_the_others_are_there(site: Sit
     for process in nodes:
         assert await said(process) == READY, process.name
         process.send(signal.SIGSTOP)
-        assert await process.health("live") == "DEADLINE_EXCEEDED", process.name
+    frozen = await asyncio.gather(*(process.health("live") for process in nodes))
+    assert frozen == ["DEADLINE_EXCEEDED"] * 3
+    for process in nodes:
         process.send(signal.SIGCONT)
-        assert await process.stop() == 0, process.log()[-3000:]
+    codes = await asyncio.gather(*(process.stop() for process in nodes))
+    assert codes == [0, 0, 0], [process.log()[-3000:] for process in nodes]

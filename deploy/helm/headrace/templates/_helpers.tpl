@@ -67,6 +67,13 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* Bytes of a size, to a tenth: Kubernetes writes 1024Gi as 1Ti, and 1.1Gi in thousandths of a byte. */}}
+{{- define "headrace.bytes" -}}
+{{- $units := dict "m" 0.001 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 -}}
+{{- $unit := regexFind "[A-Za-z]*$" . -}}
+{{- printf "%.1f" (mulf (float64 (trimSuffix $unit .)) (get $units $unit)) -}}
+{{- end -}}
+
 {{/* What follows a pod's name in its address. $(POD_NAMESPACE) is put in by the kubelet. Takes root and component. */}}
 {{- define "headrace.domain" -}}
 {{ include "headrace.fullname" .root }}-{{ .component }}.$(POD_NAMESPACE).svc.{{ .root.Values.clusterDomain }}

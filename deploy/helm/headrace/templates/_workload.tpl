@@ -17,6 +17,8 @@ Takes root, component, pod (the user's settings of this workload) and of, a dict
 */}}
 {{- define "headrace.workload" -}}
 {{- $root := .root -}}
+{{- $component := .component -}}
+{{- $of := .of -}}
 {{- $name := printf "%s-%s" (include "headrace.fullname" $root) .component -}}
 {{- $here := dict "root" $root "component" .component -}}
 apiVersion: v1
@@ -111,11 +113,17 @@ spec:
             - name: {{ printf "%s_%s" $prefix (upper $key) }}
               value: {{ include "headrace.scalar" $value | quote }}
             {{- end }}
+            {{- range $variable := .pod.extraEnv }}
+            {{- range $of.env }}{{ if eq .name $variable.name }}{{ fail (printf "extraEnv of %s: %s is set by the chart, and what depends on it too; there is a value for what may be changed" $component $variable.name) }}{{ end }}{{ end }}
+            {{- end }}
             {{- with .pod.extraEnv }}
             {{- toYaml . | nindent 12 }}
             {{- end }}
           ports:
-            {{- range .of.ports }}
+            {{- $taken := dict }}
+            {{- range $port := .of.ports }}
+            {{- with get $taken (toString (int .port)) }}{{ fail (printf "listeners: %s and %s of %s cannot both have port %d" . $port.name $component (int $port.port)) }}{{ end }}
+            {{- $_ := set $taken (toString (int .port)) .name }}
             - name: {{ .name }}
               containerPort: {{ int .port }}
             {{- end }}
@@ -227,9 +235,9 @@ readiness:
   grpc:
     port: {{ int .Values.listeners.health.port }}
     service: ready
-  periodSeconds: 2
+  periodSeconds: 1
   timeoutSeconds: 5
-  failureThreshold: 3
+  failureThreshold: 5
 liveness:
   grpc:
     port: {{ int .Values.listeners.health.port }}
@@ -249,8 +257,11 @@ liveness:
       fieldPath: metadata.labels['apps.kubernetes.io/pod-index']
 - name: {{ $prefix }}_LISTEN
   value: 0.0.0.0:{{ int .port }}
+# Not the pod's name: for as long as DNS answers are cached it leads to the pod before this one, which is gone.
 - name: {{ $prefix }}_ADVERTISE_HOST
-  value: $(POD_NAME).{{ include "headrace.domain" . }}
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
 - name: {{ $prefix }}_METRICS_LISTEN
   value: 0.0.0.0:{{ int .root.Values.listeners.metrics.port }}
 - name: {{ $prefix }}_HEALTH_LISTEN

@@ -7,15 +7,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import (
     DuplicateRegistration,
     InconsistentClusterId,
     MetadataUnavailable,
+    NetworkFailed,
     NotRegistered,
     RequestTimedOut,
 )
@@ -24,6 +27,7 @@ from headrace_common.core.image import ClusterImage, ImageDelta, Node, NodeKey, 
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.fake_controller import FakeController
+from headrace_proto.v1 import controller_pb2 as pb
 
 KEY = NodeKey(Role.BROKER, NodeId(1))
 NODE = Node(KEY, Endpoint("127.0.0.1", 9292), b"i" * 16, -1)
@@ -302,6 +306,74 @@ async def test_calls_give_up_when_nobody_is_active(controller: FakeController) -
         controller.active = False
         with pytest.raises(RequestTimedOut, match="no controller was active"):
             await client.allocate_producer_ids(timeout_ms=500)
+
+
+class Mute(FakeController):
+    """Takes requests for producer ids, and never answers them."""
+
+    async def AllocateProducerIds(self, request: Any, context: Any) -> Any:
+        self._entered("AllocateProducerIds")
+        await asyncio.Event().wait()
+
+
+def allocation(calls: ControllerCalls, *, repeatable: bool) -> asyncio.Task[pb.AllocateProducerIdsResponse]:
+    request = pb.AllocateProducerIdsRequest()
+    return asyncio.ensure_future(
+        calls.active(
+            lambda stub, timeout: stub.AllocateProducerIds(request, timeout=timeout),
+            timeout_ms=60_000,
+            repeatable=repeatable,
+        )
+    )
+
+
+async def test_a_call_to_a_controller_that_moves_is_repeated_where_it_is_then(controller: FakeController) -> None:
+    mute = Mute()
+    async with mute.serve():
+        route = ControllerRoute([at(mute)])
+        calls = ControllerCalls(route, SystemClock())
+        asked = allocation(calls, repeatable=True)
+        await mute.until_called("AllocateProducerIds", 1)
+        route.learned(at(controller), 2, [at(controller)])
+        await calls.keep({at(controller)})
+        assert (await asked).count == 1_000
+        assert calls.addresses == {at(controller)}
+        await calls.close()
+
+
+async def test_channels_to_controllers_that_have_moved_are_closed(controller: FakeController) -> None:
+    async with opened(DEAD, at(controller)) as client:
+        await client.register(Registration(NODE))
+        for port in range(10_001, 10_021):
+            moved = Endpoint("127.0.0.2", port)
+            client.calls.stub(moved)
+            image = controller.change(nodes=(Node(NodeKey(Role.CONTROLLER, NodeId(7)), moved, b"c" * 16, port),))
+            await image_where(client, lambda i, at_least=image.revision: i.revision >= at_least)
+        controller.put_topic("news", 1)
+        await image_where(client, lambda i: "news" in i.topic_ids)
+        assert client.calls.addresses <= {DEAD, at(controller), moved}
+
+
+async def test_a_stream_that_is_closed_under_it_is_taken_up_again(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(NODE))
+        await image_where(client, lambda i: KEY in i.nodes)
+        await client.calls.keep(())
+        await controller.until_called("WatchMetadata", 2)
+        controller.put_topic("news", 1)
+        assert await image_where(client, lambda i: "news" in i.topic_ids) == controller.image
+
+
+async def test_a_call_that_must_not_be_repeated_says_that_its_outcome_is_unknown() -> None:
+    mute = Mute()
+    async with mute.serve():
+        calls = ControllerCalls(ControllerRoute([at(mute)]), SystemClock())
+        asked = allocation(calls, repeatable=False)
+        await mute.until_called("AllocateProducerIds", 1)
+        await calls.keep(())
+        with pytest.raises(NetworkFailed, match="unknown"):
+            await asked
+        await calls.close()
 
 
 class TestRoute:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
@@ -9,7 +10,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_common.adapters import controller_calls, controller_heartbeat
+from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.adapters.controller_route import ControllerRoute
+from headrace_common.core.errors import NetworkFailed
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.rpc.options import open_channel, open_sync_channel
@@ -19,6 +23,7 @@ from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.testing.fake_controller import FakeController
 from headrace_common.testing.names import FakeNames
+from headrace_proto.v1 import controller_pb2 as pb
 
 HOST = "controller-0.example"
 NODE = Node(NodeKey(Role.BROKER, NodeId(0)), Endpoint("broker-0.example", 9292), b"i" * 16, -1)
@@ -100,3 +105,31 @@ async def test_a_controller_that_moved_is_found_again(names: FakeNames) -> None:
                     break
             assert await client.allocate_producer_ids()
             await opened.__aexit__(None, None, None)
+
+
+class HastyClock(SystemClock):
+    """Time passes with each wait, and none is waited."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self._now_ms
+
+    async def sleep_ms(self, ms: float) -> None:
+        self._now_ms += ms
+        await asyncio.sleep(0)
+
+
+async def test_each_attempt_asks_for_a_name_that_was_not_known(names: FakeNames) -> None:
+    """Channels ask again after 1 s, 1.6 s and so on: a cluster that starts would wait for its names' sake."""
+    calls = ControllerCalls(ControllerRoute([Endpoint(HOST, 1)]), HastyClock())
+    with pytest.raises(NetworkFailed, match="resolving"):
+        await calls.active(
+            lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout),
+            timeout_ms=9_000,
+            repeatable=True,
+        )
+    assert len(names.asked) >= 8
+    assert not calls.addresses
+    await calls.close()

@@ -6,6 +6,7 @@ Cluster in memory; real producers and consumers on threads.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 import time
@@ -20,6 +21,8 @@ from headrace.testing import MemoryBackend
 from .groups import PATIENCE_S, PROTOCOLS, fill
 
 PARTITIONS, RECORDS = 4, 2000
+SHORT_LIVES = 25
+"""Then a copier stays and nothing goes wrong with it: where a rebalance takes as long as a life nobody would get on."""
 
 
 @pytest.fixture(params=list(PROTOCOLS))
@@ -39,16 +42,17 @@ class Copier:
         self.aborted = 0
 
     def run(self) -> None:
-        while not self._over.is_set():
-            self._live()
+        for _ in range(SHORT_LIVES):
+            self._live(self._chance.randint(3, 15))
+        self._live(None)
 
-    def _live(self) -> None:
+    def _live(self, transactions: int | None) -> None:
         reads = {"enable_auto_commit": False, "isolation_level": "read_committed", **self._settings}
         with (
             self._memory.consumer("t", **reads) as consumer,
             self._memory.producer(transactional_id=self._name, linger_ms=0) as producer,
         ):
-            for _ in range(self._chance.randint(3, 15)):
+            for _ in itertools.count() if transactions is None else range(transactions):
                 if self._over.is_set():
                     return
                 try:
@@ -56,7 +60,8 @@ class Copier:
                         for _ in range(self._chance.randint(1, 3)):
                             for record in consumer.poll(timeout_ms=20, max_records=self._chance.randint(1, 20)):
                                 producer.send("out", record.value, partition=record.partition)
-                        self._perhaps_go_wrong(consumer.group_metadata().member_id)
+                        if transactions is not None:
+                            self._perhaps_go_wrong(consumer.group_metadata().member_id)
                 except ZeroDivisionError:
                     self.aborted += 1
                 except HeadraceError as error:

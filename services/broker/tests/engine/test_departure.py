@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
-from headrace_broker.engine.departure import Departure
+from headrace_broker.engine.departure import ALONE_MS, Departure
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Partition, Topic
 from headrace_common.runtime.tasks import TaskRunner
@@ -30,12 +31,21 @@ def image(*isrs: Sequence[int]) -> ClusterImage:
 class Member:
     """A tie to the cluster that a test holds."""
 
-    def __init__(self, now: ClusterImage, *, registered: bool = True, lets_go: bool = True) -> None:
+    def __init__(
+        self, now: ClusterImage, *, registered: bool = True, lets_go: bool = True, clock: FakeClock | None = None
+    ) -> None:
         self.registered = object() if registered else None
+        self.silent_since: float | None = None
+        """Controllers answer all the time until this."""
+        self._clock = clock or FakeClock()
         self.left_within: list[float] = []
         self._lets_go = lets_go
         self._images: asyncio.Queue[ClusterImage] = asyncio.Queue()
         self._images.put_nowait(now)
+
+    @property
+    def contact_ms(self) -> float | None:
+        return self._clock.monotonic_ms() if self.silent_since is None else self.silent_since
 
     async def images(self) -> AsyncIterator[ClusterImage]:
         while True:
@@ -55,6 +65,15 @@ class Member:
 
 def departure(clock: FakeClock, *, wait_ms_max: float = 90_000) -> Departure:
     return Departure(ME, clock, wait_ms_max=wait_ms_max, leave_ms_max=7)
+
+
+@asynccontextmanager
+async def waits(one: Departure, member: Member, clock: FakeClock) -> AsyncIterator[asyncio.Task[None]]:
+    """It waits for its turn."""
+    async with TaskRunner() as tasks:
+        waiting = tasks.start(one.until_allowed(member, asyncio.Event()), name="w")
+        await clock.until_asleep()
+        yield waiting
 
 
 async def test_it_does_not_wait_where_enough_are_in_sync() -> None:
@@ -86,16 +105,43 @@ async def test_it_waits_for_the_image_that_allows_it(caplog: pytest.LogCaptureFi
 
 async def test_its_time_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
-    member, one = Member(image([0, 1])), departure(clock)
-    async with TaskRunner() as tasks:
-        waiting = tasks.start(one.until_allowed(member, asyncio.Event()), name="w")
-        await clock.until_asleep()
+    member, one = Member(image([0, 1]), clock=clock), departure(clock)
+    async with waits(one, member, clock) as waiting:
         await clock.advance(89_999)
         assert not waiting.done()
         await clock.advance(1)
         await asyncio.wait_for(waiting, 10)
     assert "leaves though others have not caught up" in caplog.records[-1].message
     assert caplog.records[-1].__dict__["partitions"] == [str(PartitionId(TOPIC, 0))]
+
+
+async def test_where_no_controller_answers_nothing_will_change(caplog: pytest.LogCaptureFixture) -> None:
+    """All of the cluster leaves: those in whose favour it would wait are gone, and so is who would say so."""
+    clock = FakeClock()
+    member, one = Member(image([0, 1]), clock=clock), departure(clock)
+    async with waits(one, member, clock) as waiting:
+        await clock.advance(30_000)
+        member.silent_since = 30_000
+        await clock.advance(ALONE_MS - 1)
+        member.silent_since = 30_000 + ALONE_MS - 1  # a short outage of the controllers is none
+        await clock.advance(ALONE_MS - 1)
+        assert not waiting.done()
+        await clock.advance(1)
+        await asyncio.wait_for(waiting, 10)
+    assert "no controller has answered" in caplog.records[0].message
+    assert "leaves though others have not caught up" in caplog.records[-1].message
+
+
+async def test_a_registration_without_an_answer_yet_counts_from_the_question() -> None:
+    clock = FakeClock()
+    member, one = Member(image([0, 1]), clock=clock), departure(clock)
+    await clock.advance(1_000)
+    member.silent_since = -1e9
+    async with waits(one, member, clock) as waiting:
+        await clock.advance(ALONE_MS - 1)
+        assert not waiting.done()
+        await clock.advance(1)
+        await asyncio.wait_for(waiting, 10)
 
 
 async def test_a_hurry_ends_the_waiting() -> None:

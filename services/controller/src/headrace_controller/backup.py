@@ -17,7 +17,7 @@ from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_controller import store_access
 from headrace_controller.adapters.backup_files import BackupFiles
 from headrace_controller.core import records
-from headrace_controller.core.backup_file import Backup, Row
+from headrace_controller.core.backup_file import Backup, Row, identity_in
 from headrace_controller.core.restore_record import RESTORING_KEY
 from headrace_controller.core.store import Listing
 
@@ -59,9 +59,10 @@ async def back_up(given: argparse.Namespace, clock: Clock) -> int:
         return 0
     files = BackupFiles(given.to, given.cluster)
     path = files.write(backup)
-    removed = [] if given.keep is None else files.prune(given.keep)
-    said = {"backup": str(path), "revision": backup.revision, "keys": len(backup.rows), "removed": len(removed)}
-    _say(said)
+    identity = identity_in(path.read_bytes())
+    removed = [] if given.keep is None else files.prune(given.keep, identity)
+    said: dict[str, object] = {"backup": str(path), "cluster_id": identity, "revision": backup.revision}
+    _say({**said, "keys": len(backup.rows), "removed": len(removed), "kept": files.names()})
     return 0
 
 

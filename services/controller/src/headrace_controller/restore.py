@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,8 @@ from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_controller import store_access
 from headrace_controller.adapters.backup_files import BackupFiles
-from headrace_controller.core.backup_file import Backup, decode
+from headrace_controller.core import records
+from headrace_controller.core.backup_file import Backup, decode, identity_in
 from headrace_controller.core.restored import restored
 from headrace_controller.engine import restore_writing
 from headrace_controller.ports import MetadataStore
@@ -55,6 +57,7 @@ def found(given: argparse.Namespace) -> tuple[Path, Backup]:
 
     Raises:
         NotFound, BackupDamaged, UnsupportedVersion: there is none that can be used.
+        Conflict: a directory has backups of several clusters.
         Rejected: it is of another cluster.
     """
     if given.file.is_dir():
@@ -82,6 +85,9 @@ async def restore(given: argparse.Namespace, clock: Clock) -> int:
         revision = await restore_writing.write(store, ready, replace=given.replace)
     said = {
         "restored": str(path),
+        "cluster_id": identity_in(path.read_bytes()),
+        "backup_time": datetime.fromtimestamp(backup.time_ms / 1_000, UTC).isoformat(timespec="seconds"),
+        "topics": sum(row.key.startswith(records.TOPICS_PREFIX) for row in backup.rows),
         "backup_revision": backup.revision,
         "revision": revision,
         "keys": len(ready.rows) + len(ready.last),

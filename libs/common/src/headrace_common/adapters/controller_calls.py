@@ -7,18 +7,17 @@ caller's to say: after a broken connection nobody knows whether a request was ca
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import grpc
 import grpc.aio
 
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import Busy, HeadraceError, NotController, RequestTimedOut, UnknownOutcome
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.calls import CallTo, name_unknown, never_sent
 from headrace_common.rpc.options import open_channel
-from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
-
-_NEVER_SENT: Final = ("failed to connect", "errors resolving", "dns resolution failed", "lookup failed")
-"""What gRPC says when it had nobody to send a request to: nobody listens, or the name is not known now."""
 
 
 class Call(Protocol[A_co]):
@@ -75,23 +71,31 @@ class ControllerCalls:
             target = self.route.target()
             left = end - self._clock.monotonic_ms()
             try:
-                return await call(
-                    self.stub(target), max(0.001, min(left, self._attempt_limit(repeatable, left)) / 1_000)
-                )
-            except grpc.RpcError as failure:
-                error = error_from_rpc(failure)
+                with CallTo(target):
+                    return await call(
+                        self.stub(target), max(0.001, min(left, self._attempt_limit(repeatable, left)) / 1_000)
+                    )
+            except HeadraceError as failure:
+                error = failure
                 if isinstance(error, NotController) and self.route.moved(target, error.endpoint_hint):
                     hints += 1
                     if hints <= self.route.size + 1:
                         continue
-                if not self._worth_another_try(error, target, repeatable):
-                    raise error from failure
+                again = self._worth_another_try(error, target, repeatable)
+                await self.forget_unknown(target, error)
+                if not again:
+                    raise
             tries += 1
             pause = backoff_ms(tries)
             if self._clock.monotonic_ms() + pause >= end:
                 raise _given_up(error, timeout_ms) from error
             await self._clock.sleep_ms(pause)
             hints = 0
+
+    async def forget_unknown(self, target: Endpoint, error: Exception) -> None:
+        """Give the channel to ``target`` up if ``error`` says that its name was not known; see ``name_unknown``."""
+        if name_unknown(error):
+            await self.keep(self._channels.keys() - {target})
 
     def _attempt_limit(self, repeatable: bool, left: float) -> float:
         return self._attempt_ms_max if repeatable else left
@@ -102,22 +106,25 @@ class ControllerCalls:
                 return True
             case UnknownOutcome():
                 self.route.failed(target)
-                return repeatable or _never_sent(error)
+                return repeatable or never_sent(error)
             case Busy():
                 return repeatable
         return False
 
+    async def keep(self, known: Collection[Endpoint]) -> None:
+        """Close the channels to all other addresses: those controllers have moved or are gone. Calls there fail."""
+        for target in [target for target in self._channels if target not in known]:
+            with suppress(grpc.aio.UsageError):
+                await self._channels.pop(target).close()
+
+    @property
+    def addresses(self) -> frozenset[Endpoint]:
+        """Where there are channels to."""
+        return frozenset(self._channels)
+
     async def close(self) -> None:
         """Close all channels; calls under way fail."""
-        while self._channels:
-            _, channel = self._channels.popitem()
-            with suppress(grpc.aio.UsageError):
-                await channel.close()
-
-
-def _never_sent(error: HeadraceError) -> bool:
-    text = str(error).lower()
-    return any(sign in text for sign in _NEVER_SENT)
+        await self.keep(())
 
 
 def _given_up(error: HeadraceError, timeout_ms: float) -> HeadraceError:

@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import grpc
-
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread
 from headrace_common.adapters.controller_registration import Registered, Registration, register_request
@@ -27,7 +25,6 @@ from headrace_common.core.errors import (
     Moved,
     NetworkFailed,
     NotRegistered,
-    Rejected,
     StaleBrokerEpoch,
     UnknownOutcome,
 )
@@ -41,13 +38,13 @@ from headrace_common.core.image import (
     Role,
     ShardKind,
 )
+from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.convert import (
     delta_from_proto,
     node_key_to_proto,
     partition_ref_to_proto,
     shard_kind_to_proto,
 )
-from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -390,13 +387,14 @@ class ControllerClient:
             error: Exception = NetworkFailed("the controller ended the stream")
             try:
                 await first_of(self._watch(target), self._switch.wait())
-            except grpc.RpcError as failure:
-                error = error_from_rpc(failure)
-            except (ImageGap, ImageStale, Rejected) as refused:
-                error = refused
+            except DuplicateRegistration:
+                raise
+            except (HeadraceError, ImageGap, ImageStale) as broke:
+                error = broke
             if self._switch.is_set():
                 continue
             self._calls.route.failed(target)
+            await self._calls.forget_unknown(target, error)
             failures = 1 if self._image.revision > before else failures + 1
             level = logging.WARNING if isinstance(error, ImageStale) else logging.INFO
             _log.log(level, "metadata stream broke: %s", error, extra={"peer": str(target), "failures": failures})
@@ -405,8 +403,16 @@ class ControllerClient:
 
     async def _watch(self, target: Endpoint) -> None:
         request = pb.WatchMetadataRequest(node=node_key_to_proto(self.key))
-        async for update in self._calls.stub(target).WatchMetadata(request):
-            self._take(self._image.apply(delta_from_proto(update)))
+        with CallTo(target):
+            async for update in self._calls.stub(target).WatchMetadata(request):
+                self._take(self._image.apply(delta_from_proto(update)))
+                await self._calls.keep(self._controllers() | {target})
+
+    def _controllers(self) -> frozenset[Endpoint]:
+        """Where controllers may be: as the route knows it, and the active one as the image does."""
+        active = self._image.active_controller
+        named = () if active is None or active.grpc is None else (active.grpc,)
+        return self._calls.route.addresses.union(named)
 
     def _take(self, image: ClusterImage) -> None:
         self._stop_if_replaced(image)

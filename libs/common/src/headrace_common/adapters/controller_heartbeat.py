@@ -20,6 +20,7 @@ from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import HeadraceError, NotController, UnknownOutcome
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import NodeKey
+from headrace_common.rpc.calls import name_unknown
 from headrace_common.rpc.convert import role_to_proto
 from headrace_common.rpc.options import open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
@@ -162,6 +163,9 @@ class HeartbeatThread:
             self._route.moved(target, error.endpoint_hint)
         elif isinstance(error, UnknownOutcome):
             self._route.failed(target)
+        if name_unknown(error) and self._channel is not None:
+            channel, self._channel = self._channel, None
+            channel[1].close()
         self._tell(BeatRefused(beat.epoch, error))
         return False
 

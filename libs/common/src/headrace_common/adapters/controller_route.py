@@ -33,6 +33,12 @@ class ControllerRoute:
         with self._lock:
             return len(self._known())
 
+    @property
+    def addresses(self) -> frozenset[Endpoint]:
+        """All that may be asked: those of the bootstrap list, of the newest image, and who was said to be active."""
+        with self._lock:
+            return frozenset(self._known()) | ({self._active} if self._active is not None else frozenset())
+
     def target(self) -> Endpoint:
         """Whom to ask now."""
         with self._lock:

@@ -13,20 +13,21 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from itertools import zip_longest
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-import grpc
 from grpc import aio
 
 from headrace._runtime import Tasks
+from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.grpc_transactions import GrpcTransactionCalls
+from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed
-from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
-from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
+from headrace_common.core.ids import NodeId
+from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.options import channel_options
-from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
-from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
-A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse)
 R = TypeVar("R")
 
 ANSWER_ALLOWANCE_MS: Final = 2_000
@@ -54,136 +53,12 @@ RECONNECT_MS_MAX: Final = 250
 """Longest pause between attempts to reach a broker again: it may lead soon after it came back."""
 
 CALL_TIMEOUT_MS: Final = 30_000
-PENDING_MAX: Final = 10_000
-"""Requests that may wait for answers on one stream."""
 
 NO_ACKS: Final = 0
+CLOSED: Final = "the client was closed before the answer came; make a new one"
 
 
-class _Call(Generic[Q, A]):
-    """One gRPC call of a stream, from its opening to its end; a broken one is never used again."""
-
-    def __init__(self, call: aio.StreamStreamCall[Q, A], where: str, tasks: Tasks) -> None:
-        self.failure: HeadraceError | None = None
-        self._call: aio.StreamStreamCall[Q, A] = call
-        self._where = where
-        self._loop = asyncio.get_running_loop()
-        self._pending: dict[int, tuple[asyncio.Future[Any], asyncio.TimerHandle]] = {}
-        self._queue: deque[tuple[Q, bool]] = deque()
-        self._wake: asyncio.Future[None] | None = None
-        self._tasks = (tasks.start(self._write(), f"write {where}"), tasks.start(self._read(), f"read {where}"))
-
-    def send(self, request: Q, answered: bool, timeout_ms: float) -> asyncio.Future[Any]:
-        """Queue ``request``; its future ends within ``timeout_ms``."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if len(self._pending) >= PENDING_MAX:
-            future.set_exception(Overloaded(f"{PENDING_MAX} requests wait for {self._where}; wait for their answers"))
-            return future
-        number = request.correlation_id
-        timer = self._loop.call_later(timeout_ms / 1_000, self._expired, number, timeout_ms)
-        self._pending[number] = (future, timer)
-        self._queue.append((request, answered))
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
-        return future
-
-    async def _write(self) -> None:
-        queue = self._queue
-        try:
-            while True:
-                while queue:
-                    request, answered = queue.popleft()
-                    await self._call.write(request)
-                    if not answered:
-                        self._resolve(request.correlation_id, None)
-                self._wake = self._loop.create_future()
-                await self._wake
-        except (grpc.RpcError, asyncio.InvalidStateError):
-            return  # the reader learns why
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                answer = await self._call.read()
-                if not isinstance(answer, pb.ProduceResponse | pb.FetchResponse):
-                    self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
-                    return
-                self._resolve(answer.correlation_id, answer)
-        except grpc.RpcError as error:
-            cause = error_from_rpc(error)
-            self.end(NetworkFailed(f"{self._where}: {cause}", code=cause.code if cause.retriable else None))
-        except asyncio.InvalidStateError:
-            self.end(NetworkFailed(f"{self._where}: the stream is gone; the outcome is unknown"))
-
-    def _resolve(self, number: int, answer: Any) -> None:
-        pending = self._pending.pop(number, None)
-        if pending is None:
-            return
-        future, timer = pending
-        timer.cancel()
-        if not future.done():
-            future.set_result(answer)
-
-    def _expired(self, number: int, timeout_ms: float) -> None:
-        future, _ = self._pending.pop(number)
-        if not future.done():
-            future.set_exception(RequestTimedOut(f"{self._where} did not answer within {timeout_ms:g} ms"))
-        self.end(NetworkFailed(f"{self._where} did not answer another request; the outcome of this one is unknown"))
-
-    def end(self, error: HeadraceError) -> None:
-        """Fail what waits; idempotent."""
-        if self.failure is not None:
-            return
-        self.failure = error
-        for future, timer in self._pending.values():
-            timer.cancel()
-            if not future.done():
-                future.set_exception(NetworkFailed(str(error), code=error.code))
-                future.exception()  # whoever still waits sees it; nobody is warned about the others
-        self._pending.clear()
-        self._queue.clear()
-        self._call.cancel()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-
-
-class _Stream(Generic[Q, A]):
-    """A stream to one broker over any number of calls, one at a time."""
-
-    def __init__(self, open_call: Callable[[], _Call[Q, A]]) -> None:
-        self._open_call: Callable[[], _Call[Q, A]] = open_call
-        self._live: _Call[Q, A] | None = None
-        self._numbers = 0
-        self._closed = False
-
-    def _send(self, request: Q, answered: bool, timeout_ms: float) -> Awaitable[Any]:
-        live = self._live
-        if live is None or live.failure is not None:
-            try:
-                if self._closed:
-                    raise NetworkFailed("the stream is closed")
-                live = self._live = self._open_call()
-            except HeadraceError as error:
-                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                future.set_exception(error)
-                return future
-        self._numbers += 1
-        request.correlation_id = self._numbers
-        return live.send(request, answered, timeout_ms)
-
-    async def close(self) -> None:
-        """End the stream; requests in flight fail with ``NetworkFailed``."""
-        self._closed = True
-        self.end(NetworkFailed("the client was closed before the answer came"))
-
-    def end(self, error: HeadraceError) -> None:
-        """Break the call there is; the next request opens another."""
-        if self._live is not None:
-            self._live.end(error)
-
-
-class GrpcProduceStream(_Stream[pb.ProduceRequest, pb.ProduceResponse]):
+class GrpcProduceStream(Stream[pb.ProduceRequest, pb.ProduceResponse]):
     """See ``port.ProduceStream``."""
 
     def send(self, request: pb.ProduceRequest) -> Awaitable[pb.ProduceResponse]:
@@ -191,7 +66,7 @@ class GrpcProduceStream(_Stream[pb.ProduceRequest, pb.ProduceResponse]):
         return self._send(request, request.acks != NO_ACKS, request.timeout_ms + ANSWER_ALLOWANCE_MS)
 
 
-class GrpcFetchStream(_Stream[pb.FetchRequest, pb.FetchResponse]):
+class GrpcFetchStream(Stream[pb.FetchRequest, pb.FetchResponse]):
     """See ``port.FetchStream``."""
 
     def send(self, request: pb.FetchRequest) -> Awaitable[pb.FetchResponse]:
@@ -207,11 +82,14 @@ def _channel_options() -> list[tuple[str, int]]:
     return list({**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}.items())
 
 
-async def _outcome(ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub) -> R | HeadraceError:
+async def _outcome(
+    ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub, address: str
+) -> R | HeadraceError:
     try:
-        return await ask(stub)
-    except grpc.RpcError as error:
-        return error_from_rpc(error)
+        with CallTo(f"the broker at {address}"):
+            return await ask(stub)
+    except HeadraceError as error:
+        return error
 
 
 class GrpcTransport(GrpcTransactionCalls):
@@ -235,13 +113,13 @@ class GrpcTransport(GrpcTransactionCalls):
         self._bootstrap = list(bootstrap)
         self._call_timeout = call_timeout_ms / 1_000
         self._channels: dict[str, aio.Channel] = {}
-        self._brokers: dict[NodeId, str] = {}
-        self._admins: list[str] = []
+        self._nodes = Whereabouts()
         self._produce: dict[NodeId, GrpcProduceStream] = {}
         self._fetch: dict[NodeId, GrpcFetchStream] = {}
         self._answered: str | None = None
         self._avoided: dict[str, float] = {}
         """Until when to ask others first, by address."""
+        self._turns = -1
         self._tasks = Tasks()
         self._closed = False
 
@@ -257,61 +135,83 @@ class GrpcTransport(GrpcTransactionCalls):
         The first answer. Addresses are asked one after the other, the next when one fails or is silent for
         ``HEDGE_MS``; the one that answered last comes first, or with ``elsewhere`` last.
         """
+        clock = asyncio.get_running_loop().time
         left = self._addresses(elsewhere)
         said: list[str] = []
-        asked: dict[asyncio.Task[R | HeadraceError], str] = {}
+        asked: dict[asyncio.Task[R | HeadraceError], tuple[str, float]] = {}
         try:
             while left or asked:
                 if left:
                     address = left.popleft()
-                    asked[self._tasks.start(_outcome(ask, self._stub(address)), f"ask {address}")] = address
+                    call = _outcome(ask, self._stub(address), address)
+                    asked[self._tasks.start(call, f"ask {address}")] = address, clock()
                 wait_s = HEDGE_MS / 1_000 if left else None
                 done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    address, outcome = asked.pop(task), task.result()
+                    (address, _) = asked.pop(task)
+                    if task.cancelled():
+                        raise ClientClosed(CLOSED)
+                    outcome = task.result()
                     if not isinstance(outcome, HeadraceError):
                         self._answered = address
                         self._avoided.pop(address, None)
                         return outcome
                     said.append(f"{address}: {outcome}")
                     self._avoid(address)
+                    if isinstance(outcome, RequestTimedOut):
+                        await self._renew(address)
         finally:
-            for task, address in asked.items():
+            for task, (address, since) in asked.items():
                 self._avoid(address)
                 task.cancel()
+                if clock() - since > HEDGE_MS / 1_000:
+                    await self._renew(address)
         raise NetworkFailed("no broker answered; is the cluster up? " + "; ".join(said))
 
     def _addresses(self, elsewhere: bool) -> deque[str]:
-        """All that are known, in the order in which to ask."""
-        known = dict.fromkeys([*self._brokers.values(), *self._bootstrap])
+        """All that are known, in the order in which to ask: who was silent, or is said to be fenced, comes last."""
+        known = dict.fromkeys([*self._nodes.brokers.values(), *self._bootstrap])
         now = asyncio.get_running_loop().time()
         self._avoided = {address: until for address, until in self._avoided.items() if until > now}
-        order = [address for address in known if address not in self._avoided]
+        hopeful = self._nodes.living.union(self._bootstrap)
+        order = [address for address in known if address in hopeful and address not in self._avoided]
         if self._answered in order:
             at = order.index(self._answered)
             order = order[at + 1 :] + order[: at + 1] if elsewhere else order[at:] + order[:at]
-        return deque([*order, *(address for address in known if address in self._avoided)])
+        last = [address for address in known if address not in order]
+        return deque([*self._in_turn(order), *self._in_turn(last)])
+
+    def _in_turn(self, order: Sequence[str]) -> list[str]:
+        """
+        After each address that was learned a configured one: all brokers may have been replaced, and then nobody is at
+        any of their addresses any more, while the configured ones lead to who is there now.
+        """
+        learned = deque(address for address in order if address not in self._bootstrap)
+        configured = deque(address for address in order if address in self._bootstrap)
+        queues = (configured, learned) if order and order[0] in self._bootstrap else (learned, configured)
+        return [address for pair in zip_longest(*queues) for address in pair if address is not None]
 
     def _avoid(self, address: str) -> None:
         self._avoided[address] = asyncio.get_running_loop().time() + AVOID_MS / 1_000
 
+    async def _renew(self, address: str) -> None:
+        """
+        Drop the connection to a configured address that was silent: it may end where nobody is any more, while the name
+        leads elsewhere now. That of a node stays, where requests may be under way; streams judge silence by themselves.
+        """
+        if address not in self._nodes.addresses:
+            await self._drop(address)
+
     async def _learn(self, answer: pb.MetadataResponse) -> None:
-        admins: list[str] = []
-        brokers: dict[NodeId, str] = {}
-        for node in answer.nodes:
-            address = str(Endpoint(node.grpc.host, node.grpc.port))
-            if node.role == cluster_pb2.BROKER:
-                brokers[NodeId(node.id)] = address
-            elif node.role == cluster_pb2.ADMIN:
-                admins.append(address)
-        moved = {b: old for b, old in self._brokers.items() if brokers.get(b, old) != old}
-        self._brokers.update(brokers)
-        self._admins = admins
-        for broker, address in moved.items():
+        for broker, address in self._nodes.learned(answer).items():
             for stream in (self._produce.get(broker), self._fetch.get(broker)):
                 if stream is not None:
                     stream.end(NetworkFailed(f"broker {broker} is no longer at {address}; the outcome is unknown"))
-        for address in set(moved.values()).difference(self._brokers.values(), self._bootstrap):
+        await self._leave_others()
+
+    async def _leave_others(self) -> None:
+        """Close the connections to where no node is, as far as is known; the configured ones stay."""
+        for address in self._channels.keys() - self._nodes.addresses.union(self._bootstrap):
             await self._drop(address)
 
     async def _drop(self, address: str) -> None:
@@ -324,8 +224,8 @@ class GrpcTransport(GrpcTransactionCalls):
         stream = self._produce.get(broker)
         if stream is None:
 
-            def open_call() -> _Call[pb.ProduceRequest, pb.ProduceResponse]:
-                return _Call(self._broker(broker).Produce(), self._name(broker), self._tasks)
+            def open_call() -> StreamCall[pb.ProduceRequest, pb.ProduceResponse]:
+                return StreamCall(self._broker(broker).Produce(), self._name(broker), self._tasks)
 
             stream = self._produce[broker] = GrpcProduceStream(open_call)
         return stream
@@ -335,20 +235,17 @@ class GrpcTransport(GrpcTransactionCalls):
         stream = self._fetch.get(broker)
         if stream is None:
 
-            def open_call() -> _Call[pb.FetchRequest, pb.FetchResponse]:
-                return _Call(self._broker(broker).Fetch(), self._name(broker), self._tasks)
+            def open_call() -> StreamCall[pb.FetchRequest, pb.FetchResponse]:
+                return StreamCall(self._broker(broker).Fetch(), self._name(broker), self._tasks)
 
             stream = self._fetch[broker] = GrpcFetchStream(open_call)
         return stream
 
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Raises: ``HeadraceError`` when the call as a whole failed."""
-        try:
-            return await self._broker(broker).ListOffsets(
-                request, timeout=self._call_timeout + request.max_wait_ms / 1_000
-            )
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
+        timeout = self._call_timeout + request.max_wait_ms / 1_000
+        with CallTo(f"broker {broker}"):
+            return await self._broker(broker).ListOffsets(request, timeout=timeout)
 
     async def init_producer_id(self, request: pb.InitProducerIdRequest) -> pb.InitProducerIdResponse:
         """From any broker."""
@@ -357,15 +254,18 @@ class GrpcTransport(GrpcTransactionCalls):
 
     def sibling(self) -> GrpcTransport:
         """Connections of their own, for another event loop."""
-        addresses = list(dict.fromkeys([*self._bootstrap, *self._brokers.values()]))
-        return GrpcTransport(addresses, call_timeout_ms=self._call_timeout * 1_000)
+        twin = GrpcTransport(self._bootstrap, call_timeout_ms=self._call_timeout * 1_000)
+        twin._nodes = self._nodes.copy()
+        return twin
 
     async def admin(self) -> AdminAsyncStub:
-        """A stub of the admin service."""
+        """A stub of the admin service; whoever asks again has found the last one away, and gets the next."""
         await self.metadata(pb.MetadataRequest())
-        if not self._admins:
+        admins = self._nodes.admins
+        if not admins:
             raise NetworkFailed("the cluster has no admin service; start one, for example with `headrace up`")
-        return AdminStub(self._channel(self._admins[0]))
+        self._turns += 1
+        return AdminStub(self._channel(admins[self._turns % len(admins)]))
 
     async def close(self) -> None:
         """Close all streams and connections. Idempotent."""
@@ -381,7 +281,7 @@ class GrpcTransport(GrpcTransactionCalls):
 
     def _channel(self, address: str) -> aio.Channel:
         if self._closed:
-            raise NetworkFailed("the client is closed")
+            raise ClientClosed(CLOSED)
         channel = self._channels.get(address)
         if channel is None:
             GrpcTransport._connected_in = os.getpid()
@@ -392,10 +292,10 @@ class GrpcTransport(GrpcTransactionCalls):
         return BrokerStub(self._channel(address))
 
     def _broker(self, broker: NodeId) -> BrokerAsyncStub:
-        address = self._brokers.get(broker)
+        address = self._nodes.brokers.get(broker)
         if address is None:
             raise NetworkFailed(f"broker {broker} is not in the cluster's metadata; refresh it")
         return self._stub(address)
 
     def _name(self, broker: NodeId) -> str:
-        return f"broker {broker} at {self._brokers[broker]}"
+        return f"broker {broker} at {self._nodes.brokers[broker]}"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import grpc
 from grpc import aio
 
 from headrace._runtime import Tasks
 from headrace._transport.port import Coordinator
+from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.rpc.status import error_from_rpc
+from headrace_common.rpc.calls import CallTo
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -56,28 +57,29 @@ class GrpcMembershipStream:
         if self._failure is not None:
             raise self._failure
         try:
-            answer: Any = await self._call.read()
+            with CallTo(self._where):
+                answer: Any = await self._call.read()
             if isinstance(answer, pb.MembershipResponse):
                 return answer
             self._failure = NetworkFailed(f"{self._where} ended the stream")
-        except grpc.RpcError as error:
-            self._failure = error_from_rpc(error)
-        except asyncio.InvalidStateError:
-            self._failure = NetworkFailed(f"{self._where}: the stream is gone")
+        except HeadraceError as error:
+            self._failure = error
         self._call.cancel()
+        self._writer.cancel()  # one that waits for a connection would not hear of it
         raise self._failure
 
     async def _write(self) -> None:
         try:
-            while True:
-                while self._queue:
-                    await self._call.write(self._queue.popleft())
-                if self._closing:
-                    await self._call.done_writing()
-                    return
-                self._wake.clear()
-                await self._wake.wait()
-        except (grpc.RpcError, asyncio.InvalidStateError):
+            with CallTo(self._where):
+                while True:
+                    while self._queue:
+                        await self._call.write(self._queue.popleft())
+                    if self._closing:
+                        await self._call.done_writing()
+                        return
+                    self._wake.clear()
+                    await self._wake.wait()
+        except HeadraceError:
             return  # whoever reads learns why
 
     async def close(self) -> None:
@@ -92,17 +94,24 @@ class GrpcMembershipStream:
         self._call.cancel()
 
 
-class CoordinatorCalls:
+class CoordinatorCalls(ABC):
     """A part of ``grpc.GrpcTransport``."""
 
     _call_timeout: float
     _tasks: Tasks
+    _nodes: Whereabouts
 
+    @abstractmethod
     async def _first(self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], *, elsewhere: bool = False) -> R:
-        raise NotImplementedError
+        """The first answer of any broker."""
 
+    @abstractmethod
     def _channel(self, address: str) -> aio.Channel:
-        raise NotImplementedError
+        """The connection to an address."""
+
+    @abstractmethod
+    async def _leave_others(self) -> None:
+        """Close the connections to where no node is, as far as is known."""
 
     async def find_coordinator(self, group_id: str) -> Coordinator:
         """Who has the group, as any broker knows it."""
@@ -115,29 +124,29 @@ class CoordinatorCalls:
         [found] = answer.coordinators
         if found.error:
             raise error_for(found.error, found.message or f"no coordinator for {key!r}")
-        return Coordinator(NodeId(found.coordinator), str(Endpoint(found.endpoint.host, found.endpoint.port)))
+        coordinator = Coordinator(NodeId(found.coordinator), str(Endpoint(found.endpoint.host, found.endpoint.port)))
+        self._nodes.coordinator_at(coordinator.node, coordinator.address)
+        await self._leave_others()
+        return coordinator
 
     def membership(self, coordinator: Coordinator) -> GrpcMembershipStream:
         """A new stream of one member."""
-        return GrpcMembershipStream(self._coordinator(coordinator).Membership(), str(coordinator), self._tasks)
+        with CallTo(coordinator):
+            return GrpcMembershipStream(self._coordinator(coordinator).Membership(), str(coordinator), self._tasks)
 
     async def commit_offsets(
         self, coordinator: Coordinator, request: pb.CommitOffsetsRequest, timeout_ms: float
     ) -> pb.CommitOffsetsResponse:
         """Raises: ``HeadraceError`` when the call as a whole failed."""
-        try:
+        with CallTo(coordinator):
             return await self._coordinator(coordinator).CommitOffsets(request, timeout=timeout_ms / 1_000)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
 
     async def fetch_offsets(
         self, coordinator: Coordinator, request: pb.FetchOffsetsRequest, timeout_ms: float
     ) -> pb.FetchOffsetsResponse:
         """Raises: ``HeadraceError`` when the call as a whole failed."""
-        try:
+        with CallTo(coordinator):
             return await self._coordinator(coordinator).FetchOffsets(request, timeout=timeout_ms / 1_000)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
 
     def _coordinator(self, coordinator: Coordinator) -> CoordinatorAsyncStub:
         return CoordinatorStub(self._channel(coordinator.address))

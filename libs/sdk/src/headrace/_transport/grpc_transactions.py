@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import grpc
 from grpc import aio
 
 from headrace._transport.grpc_membership import CoordinatorCalls
 from headrace._transport.port import Coordinator
-from headrace_common.rpc.status import error_from_rpc
+from headrace_common.rpc.calls import CallTo
 from headrace_proto.v1 import broker_pb2
 from headrace_proto.v1 import coordinator_pb2 as group_pb
 from headrace_proto.v1 import transaction_pb2 as pb
@@ -18,8 +16,6 @@ from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
 
 if TYPE_CHECKING:
     from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorAsyncStub  # exists for type checkers only
-
-R = TypeVar("R")
 
 
 class GrpcTransactionCalls(CoordinatorCalls):
@@ -36,53 +32,53 @@ class GrpcTransactionCalls(CoordinatorCalls):
         self, coordinator: Coordinator, request: pb.InitTransactionalIdRequest, timeout_ms: float
     ) -> pb.InitTransactionalIdResponse:
         """Fence earlier producers of the id."""
-        return await _typed(self._of(coordinator).InitTransactionalId(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._of(coordinator).InitTransactionalId(request, timeout=timeout_ms / 1_000)
 
     async def end_txn(
         self, coordinator: Coordinator, request: pb.EndTxnRequest, timeout_ms: float
     ) -> pb.EndTxnResponse:
         """Commit or abort."""
-        return await _typed(self._of(coordinator).EndTxn(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._of(coordinator).EndTxn(request, timeout=timeout_ms / 1_000)
 
     async def prepare_txn(
         self, coordinator: Coordinator, request: pb.PrepareTxnRequest, timeout_ms: float
     ) -> pb.PrepareTxnResponse:
         """Make it durable, undecided."""
-        return await _typed(self._of(coordinator).PrepareTxn(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._of(coordinator).PrepareTxn(request, timeout=timeout_ms / 1_000)
 
     async def decide_prepared(
         self, coordinator: Coordinator, request: pb.DecidePreparedRequest, timeout_ms: float
     ) -> pb.DecidePreparedResponse:
         """Commit or abort what is prepared."""
-        return await _typed(self._of(coordinator).DecidePrepared(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._of(coordinator).DecidePrepared(request, timeout=timeout_ms / 1_000)
 
     async def init_owner(
         self, coordinator: Coordinator, request: pb.InitOwnerRequest, timeout_ms: float
     ) -> pb.InitOwnerResponse:
         """Fence earlier owners."""
-        return await _typed(self._of(coordinator).InitOwner(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._of(coordinator).InitOwner(request, timeout=timeout_ms / 1_000)
 
     async def commit_unit(
         self, coordinator: Coordinator, request: pb.CommitUnitRequest, timeout_ms: float
     ) -> pb.CommitUnitResponse:
         """Commit many prepared transactions as one."""
-        return await _typed(self._of(coordinator).CommitUnit(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._of(coordinator).CommitUnit(request, timeout=timeout_ms / 1_000)
 
     async def commit_offsets_in_txn(
         self, coordinator: Coordinator, request: group_pb.TxnOffsetCommitRequest, timeout_ms: float
     ) -> group_pb.CommitOffsetsResponse:
         """Take positions that count once the transaction is committed."""
-        return await _typed(self._coordinator(coordinator).TxnOffsetCommit(request, timeout=timeout_ms / 1_000))
+        with CallTo(coordinator):
+            return await self._coordinator(coordinator).TxnOffsetCommit(request, timeout=timeout_ms / 1_000)
 
     def _of(self, coordinator: Coordinator) -> TransactionCoordinatorAsyncStub:
         channel = self._channel(coordinator.address)
         if self._stub_of is None or self._stub_of[0] is not channel:
             self._stub_of = channel, TransactionCoordinatorStub(channel)
         return self._stub_of[1]
-
-
-async def _typed(call: Awaitable[R]) -> R:
-    try:
-        return await call
-    except grpc.RpcError as error:
-        raise error_from_rpc(error) from error

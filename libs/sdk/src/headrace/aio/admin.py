@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-import grpc
-
 from headrace._runtime import SystemClock
 from headrace.admin_types import (
     BrokerInfo,
@@ -44,7 +42,7 @@ from headrace.errors import (
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings, bootstrap_addresses, read_settings, setting
 from headrace_common.core.ids import check_topic_name
-from headrace_common.rpc.status import error_from_rpc
+from headrace_common.rpc.calls import CallTo, never_sent
 from headrace_proto.v1 import admin_pb2
 from headrace_proto.v1 import broker_pb2 as broker
 from headrace_proto.v1 import controller_pb2 as pb
@@ -416,15 +414,20 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
             left_ms = deadline_ms - clock.monotonic_ms()
             try:
                 found = self._stub is not None
-                stub = self._stub or await self._transport.admin()
-                self._stub = stub
-                return await ask(stub, max(0.001, min(left_ms, self._attempt_ms(change)) / 1000))
-            except grpc.RpcError as failed:
-                error = error_from_rpc(failed)
-                self._stub = None
-                safe = error.code in SAFE_TO_REPEAT if change else error.retriable and error.kind is not Kind.NOT_FOUND
+                stub = self._stub = self._stub or await self._transport.admin()
             except HeadraceError as failed_to_find:
                 error, safe, found = failed_to_find, failed_to_find.retriable, False
+            else:
+                try:
+                    with CallTo("the admin service"):
+                        return await ask(stub, max(0.001, min(left_ms, self._attempt_ms(change)) / 1000))
+                except HeadraceError as failed:
+                    error = failed
+                    self._stub = None
+                    if change:
+                        safe = error.code in SAFE_TO_REPEAT or never_sent(error)
+                    else:
+                        safe = error.retriable and error.kind is not Kind.NOT_FOUND
             if not change and error.code is not ErrorCode.REQUEST_TIMED_OUT:
                 told = error
             if not safe or left_ms <= pause_ms:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import grpc
 import grpc.aio
 
 from headrace_admin.ports import Cluster
-from headrace_common.core.errors import NetworkFailed, error_for
+from headrace_common.core.errors import NetworkFailed, RequestTimedOut, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
+from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.options import open_channel
-from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -24,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class GrpcBrokers:
-    """Channels are opened when first used and closed with ``close``, or when the broker has moved."""
+    """
+    Channels are opened when first used and closed with ``close``, or after the broker has moved or left: calls that are
+    still under way there fail, their outcome unknown.
+    """
 
     def __init__(self, cluster: Cluster, timeout_ms: float) -> None:
         self._cluster = cluster
@@ -33,39 +35,32 @@ class GrpcBrokers:
 
     async def delete_records(self, broker: NodeId, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         """Move log starts up on one broker."""
-        try:
+        with CallTo(f"broker {broker}"):
             return await (await self._stub(broker)).DeleteRecords(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def describe_logs(self, broker: NodeId, request: pb.DescribeLogsRequest) -> pb.DescribeLogsResponse:
         """The logs of one broker."""
-        try:
+        with CallTo(f"broker {broker}"):
             return await (await self._stub(broker)).DescribeLogs(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Offsets by position or by time, of one leader."""
-        try:
+        with CallTo(f"broker {broker}"):
             return await (await self._stub(broker)).ListOffsets(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def fetch(self, broker: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
         """A stream of one request."""
-        stub = await self._stub(broker)
-        call = stub.Fetch(timeout=self._timeout)
-        try:
-            await call.write(request)
-            await call.done_writing()
-            answer = await call.read()
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
-        except asyncio.InvalidStateError as failure:
-            raise NetworkFailed(f"broker {broker} has ended the stream ({failure}); try again") from failure
-        finally:
-            call.cancel()
+        with CallTo(f"broker {broker}"):
+            call = (await self._stub(broker)).Fetch(timeout=self._timeout)
+            try:  # a write that waits for a connection never hears that its channel was closed
+                async with asyncio.timeout(self._timeout):
+                    await call.write(request)
+                    await call.done_writing()
+                    answer = await call.read()
+            except TimeoutError:
+                raise RequestTimedOut(f"broker {broker} did not answer in {self._timeout:g} s; try again") from None
+            finally:
+                call.cancel()
         if not isinstance(answer, pb.FetchResponse):
             raise NetworkFailed(f"broker {broker} ended the stream without an answer; it is stopping, try again")
         if answer.error != errors_pb2.NONE:
@@ -74,26 +69,20 @@ class GrpcBrokers:
 
     async def find_coordinator(self, broker: NodeId, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         """Who has the shards of some groups, as one broker knows it."""
-        try:
+        with CallTo(f"broker {broker}"):
             return await (await self._stub(broker)).FindCoordinator(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def describe_producers(
         self, broker: NodeId, request: pb.DescribeProducersRequest
     ) -> pb.DescribeProducersResponse:
         """Producers of partitions that one broker leads."""
-        try:
+        with CallTo(f"broker {broker}"):
             return await (await self._stub(broker)).DescribeProducers(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def write_txn_markers(self, broker: NodeId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """Ends of transactions, at one leader."""
-        try:
+        with CallTo(f"broker {broker}"):
             return await (await self._stub(broker)).WriteTxnMarkers(request, timeout=self._timeout)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def close(self) -> None:
         """Close all channels."""
@@ -101,14 +90,27 @@ class GrpcBrokers:
             _, (_, channel) = self._channels.popitem()
             await channel.close()
 
+    @property
+    def channels(self) -> int:
+        """How many are open."""
+        return len(self._channels)
+
     async def _stub(self, broker: NodeId) -> BrokerAsyncStub:
         node = self._cluster.image.nodes.get(NodeKey(Role.BROKER, broker))
         if node is None:
             raise NetworkFailed(f"broker {broker} is not registered; start it, or move its partitions")
         known = self._channels.get(broker)
         if known is None or known[0] != node.grpc:
-            if known is not None:
-                await known[1].close()
+            left = self._left()
             known = self._channels[broker] = (node.grpc, open_channel(str(node.grpc)))
+            for channel in left:
+                await channel.close()
         stub: BrokerAsyncStub = BrokerStub(known[1])
         return stub
+
+    def _left(self) -> list[grpc.aio.Channel]:
+        """Channels to where nobody is any more, by the image; nobody gets them from now on."""
+        nodes = self._cluster.image.nodes
+        here = {broker: node.grpc for broker in self._channels if (node := nodes.get(NodeKey(Role.BROKER, broker)))}
+        gone = [broker for broker, (at, _) in self._channels.items() if here.get(broker) != at]
+        return [self._channels.pop(broker)[1] for broker in gone]

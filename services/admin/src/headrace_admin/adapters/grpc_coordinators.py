@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import grpc
 import grpc.aio
 
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.options import open_channel
-from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -109,19 +108,15 @@ class GrpcCoordinators:
 
     async def _call(self, place: CoordinatorPlace, ask: Callable[[CoordinatorAsyncStub], Awaitable[A]]) -> A:
         stub: CoordinatorAsyncStub = CoordinatorStub(await self._channel(place))
-        try:
+        with CallTo(f"the coordinator at {place.endpoint}"):
             return await ask(stub)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def _transactions(
         self, place: CoordinatorPlace, ask: Callable[[TransactionCoordinatorAsyncStub], Awaitable[A]]
     ) -> A:
         stub: TransactionCoordinatorAsyncStub = TransactionCoordinatorStub(await self._channel(place))
-        try:
+        with CallTo(f"the coordinator at {place.endpoint}"):
             return await ask(stub)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
 
     async def _channel(self, place: CoordinatorPlace) -> grpc.aio.Channel:
         channel = self._channels.pop(place.endpoint, None) or open_channel(str(place.endpoint))

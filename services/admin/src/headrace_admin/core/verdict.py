@@ -178,7 +178,10 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
     if status.controller is None:
         parts.append(f"no controller is active: {_FROZEN}; start one")
     elif not status.store_reachable:
-        parts.append(f"etcd cannot be reached: {_FROZEN}; start etcd")
+        parts.append(
+            f"etcd cannot be reached, or runs and has lost its data: {_FROZEN}; start etcd, or restore a backup and "
+            "restart no controller before"
+        )
     full = short_of_space(status.stored, status.leading)
     return [*parts, *full, *waiting_in_vain(status.waiting), *not_compacted(status.stored)]
 

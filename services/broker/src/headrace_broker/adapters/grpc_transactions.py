@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
 from typing import Final
 
-import grpc
 import grpc.aio
 
 from headrace_broker.ports import Enrolment
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.options import channel_options
-from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import transaction_pb2 as pb
 from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
 
@@ -32,17 +30,8 @@ class GrpcTransactions:
     ) -> list[HeadraceError | None]:
         """See ``TransactionCoordinators``."""
         stub = TransactionCoordinatorStub(self._channel(at))
-        try:
+        with CallTo(at):
             answer = await stub.AddPartitionsToTxn(_request(enrolments), timeout=timeout_ms / 1_000)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
-        except grpc.aio.UsageError as error:
-            raise NetworkFailed(f"the connection to {at} is gone: {error}") from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise NetworkFailed(f"the connection to {at} was closed: that coordinator is gone") from None
         if len(answer.transactions) != len(enrolments):
             raise NetworkFailed(f"the coordinator at {at} left out transactions that were asked for")
         return [error_for(one.error, one.message) if one.error else None for one in answer.transactions]

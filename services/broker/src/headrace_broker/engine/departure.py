@@ -3,7 +3,8 @@ How this broker leaves the cluster: it waits until the rolling rule lets it, the
 
 Asked by a signal (``main``) or by ``prestop`` through the health port; whoever asks first begins it, and all others
 wait for the same end. While it waits for the rule the broker serves as ever. The rule is judged by the broker's own
-image: while no controller can be reached, by the last one.
+image. Where no controller has answered for ``ALONE_MS`` there will be no other image: all of the cluster leaves, or
+waiting helps nobody, and the broker goes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from headrace_common.core.image import ClusterImage
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import first_of
 
+ALONE_MS: Final = 20_000.0
+"""Longer than controllers take to be back after they were all restarted at once."""
+
 _NAMED_IN_LOG: Final = 20
 _LOG_EVERY_MS: Final = 5_000.0
 
@@ -31,6 +35,11 @@ class Membership(Protocol):
     @property
     def registered(self) -> object | None:
         """The registration; None: it never joined."""
+        ...
+
+    @property
+    def contact_ms(self) -> float | None:
+        """When the last heartbeat was sent that a controller answered, monotonic; None: not yet."""
         ...
 
     def images(self) -> AsyncIterator[ClusterImage]:
@@ -66,12 +75,14 @@ class Departure:
 
     async def until_allowed(self, member: Membership, hurry: asyncio.Event) -> None:
         """
-        Return when the rolling rule lets this broker restart, or its time is over, or ``hurry`` is set.
+        Return when the rolling rule lets this broker restart, or no controller answers any more, or its time is over,
+        or ``hurry`` is set.
 
         The caller goes on serving meanwhile, and to ``leave`` after it.
         """
         if self._wait_ms_max > 0:
-            await first_of(self._allowed(member), self._clock.sleep_ms(self._wait_ms_max), hurry.wait())
+            limit = self._clock.sleep_ms(self._wait_ms_max)
+            await first_of(self._allowed(member), self._alone(member), limit, hurry.wait())
 
     async def leave(self, member: Membership) -> bool:
         """Leave now; whether nothing depends on this broker. A broker that never joined has nothing to leave."""
@@ -104,6 +115,14 @@ class Departure:
                     "it is back",
                     extra={**_about(told.by), "waited_ms": round(self._clock.monotonic_ms() - began)},
                 )
+
+    async def _alone(self, member: Membership) -> None:
+        """Return when no controller has answered for ``ALONE_MS``, counted from the call on at the earliest."""
+        heard = self._clock.monotonic_ms()
+        while (left := heard + ALONE_MS - self._clock.monotonic_ms()) > 0:
+            await self._clock.sleep_ms(left)
+            heard = max(heard, member.contact_ms or heard)
+        _log.warning("waits no longer: no controller has answered", extra={"for_ms": round(ALONE_MS)})
 
     def _say_allowed(self, verdict: Allowed, waited_ms: float, told: Blocked | None) -> None:
         if told is not None:

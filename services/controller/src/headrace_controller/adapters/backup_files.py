@@ -7,8 +7,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headrace_common.core.errors import HeadraceError, NotFound
-from headrace_controller.core.backup_file import SUFFIX, Backup, decode, encode, file_name
+from headrace_common.core.errors import Conflict, HeadraceError, NotFound
+from headrace_controller.core.backup_file import SUFFIX, Backup, decode, encode, file_name, identity_in
 
 
 class BackupFiles:
@@ -43,14 +43,21 @@ class BackupFiles:
             os.close(directory)
         return target
 
-    def prune(self, keep: int) -> list[Path]:
-        """Remove all but the newest ``keep`` (1 or more), and what a write that crashed has left; what was removed."""
+    def prune(self, keep: int, identity: str | None) -> list[Path]:
+        """
+        Remove what a write that crashed has left, and all but the newest ``keep`` (1 or more) of the cluster with that
+        id; what was removed. Backups of another cluster of that name are never removed for those of this one.
+        """
         assert keep >= 1, "the one just written stays"
-        gone = self._newest_first()[keep:]
+        gone = [path for path in self._newest_first() if identity_in(path.read_bytes()) == identity][keep:]
         gone += [p for p in self._directory.glob(f".*{SUFFIX}.part") if self._name.fullmatch(p.name[1:-5])]
         for path in gone:
             path.unlink(missing_ok=True)
         return gone
+
+    def names(self) -> list[str]:
+        """Of all backups, the newest first."""
+        return [path.name for path in self._newest_first()]
 
     def newest(self) -> tuple[Path, Backup, list[str]]:
         """
@@ -58,15 +65,34 @@ class BackupFiles:
 
         Raises:
             NotFound: there is none that is whole.
+            Conflict: there are backups of several clusters of this name; which one is meant cannot be known.
         """
         passed_over: list[str] = []
         for path in self._newest_first():
             try:
-                return path, decode(path.read_bytes()), passed_over
+                backup = decode(path.read_bytes())
+                self._refuse_to_choose()
+                return path, backup, passed_over
+            except Conflict:
+                raise
             except (HeadraceError, OSError) as error:
                 passed_over.append(f"{path.name}: {error}")
         why = f" ({'; '.join(passed_over)})" if passed_over else ""
         raise NotFound(f"{self._directory} has no whole backup of cluster {self._cluster}{why}; give a file")
+
+    def _refuse_to_choose(self) -> None:
+        newest: dict[str, str] = {}
+        for path in self._newest_first():
+            identity = identity_in(path.read_bytes())
+            if identity is not None:
+                newest.setdefault(identity, path.name)
+        if len(newest) > 1:
+            some = "; ".join(f"cluster {identity}: newest {name}" for identity, name in newest.items())
+            raise Conflict(
+                f"{self._directory} has backups of {len(newest)} clusters that are called {self._cluster} ({some}); "
+                "where etcd had lost its data, controllers that were started made a new one: that with the latest "
+                "backups may be empty. Name the file. Brokers say which cluster their data belongs to"
+            )
 
     def _newest_first(self) -> list[Path]:
         found = [(m[1], int(m[2]), p) for p in self._directory.iterdir() if (m := self._name.fullmatch(p.name))]

@@ -21,6 +21,7 @@ import grpc.aio
 from aetcd import rpc
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.calls import name_unknown
 from headrace_common.rpc.options import channel_options
 from headrace_controller.core.store import (
     OPERATIONS_MAX,
@@ -55,6 +56,7 @@ _NEEDS_LEADER: Final = (("hasleader", "true"),)
 _KEEPALIVE: Final = (
     ("grpc.keepalive_time_ms", 6_000),  # etcd sends clients away that ping more often than every 5 s
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.keepalive_permit_without_calls", 0),  # nor does it take pings on connections without a call
     ("grpc.min_reconnect_backoff_ms", 1_000),
 )
 _NEVER_APPLIED: Final = (
@@ -72,8 +74,9 @@ _NEVER_APPLIED: Final = (
 class EtcdStore:
     """One cluster's prefix in etcd. Made by ``open``."""
 
-    def __init__(self, channels: Sequence[grpc.aio.Channel], prefix: str, timeout_ms: int) -> None:
-        self._channels = list(channels)
+    def __init__(self, targets: Sequence[str], prefix: str, timeout_ms: int) -> None:
+        self._targets = targets
+        self._channels = [_open(target) for target in targets]
         self._present = 0
         self._prefix = prefix.encode()
         self._timeout_s = timeout_ms / 1_000
@@ -92,12 +95,11 @@ class EtcdStore:
         """
         assert endpoints, "there is at least one endpoint"
         assert prefix.endswith("/"), "keys of two clusters must not mix"
-        options = _options()
-        channels = [grpc.aio.insecure_channel(str(e), options=options) for e in endpoints]
+        store = EtcdStore([str(endpoint) for endpoint in endpoints], prefix, request_timeout_ms)
         try:
-            yield EtcdStore(channels, prefix, request_timeout_ms)
+            yield store
         finally:
-            for channel in channels:
+            for channel in store._channels:
                 await channel.close()
 
     async def list_all(self) -> Listing:
@@ -202,10 +204,19 @@ class EtcdStore:
     def _next_channel(self) -> None:
         self._present = (self._present + 1) % len(self._channels)
 
+    def _renew(self) -> None:
+        """
+        A channel that asks for the name at once; see ``name_unknown``. The one before is let go, not closed, which
+        would cancel calls of others that are about to fail in the same way: it closes itself with the last of them.
+        """
+        self._channels[self._present] = _open(self._targets[self._present])
+
     async def _read(self, call: Any) -> Any:
         try:
             return await call
         except grpc.aio.AioRpcError as error:
+            if name_unknown(error):
+                self._renew()
             self._next_channel()
             raise StoreUnavailable(
                 f"etcd cannot be reached ({_say(error)}); nothing was changed, try again when it is back"
@@ -287,6 +298,10 @@ class EtcdStore:
 
 
 _DELETED: Final = rpc.Event.EventType.Value("DELETE")
+
+
+def _open(target: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(target, options=_options())
 
 
 def _options() -> list[tuple[str, int]]:

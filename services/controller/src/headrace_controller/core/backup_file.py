@@ -14,13 +14,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace_common.core.errors import DataLost, UnsupportedVersion
+from headrace_common.core.errors import DataLost, HeadraceError, UnsupportedVersion
+from headrace_controller.core import records
 
 VERSION: Final = 1
 SUFFIX: Final = ".backup"
 _MAGIC: Final = b"headrace-backup "
 _DIGEST: Final = b"sha256 "
 _DIGEST_LINE: Final = len(_DIGEST) + 64 + 1
+_CLUSTER_LINE: Final = b'\n["%s",' % records.CLUSTER_KEY.encode()
 
 
 class BackupDamaged(DataLost):
@@ -93,6 +95,23 @@ def decode(content: bytes) -> Backup:
         return _parsed(rest)
     except (ValueError, KeyError, TypeError) as error:  # sound by its checksum: a program wrote nonsense
         raise BackupDamaged(f"the backup's rows cannot be read ({error}); take another one") from error
+
+
+def identity_in(content: bytes) -> str | None:
+    """
+    Id of the cluster that a file's content is of, without a look at all of it; None where it cannot be told.
+
+    Two clusters may have one name: where etcd lost its data and a controller was started, it made another.
+    """
+    start = content.find(_CLUSTER_LINE) + 1
+    if not start:
+        return None
+    try:
+        _, value = json.loads(content[start : content.index(b"\n", start)])
+        record = records.decode(records.CLUSTER_KEY, str(value).encode("latin-1"))
+    except (ValueError, KeyError, TypeError, HeadraceError):  # damaged
+        return None
+    return record.id if isinstance(record, records.Cluster) else None
 
 
 def _parsed(rest: bytes) -> Backup:

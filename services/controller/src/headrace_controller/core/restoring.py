@@ -190,13 +190,17 @@ def _known(
 
 
 def _replicas(partition: Partition, logs: Holders, holders: Holders, asked: Sequence[NodeId]) -> tuple[NodeId, ...]:
-    """Everybody, the best first: the longest logs, then who is to have it, then who has an empty log, then anybody."""
-    order = {b: place for place, b in enumerate(partition.replicas)}
-    ranked = sorted(logs, key=lambda b: (*(-n for n in logs[b].length), order.get(b, len(order)), b))
+    """
+    Everybody, the best first: the longest logs, then who is to have it, then who has an empty log, then anybody. Where
+    all are alike each partition begins with another broker: the first of them is its preferred leader.
+    """
+    turn = partition.id.partition % len(asked)
+    turned = (*asked[turn:], *asked[:turn])
+    order = {b: place for place, b in enumerate(dict.fromkeys((*partition.replicas, *turned)))}
+    ranked = sorted(logs, key=lambda b: (*(-n for n in logs[b].length), order[b]))
     had = [b for b in partition.replicas if b in asked]
     away = [b for b in partition.replicas if b not in asked]
-    turn = partition.id.partition % len(asked)
-    anybody = (*(b for b in asked if b in holders), *asked[turn:], *asked[:turn])
+    anybody = (*(b for b in turned if b in holders), *turned)
     return tuple(dict.fromkeys((*ranked, *had, *(away if ranked or had else ()), *anybody)))
 
 

@@ -1,10 +1,11 @@
 """
 Notices dead processes before their session ends: a stream breaks, so look at the node itself.
 
-A machine that refuses the connection twice says that nobody listens there; another process at the address says that
-the registered one is gone. Both fence at once. Silence decides nothing: a pause, a cut or a lost machine waits for
-the session. When several brokers look dead within a second and no other node can be reached either, this controller
-is the one that is cut off, and fences nobody on this path.
+A machine that refuses the connection says that nobody listens there, and is asked twice; after a refusal silence says
+the same, since a pod's network goes a moment after its processes. Another process at the address says that the
+registered one is gone. All of these fence at once. Silence from the start decides nothing: a pause, a cut or a lost
+machine waits for the session. When several brokers look dead within a second and no other node can be reached either,
+this controller is the one that is cut off, and fences nobody on this path.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class Deaths:
         if first is not ProbeResult.REFUSED:
             return False
         await self._clock.sleep_ms(self._delay_ms)
-        return await self._probe.probe(node) in {ProbeResult.REFUSED, ProbeResult.OTHER}
+        return await self._probe.probe(node) not in {ProbeResult.SAME, ProbeResult.ANSWERS}
 
     async def _trustworthy(self, node: Node) -> bool:
         """Whether it is the node that is dead, and not this controller that is cut off."""

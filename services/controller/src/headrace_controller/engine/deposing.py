@@ -69,7 +69,7 @@ class Deposing:
         if await self._probe.listens(active.grpc) is not ProbeResult.REFUSED:
             return False
         await self._clock.sleep_ms(self._delay_ms)
-        return await self._probe.listens(active.grpc) is ProbeResult.REFUSED
+        return await self._probe.listens(active.grpc) is not ProbeResult.ANSWERS
 
     async def _depose(self, active: ActiveController, elected_at: int) -> bool:
         """Whether it was this process that did it, of all that may try."""

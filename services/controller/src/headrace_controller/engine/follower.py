@@ -25,6 +25,8 @@ from headrace_controller.engine.waiting import event_within
 from headrace_controller.ports import HistoryCompacted, HistoryRewound, MetadataStore, StoreUnavailable
 
 _REWOUND_RETRY_MS: Final = 2_000
+_RETRY_MS_MAX: Final = 300
+"""Nothing is decided while the store is away; one small read several times a second costs it little."""
 
 log = logger(__name__)
 
@@ -69,7 +71,7 @@ class Follower:
                     log.warning("the metadata store cannot be reached", extra={"reason": str(error)})
                 failures = 1 if self.mirror.revision > before else failures + 1
                 self.reachable = False
-                await self._clock.sleep_ms(backoff_ms(failures))
+                await self._clock.sleep_ms(backoff_ms(failures, ms_max=_RETRY_MS_MAX))
             self.reachable = False
 
     async def seen(self, revision: int, timeout_ms: int) -> None:

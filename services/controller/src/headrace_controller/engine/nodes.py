@@ -115,10 +115,7 @@ class Nodes:
         _check_claims(joining)
         image = self._follower.mirror.image
         if joining.cluster_id is not None and joining.cluster_id != image.cluster_id:
-            raise InconsistentClusterId(
-                f"the data of {joining.node.key} belongs to cluster {joining.cluster_id[:60]}, this is "
-                f"{image.cluster_id}; connect it to its own cluster, or give it an empty data directory"
-            )
+            raise _of_another_cluster(joining, image.cluster_id)
         old = image.nodes.get(joining.node.key)
         clean = old is not None and joining.previous_epoch == old.epoch
         again = old is not None and old.incarnation == joining.node.incarnation
@@ -346,6 +343,19 @@ class Nodes:
         mirror = self._follower.mirror
         held = (p.id for p in partitions if broker in p.replicas and not p.offline)
         return max((mirror.mod_revision(records.partition_key(i)) for i in held), default=0)
+
+
+def _of_another_cluster(joining: Joining, ours: str) -> InconsistentClusterId:
+    theirs = (joining.cluster_id or "")[:60]
+    log.error(
+        "a node with another cluster's data was refused: was etcd emptied, and a new cluster made where one was?",
+        extra={"peer": str(joining.node.key), "its_cluster": theirs, "cluster": ours},
+    )
+    return InconsistentClusterId(
+        f"the data of {joining.node.key} belongs to cluster {theirs}, this is {ours}. If etcd lost its data and a new "
+        f"cluster was made by that, restore a backup of cluster {theirs}; else connect this node to its own cluster. "
+        "An empty data directory gives up every record in this one"
+    )
 
 
 def _check_claims(joining: Joining) -> None:

@@ -60,8 +60,8 @@ class RunningCluster(Protocol):
         """The members as a quorum knows them now."""
         ...
 
-    async def add(self, peer_url: str) -> None:
-        """Add a voting member; refused while a member is not connected."""
+    async def add(self, peer_url: str) -> tuple[Member, ...]:
+        """Add a voting member; the members with it. Refused while a member is not connected."""
         ...
 
     async def remove(self, member: Member) -> None:

@@ -26,9 +26,10 @@ from headrace_controller.etcd_member.core.replacement import (
     initial_cluster,
     next_change,
     others,
+    second_of_two,
 )
 from headrace_controller.etcd_member.core.roster import Peer, Roster
-from headrace_controller.etcd_member.core.sights import Report, Running, Sight, report_of
+from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, report_of
 from headrace_controller.etcd_member.ports import ClusterUnusable, Lookout, RunningCluster, Volume
 
 LOOK_EVERY_MS: Final = 300
@@ -148,6 +149,9 @@ class EtcdMember:
             async with self._world.cluster_at(urls) as cluster:
                 return await self._take_turn(cluster)
         except ClusterUnusable as error:
+            two = second_of_two(self._site, self._facts, running)
+            if two is not None:
+                return self._start_existing(two)
             there = ", ".join(sorted(running))
             missing = ", ".join(sorted(p.name for p in self._site.others if p.name not in running)) or "nobody"
             await self._wait(
@@ -172,28 +176,32 @@ class EtcdMember:
         return founding
 
     async def _change(self, cluster: RunningCluster) -> tuple[Founding | None, str]:
-        members = await cluster.members()
-        match next_change(self._site, self._facts, members):
+        change = next_change(self._site, self._facts, await cluster.members())
+        if isinstance(change, Add):
+            if self._facts.phase is not Phase.ADDING:
+                self._remember(self._facts.at(Phase.ADDING))
+                _log.info("adding this member to the running cluster")
+            # Where one becomes two there is no quorum from here on, until this one has started.
+            change = next_change(self._site, self._facts, await cluster.add(self._site.me.url))
+        match change:
             case Remove(member):
                 _log.warning(
                     "the cluster's entry for this member is of a volume that is lost: removing it",
                     extra={"member": f"{member.id:x}", "member_name": member.name},
                 )
                 await cluster.remove(member)
-            case Add():
-                if self._facts.phase is not Phase.ADDING:
-                    self._remember(self._facts.at(Phase.ADDING))
-                    _log.info("adding this member to the running cluster")
-                await cluster.add(self._site.me.url)
             case StartExisting(confirmed):
                 late = behind(confirmed, await self._look_at(others(self._site, confirmed)))
                 if late:
                     return None, f"added to the cluster; {', '.join(late)} must be up and know of that before it starts"
-                _log.info("etcd starts as a new member of the running cluster")
-                return Founding("existing", self._site.cluster, initial_cluster(self._site, confirmed)), ""
+                return self._start_existing(confirmed), ""
             case Wait(why):
                 return None, why
         return None, ""
+
+    def _start_existing(self, members: tuple[Member, ...]) -> Founding:
+        _log.info("etcd starts as a new member of the running cluster")
+        return Founding("existing", self._site.cluster, initial_cluster(self._site, members))
 
     async def _look_around(self) -> dict[str, Sight]:
         return await self._look_at(self._site.others)

@@ -455,10 +455,10 @@ class ModelledCluster:
         """See the port."""
         return await self._ask(lambda _, cluster: tuple(cluster.members(len(cluster.log)).values()))
 
-    async def add(self, peer_url: str) -> None:
+    async def add(self, peer_url: str) -> tuple[Member, ...]:
         """As etcd with strict-reconfig-check: all members are connected, and those that started suffice."""
 
-        def do(cluster_id: int, cluster: Cluster) -> None:
+        def do(cluster_id: int, cluster: Cluster) -> tuple[Member, ...]:
             members = cluster.members(len(cluster.log))
             alive = {data.id for data in self.world._of(cluster_id)}
             if not members.keys() <= alive or any(peer_url in m.peer_urls for m in members.values()):
@@ -467,8 +467,9 @@ class ModelledCluster:
                 raise ClusterUnusable("not enough started members")
             made = _hashed(f"{peer_url}{self.world.tick()}".encode())
             self.world._commit(cluster_id, ("add", Member(made, "", (peer_url,))))
+            return tuple(cluster.members(len(cluster.log)).values())
 
-        await self._ask(do)
+        return await self._ask(do)
 
     async def remove(self, member: Member) -> None:
         """See the port."""

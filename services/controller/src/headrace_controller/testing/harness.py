@@ -37,8 +37,9 @@ class FakeProbe:
 
     async def probe(self, node: Node) -> ProbeResult:
         self.looks.append(node.key)
+        seen = self.results.get(node.key, ProbeResult.SAME)
         await asyncio.sleep(0)
-        return self.results.get(node.key, ProbeResult.SAME)
+        return seen
 
     async def listens(self, endpoint: Endpoint) -> ProbeResult:
         await asyncio.sleep(0)

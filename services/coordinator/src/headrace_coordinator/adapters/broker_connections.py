@@ -13,14 +13,12 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.options import channel_options
-from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -72,28 +70,27 @@ class _ProduceCall:
 
     async def _write(self) -> None:
         try:
-            while True:
-                while self._queue:
-                    await self._call.write(self._queue.popleft())
-                self._filled.clear()
-                await self._filled.wait()
-        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
+            with CallTo(self._where):
+                while True:
+                    while self._queue:
+                        await self._call.write(self._queue.popleft())
+                    self._filled.clear()
+                    await self._filled.wait()
+        except HeadraceError:
             return  # the reader learns why
 
     async def _read(self) -> None:
         try:
-            while (answer := await self._call.read()) is not _EOF:
-                future = self._pending.get(answer.correlation_id)
-                if len(answer.partitions) != 1:
-                    self.end(NetworkFailed(f"{self._where} answered one batch with {len(answer.partitions)} results"))
-                    return
-                if future is not None and not future.done():
-                    future.set_result(answer.partitions[0])
+            with CallTo(self._where):
+                while (answer := await self._call.read()) is not _EOF:
+                    future = self._pending.get(answer.correlation_id)
+                    if len(answer.partitions) != 1:
+                        raise NetworkFailed(f"one batch was answered with {len(answer.partitions)} results")
+                    if future is not None and not future.done():
+                        future.set_result(answer.partitions[0])
             self.end(NetworkFailed(f"{self._where} ended the stream; the outcome is unknown"))
-        except grpc.RpcError as error:
-            self.end(NetworkFailed(f"{self._where}: {error_from_rpc(error)}"))
-        except (grpc.aio.BaseError, asyncio.InvalidStateError, DecodeError) as error:
-            self.end(NetworkFailed(f"{self._where}: the stream is gone: {error}"))
+        except HeadraceError as error:
+            self.end(NetworkFailed(f"{self._where}: {error}"))
 
     def end(self, error: HeadraceError) -> None:
         """Fail what waits; idempotent."""
@@ -142,14 +139,11 @@ class BrokerConnections:
         call: Any = self.stub(at).Fetch()
         try:
             async with asyncio.timeout(CALL_S_MAX + request.max_wait_ms / 1_000):
-                await call.write(request)
-                answer = await call.read()
+                with CallTo(f"the broker at {at}"):
+                    await call.write(request)
+                    answer = await call.read()
         except TimeoutError:
             raise RequestTimedOut(f"the broker at {at} did not answer a fetch in time") from None
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
-        except (grpc.aio.BaseError, asyncio.InvalidStateError, DecodeError) as error:
-            raise NetworkFailed(f"the fetch stream to {at} broke: {error}") from error
         finally:
             call.cancel()
         if not isinstance(answer, pb.FetchResponse):
@@ -161,10 +155,8 @@ class BrokerConnections:
         Raises:
             HeadraceError: the call as a whole failed.
         """
-        try:
+        with CallTo(f"the broker at {at}"):
             answer = await self.stub(at).ListOffsets(request, timeout=CALL_S_MAX)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
         if len(answer.partitions) != len(request.partitions):
             raise NetworkFailed(f"the broker at {at} left out offsets that were asked for")
         return answer
@@ -176,10 +168,8 @@ class BrokerConnections:
         Raises:
             HeadraceError: none was given.
         """
-        try:
+        with CallTo(f"the broker at {at}"):
             answer = await self.stub(at).InitProducerId(pb.InitProducerIdRequest(), timeout=CALL_S_MAX)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
         return answer.producer_id, answer.producer_epoch
 
     def stub(self, at: Endpoint) -> BrokerAsyncStub:

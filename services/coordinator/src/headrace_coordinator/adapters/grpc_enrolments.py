@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import grpc
-
 from headrace_common.core.errors import CoordinatorNotAvailable, NetworkFailed, error_for
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, Node, NodeKey, Role, ShardKey, ShardKind
 from headrace_common.core.murmur2 import partition_for
-from headrace_common.rpc.status import error_from_rpc
+from headrace_common.rpc.calls import CallTo
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.core.transactions.values import key_of
 from headrace_coordinator.ports import Cluster
@@ -51,10 +49,8 @@ class GrpcEnrolments:
             ]
         )
         stub: TransactionCoordinatorAsyncStub = TransactionCoordinatorStub(self._connections.channel(node.grpc))
-        try:
+        with CallTo(f"the coordinator at {node.grpc}"):
             answer = await stub.AddPartitionsToTxn(request, timeout=ATTEMPT_S_MAX)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
         if len(answer.transactions) != 1:
             raise NetworkFailed(f"the coordinator at {node.grpc} answered one transaction with another number of them")
         result = answer.transactions[0]

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
-import grpc
 import grpc.aio
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import Role
-from headrace_common.rpc.status import error_from_rpc
+from headrace_common.rpc.calls import CallTo
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.ports import Destination, Marker, MarkerErrors
 from headrace_proto.v1 import transaction_pb2 as pb
@@ -46,10 +45,8 @@ class GrpcMarkers:
                 for marker, ids in markers
             ]
         )
-        try:
+        with CallTo(f"the {to.role.value} at {to.at}"):
             answer = await self._call(to, request)
-        except grpc.RpcError as error:
-            raise error_from_rpc(error) from error
         if [len(one.partitions) for one in answer.markers] != [len(ids) for _, ids in markers]:
             raise NetworkFailed(f"{to.role.value} at {to.at} left out ends that it was told")
         return [[_error(result) for result in one.partitions] for one in answer.markers]

@@ -75,18 +75,18 @@ class EtcdCluster:
 
         async def ask(channel: grpc.aio.Channel) -> tuple[Member, ...]:
             request = rpc.MemberListRequest(linearizable=True)
-            answer = await rpc.ClusterStub(channel).MemberList(request, timeout=_TIMEOUT_S)
-            return tuple(Member(m.ID, m.name, tuple(m.peerURLs), tuple(m.clientURLs)) for m in answer.members)
+            return _members(await rpc.ClusterStub(channel).MemberList(request, timeout=_TIMEOUT_S))
 
         return await self._ask(ask)
 
-    async def add(self, peer_url: str) -> None:
+    async def add(self, peer_url: str) -> tuple[Member, ...]:
         """See the port."""
 
-        async def ask(channel: grpc.aio.Channel) -> None:
-            await rpc.ClusterStub(channel).MemberAdd(rpc.MemberAddRequest(peerURLs=[peer_url]), timeout=_TIMEOUT_S)
+        async def ask(channel: grpc.aio.Channel) -> tuple[Member, ...]:
+            request = rpc.MemberAddRequest(peerURLs=[peer_url])
+            return _members(await rpc.ClusterStub(channel).MemberAdd(request, timeout=_TIMEOUT_S))
 
-        await self._ask(ask)
+        return await self._ask(ask)
 
     async def remove(self, member: Member) -> None:
         """See the port."""
@@ -106,6 +106,10 @@ class EtcdCluster:
                 if error.code() not in _MOVE_ON:
                     break
         raise ClusterUnusable("; ".join(said))
+
+
+def _members(answer: Any) -> tuple[Member, ...]:
+    return tuple(Member(m.ID, m.name, tuple(m.peerURLs), tuple(m.clientURLs)) for m in answer.members)
 
 
 async def _transact(channel: grpc.aio.Channel, compare: Any, operation: Any) -> Any:

@@ -59,6 +59,20 @@ def next_change(site: Site, facts: Facts, members: Sequence[Member]) -> Change:
     return Remove(mine[0])
 
 
+def second_of_two(site: Site, facts: Facts, running: Mapping[str, Running]) -> tuple[Member, ...] | None:
+    """
+    The members, where one has become two by adding this one: then there is no quorum until this one has started, and
+    the single other can confirm nothing. What it lists is true all the same: it was the whole quorum of that change and
+    had no other member whose entry this one could be taken for.
+    """
+    if facts.phase is not Phase.ADDING or len(running) != 1:
+        return None
+    [(name, sight)] = running.items()
+    ours = [m for m in sight.members if not m.name and m.peer_urls == (site.me.url,)]
+    there = [m for m in sight.members if m.name == name]
+    return sight.members if len(sight.members) == 2 and ours and there else None
+
+
 def others(site: Site, members: Sequence[Member]) -> tuple[Peer, ...]:
     """The other members, as they can be looked at."""
     return tuple(Peer(m.name, url) for m in members for url in m.peer_urls[:1] if url != site.me.url)
