@@ -130,7 +130,7 @@ class Weather:
 
         def there() -> bool:
             self.lives.tend()
-            return hit.exists() and hit.read_text().isdigit()
+            return hit.exists()
 
         until(there, f"somebody comes to {point}", PATIENCE_S)
         pid = int(hit.read_text())

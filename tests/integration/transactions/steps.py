@@ -111,7 +111,6 @@ class Field:
         hit = self.points / f"{case.point}.hit"
         until(lambda: hit.exists() or first.poll() is not None, f"a process comes to {case.point}")
         assert hit.exists(), f"the worker ended with {first.poll()} and nobody came to {case.point}"
-        until(lambda: hit.read_text().isdigit(), "it says who it is")
         pid = int(hit.read_text())
         hit.unlink()
         return pid

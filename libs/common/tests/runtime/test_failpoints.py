@@ -67,3 +67,25 @@ def test_the_pid_is_told(tmp_path: Path, name: str) -> None:
             assert int((tmp_path / "here.hit").read_text()) == child.pid
         finally:
             child.kill()
+
+
+def test_whoever_sees_the_hit_can_read_who_it_was(tmp_path: Path) -> None:
+    """Every file that was ever there under that name had the process id in it: looked at before each system call."""
+    (tmp_path / "here").write_text("kill")
+    watched = """
+import sys
+from pathlib import Path
+seen = Path(sys.argv[1])
+hit = seen / "here.hit"
+def look(event, args):
+    if event in ("open", "os.rename", "os.kill") and hit.exists() and not reading:
+        reading.append(1)
+        print(repr(hit.read_text()), flush=True)
+        reading.clear()
+reading = []
+sys.addaudithook(look)
+"""
+    environment = {**os.environ, DIRECTORY_VARIABLE: str(tmp_path)}
+    command = [sys.executable, "-c", watched + PASSES, str(tmp_path)]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False).stdout
+    assert set(said.splitlines()) == {repr((tmp_path / "here.hit").read_text())}

@@ -50,7 +50,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def hit(path: Path) -> int:
     """The process that came to a fault; once one has."""
     async with asyncio.timeout(START_S):
-        while not path.exists() or not path.read_text():
+        while not path.exists():
             await asyncio.sleep(0.02)
     return int(path.read_text())
 

@@ -2,9 +2,10 @@
 Named points at which a test may kill or stop this process; without ``HEADRACE_FAILPOINTS_DIR`` they do nothing.
 
 A point is armed by a file of its name in that directory, with ``kill`` or ``stop`` in it, at any time. The first
-process that comes to the point takes the file away (it becomes ``NAME.hit``, with the process id in it), so one file is
-one fault: a process that is started again passes. ``kill`` is SIGKILL, at once, with nothing flushed; ``stop`` is
-SIGSTOP, until somebody sends SIGCONT or kills it, so that others can be killed at exactly this moment.
+process that comes to the point takes the file away (it becomes ``NAME.hit``, which has the process id in it from the
+first moment that it is seen), so one file is one fault: a process that is started again passes. ``kill`` is SIGKILL, at
+once, with nothing flushed; ``stop`` is SIGSTOP, until somebody sends SIGCONT or kills it, so that others can be killed
+at exactly this moment.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ def failpoint(name: str) -> None:
 
 
 def _reached(directory: Path, name: str) -> None:
-    armed, hit = directory / name, directory / f"{name}.hit"
+    armed, mine = directory / name, directory / f"{name}.{os.getpid()}"
     try:
         action = _SIGNALS[armed.read_text().strip()]
-        armed.rename(hit)
+        armed.rename(mine)
     except FileNotFoundError:
         return  # not armed, or another process was first
-    hit.write_text(str(os.getpid()))
+    mine.write_text(str(os.getpid()))
+    mine.rename(directory / f"{name}.hit")
     os.kill(os.getpid(), action)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -211,6 +210,5 @@ async def running_cluster(directory: Path, **broker_settings: str) -> AsyncItera
         for channel in cluster.channels:
             await channel.close()
         for process in reversed(started):
-            if process.running is not None and process.running.returncode is None:
-                os.kill(process.running.pid, signal.SIGKILL)
-                await process.running.wait()
+            if process.running is not None:
+                await process.kill()

@@ -263,6 +263,5 @@ async def running_cluster(
         for channel in cluster.channels.values():
             await channel.close()
         for process in reversed(everything):
-            if process.running is not None and process.running.returncode is None:
-                os.kill(process.pid, signal.SIGKILL)
-                await process.running.wait()
+            if process.running is not None:
+                await process.stop(signal.SIGKILL)
