@@ -102,9 +102,24 @@ def test_they_look_for_each_other_where_they_are() -> None:
         config = settings.load(pod.component, settings.environment(pod, pod.main, 0, chart.NAMESPACE))
         asked = config.etcd if pod.component == "controller" else config.controllers
         service, port = ("headrace-etcd", 2379) if pod.component == "controller" else ("headrace-controller", 9390)
-        assert [str(at) for at in asked] == [
-            f"{service}-{n}.{service}.{chart.NAMESPACE}.svc.cluster.local:{port}" for n in range(3)
-        ]
+        hosts = [f"{service}-client", *(f"{service}-{n}.{service}" for n in range(3))]
+        assert [str(at) for at in asked] == [f"{host}.{chart.NAMESPACE}.svc.cluster.local:{port}" for host in hosts]
+
+
+@pytest.mark.parametrize("component", ["etcd", "controller"])
+def test_the_service_that_they_ask_first_is_known_before_its_pods_and_leads_to_all_of_them(component: str) -> None:
+    manifests = chart.render()
+    [service] = [
+        m for m in manifests if (m["kind"], m["metadata"]["name"]) == ("Service", f"headrace-{component}-client")
+    ]
+    [pods] = [m for m in manifests if (m["kind"], m["metadata"]["name"]) == ("StatefulSet", f"headrace-{component}")]
+    spec = service["spec"]
+    assert "clusterIP" not in spec, "it has an address of its own"
+    assert spec["publishNotReadyAddresses"] is True
+    assert spec["selector"] == pods["spec"]["selector"]["matchLabels"]
+    [port] = spec["ports"]
+    [container] = pods["spec"]["template"]["spec"]["containers"]
+    assert {"name": port["targetPort"], "containerPort": port["port"]} in container["ports"]
 
 
 def test_the_settings_of_processes_in_the_values_are_those_that_there_are() -> None:

@@ -176,6 +176,18 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ),
         ({"statefulset": {"extraEnv": [{"name": "HEADRACE_BROKER_DATA_DIR", "value": "/tmp"}]}}, "extraEnv of broker"),
         ({"external": {"enabled": True, "type": "LoadBalancer", "host": "one.example.com"}}, "external.host"),
+        ({"etcd": {"backup": {"schedule": "0 25 * * *"}}}, 'etcd.backup.schedule: "25" is no hour; it is 0 to 23'),
+        ({"etcd": {"backup": {"schedule": "*/0 * * * *"}}}, 'etcd.backup.schedule: "*/0" is no minute'),
+        (
+            {"sparkJobs": [{"name": "a", "job": "retention_audit", "schedule": "0 1 * * mom"}]},
+            'sparkJobs.a.schedule: "mom" is no day of the week',
+        ),
+        ({"external": {"sourceRanges": ["10.0.0.256/8"]}}, "sourceRanges"),
+        ({"external": {"sourceRanges": ["10.0.0.0/33"]}}, "sourceRanges"),
+        (
+            {"external": {"enabled": True, "type": "NodePort", "domain": "a.b", "nodePorts": {"coordinator": 31293}}},
+            "external.nodePorts",
+        ),
         ({"config": None}, "config"),
         ({"resources": None}, "resources"),
     ],
@@ -184,6 +196,12 @@ def test_lint_has_nothing_to_say(which: str) -> None:
 def test_values_that_cannot_work_are_refused_with_the_key(given: dict[str, Any], says: str) -> None:
     with pytest.raises(chart.Refused, match=re.escape(says)):
         chart.text(given)
+
+
+def test_what_cron_allows_is_taken() -> None:
+    for schedule in ("*/15 0-6,22 ? JAN-mar 1-5", "5,35 7 1-31/2 12 Sun,3", "@daily", "0 0 * * 0"):
+        text = chart.text({"etcd": {"backup": {"schedule": schedule}}})
+        assert f'schedule: "{schedule}"' in text or f"schedule: '{schedule}'" in text, schedule
 
 
 def test_sizes_are_compared_by_their_bytes(tmp_path: Path) -> None:

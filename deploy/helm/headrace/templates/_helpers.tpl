@@ -79,10 +79,13 @@ imagePullSecrets:
 {{ include "headrace.fullname" .root }}-{{ .component }}.$(POD_NAMESPACE).svc.{{ .root.Values.clusterDomain }}
 {{- end -}}
 
-{{/* Addresses of all pods of a workload, with commas. Takes root, component, replicas and port. */}}
+{{/*
+Addresses of a workload, with commas: its service's, which is known first, and all pods', of which one that hangs can be
+left for the next. Takes root, component, replicas and port.
+*/}}
 {{- define "headrace.addresses" -}}
 {{- $name := include "headrace.fullname" .root -}}
-{{- $hosts := list -}}
+{{- $hosts := list (printf "%s-%s-client.$(POD_NAMESPACE).svc.%s:%d" $name .component .root.Values.clusterDomain (int .port)) -}}
 {{- range $i := until (int .replicas) -}}
 {{- $hosts = append $hosts (printf "%s-%s-%d.%s:%d" $name $.component $i (include "headrace.domain" $) (int $.port)) -}}
 {{- end -}}

@@ -78,3 +78,24 @@ volumes:
 - --keep
 - {{ int .Values.etcd.backup.keep | quote }}
 {{- end -}}
+
+{{/* When a job runs, as cron has it; refused here, since the API server would refuse one object of many. Takes key and text. */}}
+{{- define "headrace.schedule" -}}
+{{- $here := . -}}
+{{- if not (hasPrefix "@" .text) -}}
+{{- $allowed := list
+  (dict "field" "minute" "value" "[0-5]?[0-9]" "of" "0 to 59")
+  (dict "field" "hour" "value" "([01]?[0-9]|2[0-3])" "of" "0 to 23")
+  (dict "field" "day of the month" "value" "(0?[1-9]|[12][0-9]|3[01])" "of" "1 to 31")
+  (dict "field" "month" "value" "(0?[1-9]|1[0-2]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)" "of" "1 to 12")
+  (dict "field" "day of the week" "value" "([0-6]|sun|mon|tue|wed|thu|fri|sat)" "of" "0 (Sunday) to 6") -}}
+{{- range $i, $part := splitList " " .text -}}
+{{- $is := index $allowed $i -}}
+{{- $item := printf "([*?]|%s(-%s)?)(/[1-9][0-9]*)?" $is.value $is.value -}}
+{{- if not (regexMatch (printf "^(?i)%s(,%s)*$" $item $item) $part) -}}
+{{- fail (printf "%s: %q is no %s; it is %s, * for any, with ranges (1-5), steps (*/10) and lists (1,3)" $here.key $part $is.field $is.of) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- .text -}}
+{{- end -}}

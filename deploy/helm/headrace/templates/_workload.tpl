@@ -13,6 +13,7 @@ Takes root, component, pod (the user's settings of this workload) and of, a dict
   grace       seconds
   claim       size and storageClass of the volume at mountPath
   volumes, mounts  beside that volume and /tmp
+  client      name of the port that has a service address of its own, NAME-client
   annotations of the pods, beside the user's
 */}}
 {{- define "headrace.workload" -}}
@@ -38,6 +39,29 @@ spec:
       port: {{ int .port }}
       targetPort: {{ .name }}
     {{- end }}
+{{- with .of.client }}
+---
+# Known before any pod is: whoever asks for a pod's name too early is told for seconds that there is none.
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ $name }}-client
+  labels:
+    {{- include "headrace.labels" $here | nindent 4 }}
+spec:
+  type: ClusterIP
+  publishNotReadyAddresses: true
+  selector:
+    {{- include "headrace.selector" $here | nindent 4 }}
+  ports:
+    {{- range $of.ports }}
+    {{- if eq .name $of.client }}
+    - name: {{ .name }}
+      port: {{ int .port }}
+      targetPort: {{ .name }}
+    {{- end }}
+    {{- end }}
+{{- end }}
 ---
 apiVersion: apps/v1
 kind: StatefulSet
