@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.env import load_settings
+from headrace_common.testing.ports import free_port
 from headrace_controller.etcd_member.adapters.http_rendezvous import Doorplate, HttpLookout
 from headrace_controller.etcd_member.adapters.member_volume import MemberVolume
 from headrace_controller.etcd_member.config import EtcdMemberConfig
@@ -40,7 +41,6 @@ from headrace_controller.etcd_member.core.replacement import (
 from headrace_controller.etcd_member.core.roster import Enrolled, Peer, Roster
 from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, Silent, report_of
 from headrace_controller.etcd_member.main import etcd_settings
-from headrace_controller.testing.etcd import free_port
 
 A, B, C = (Peer(name, f"http://{name}:2380") for name in "abc")
 SITE = Site(A, (B, C), "etcd")

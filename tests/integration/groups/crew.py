@@ -360,16 +360,24 @@ def pauses_ms(members: Iterable[Member], reader: Member, since_ns: int, until_ns
     first. A record waits from when a reader without a group had it, so that brokers and the load do not count.
     """
     waits: list[float] = []
-    for tp, spans in spans_of(members).items():
-        stayed = [s for s in spans if s.begin_ns <= since_ns and (s.end_ns is None or s.end_ns >= until_ns)]
+    for tp, span in stayed(members, since_ns, until_ns).items():
         known = reader.look().runs[tp]
         lasts = [run.last for run in known]
-        for span in stayed:
-            for before, run in pairwise(span.runs):
-                at = bisect_left(lasts, run.first)
-                if since_ns <= run.at_ns <= until_ns and at < len(known):
-                    waits.append((run.at_ns - max(before.at_ns, known[at].at_ns)) / 1e6)
+        for before, run in pairwise(span.runs):
+            at = bisect_left(lasts, run.first)
+            if since_ns <= run.at_ns <= until_ns and at < len(known):
+                waits.append((run.at_ns - max(before.at_ns, known[at].at_ns)) / 1e6)
     return sorted(waits, reverse=True)
+
+
+def stayed(members: Iterable[Member], since_ns: int, until_ns: int) -> dict[TopicPartition, Span]:
+    """What one member had all the time between two times, and nobody took from it even for a moment."""
+    return {
+        tp: span
+        for tp, spans in spans_of(members).items()
+        for span in spans
+        if span.begin_ns <= since_ns and (span.end_ns is None or span.end_ns >= until_ns)
+    }
 
 
 def read_again_s(left: Member, others: Iterable[Member], had: set[TopicPartition], since_ns: int) -> float | None:

@@ -1,6 +1,6 @@
 """
 Members of one group join, close and die, one after the other, then its coordinator, while records flow: what a reader
-of them would notice. ``test_moves.py`` judges the figures, ``bench/groups.py`` reports them.
+of them would notice. ``test_moves.py`` judges what moved, ``bench/groups.py`` reports how long it took.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from .crew import (
     ending,
     pauses_ms,
     read_again_s,
+    stayed,
     until,
 )
 
 GRACE_S = 3.5
+PARTITIONS = 12
 
 
 @dataclass(slots=True)
@@ -39,6 +41,10 @@ class Figures:
     """The same from a kill -9."""
     pauses_ms: dict[str, float] = field(default_factory=dict)
     """The longest wait of a record in a partition that did not move, by what happened meanwhile."""
+    moved: dict[str, int] = field(default_factory=dict)
+    """How many partitions changed their member, or were taken from it for a while, by what happened meanwhile."""
+    left: dict[str, int] = field(default_factory=dict)
+    """How many of them had to: those of the member that went."""
 
 
 @dataclass(slots=True)
@@ -61,6 +67,7 @@ class Stage:
         began, had = time.monotonic_ns(), set(member.look().held)
         self.crew.close(member)
         self.figures.closed_s = self._read_again(member, had, member.closing_ns)
+        self.figures.left["close"] = len(had)
         self._paused("close", began)
 
     def dies(self, member: Member) -> None:
@@ -68,6 +75,7 @@ class Stage:
         began, had = time.monotonic_ns(), set(member.look().held)
         self.crew.kill(member)
         self.figures.killed_s = self._read_again(member, had, member.killed_ns)
+        self.figures.left["kill"] = len(had)
         self._paused("kill", began)
 
     def loses_its_coordinator(self, cluster: TestCluster) -> None:
@@ -80,6 +88,7 @@ class Stage:
             until(lambda: _serving(cluster, admin, group) not in (None, was), "another process has the group")
             time.sleep(GRACE_S)
             self._paused("kill of the coordinator", began)
+            self.figures.left["kill of the coordinator"] = 0
             assert self.crew.shared(), "nobody lost anything"
         if not cluster.local.options.restart:
             cluster.local.restart(was[0])
@@ -92,7 +101,9 @@ class Stage:
         return read_again_s(left, others, had, since_ns) or 0.0
 
     def _paused(self, what: str, began_ns: int) -> None:
-        waits = pauses_ms(self.crew.members, self.reader, began_ns, time.monotonic_ns())
+        now = time.monotonic_ns()
+        waits = pauses_ms(self.crew.members, self.reader, began_ns, now)
+        self.figures.moved[what] = PARTITIONS - len(stayed(self.crew.members, began_ns, now))
         self.figures.pauses_ms[what] = waits[0] if waits else 0.0
 
 
@@ -102,7 +113,7 @@ def scenario(cluster: TestCluster, folder: Path, protocol: str) -> Figures:
     handled.
     """
     cluster.local.wait_ready()
-    topic = cluster.unique_topic("moves", 12)
+    topic = cluster.unique_topic("moves", PARTITIONS)
     crew = Crew(cluster, folder, f"group-of-{topic}", topic, **PROTOCOLS[protocol])
     everything = Crew(cluster, folder, None, topic)
     load = Load(cluster, topic)

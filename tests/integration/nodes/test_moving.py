@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from headrace import HeadraceError, aio
+from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
 from .forwarder import forwarding
-from .site import Process, Site, free_port
+from .site import Process, Site
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ import pytest
 from headrace.testing import TestCluster
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.etcd import etcd_serves, find_etcd
-from headrace_controller.testing.etcd import free_port
+from headrace_common.testing.ports import free_port
 
 
 @dataclass

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from headrace_common.testing.ports import free_port
 
 UNPRIVILEGED = "nobody"
 """PostgreSQL refuses to run as root."""
@@ -35,7 +36,7 @@ def started_postgres() -> Iterator[str]:
     data = directory / "data"
     try:
         _run([programs / "initdb", "--auth=trust", "--username=headrace", "--no-sync", "-D", data], owner)
-        options = f"-p {_free_port()} -c listen_addresses=127.0.0.1 -c unix_socket_directories={directory} -c fsync=off"
+        options = f"-p {free_port()} -c listen_addresses=127.0.0.1 -c unix_socket_directories={directory} -c fsync=off"
         control = [programs / "pg_ctl", "-D", data, "-w", "-s", "-l", directory / "log"]
         _run([*control, "-o", options, "start"], owner)
         try:
@@ -69,9 +70,3 @@ def _run(command: list[object], owner: str | None) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{command[0]} failed: {done.stderr}"
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])

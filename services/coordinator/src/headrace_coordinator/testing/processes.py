@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
+from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -36,13 +36,6 @@ FAILPOINTS: Final = "failpoints"
 """Beside the data of all processes of a test."""
 SESSION_MS: Final = 3_000
 """Of nodes at the controller, so that tests of pauses are short."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

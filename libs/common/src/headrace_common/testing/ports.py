@@ -1,0 +1,52 @@
+"""
+Ports for processes that a test starts, and that somebody has to know before they listen.
+
+A port that binding port 0 gives may be anybody's connection by the time the process listens, and between two of its
+lives. These come from below the range of connections and of local clusters, and each is claimed for as long as the test
+process lives (or until it has asked for ``KEPT`` more) by an abstract Unix socket of its name, where there are such: so
+tests that run side by side never get the same one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections import deque
+from contextlib import suppress
+from itertools import cycle, islice
+from typing import Final
+
+LOWEST: Final = 10_000
+HIGHEST: Final = 19_999
+"""Below ``headrace_cli.local.ports``, whose clusters claim theirs by the same names."""
+KEPT: Final = 300
+
+_count: Final = HIGHEST - LOWEST + 1
+_ports: Final = islice(cycle(range(LOWEST, HIGHEST + 1)), os.getpid() * 61 % _count, None)
+_claims: Final[deque[socket.socket]] = deque()
+
+
+def free_port() -> int:
+    """A port that nobody listens on, on any address, and that no other test has."""
+    for port in islice(_ports, _count):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            if _claimed(port):
+                return port
+    raise AssertionError(f"no port in {LOWEST}..{HIGHEST} is free")
+
+
+def _claimed(port: int) -> bool:
+    if sys.platform != "linux":
+        return True
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"\0headrace-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    if len(_claims) > KEPT:
+        _claims.popleft().close()
+    return True
