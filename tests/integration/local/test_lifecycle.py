@@ -15,6 +15,7 @@ from tests.integration.local.conftest import MakeCluster, headrace, processes_on
 from headrace_cli.local import AlreadyRunning, LocalCluster, LocalClusterFailed, NotRunning, StartFailed
 from headrace_cli.local.processes import ProcessId, wait_until
 from headrace_cli.local.state import Health
+from headrace_common.testing.ports import free_port, give_back
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("fakes")]
 
@@ -58,8 +59,16 @@ def test_a_process_that_is_killed_comes_back_where_it_was(make_cluster: MakeClus
     assert f"{name} was killed by SIGKILL; starting it again in 0 ms" in log
 
 
-def test_ports_are_the_same_after_a_stop(make_cluster: MakeCluster) -> None:
-    first = make_cluster()
+@pytest.fixture
+def own_port() -> dict[str, int]:
+    """For the first broker: every cluster wants 9292 for it, and while ours is stopped another test's takes that."""
+    port = free_port()
+    give_back(port)
+    return {"broker-1": port}
+
+
+def test_ports_are_the_same_after_a_stop(make_cluster: MakeCluster, own_port: dict[str, int]) -> None:
+    first = make_cluster(ports=own_port)
     first.start()
     ports = first.state.ports
     first.stop()
@@ -107,9 +116,9 @@ def test_a_second_start_on_the_same_directory_is_refused(make_cluster: MakeClust
 
 
 def test_what_a_killed_supervisor_leaves_is_cleared_and_the_next_start_works(
-    make_cluster: MakeCluster, tmp_path: Path
+    make_cluster: MakeCluster, tmp_path: Path, own_port: dict[str, int]
 ) -> None:
-    cluster = make_cluster()
+    cluster = make_cluster(ports=own_port)
     cluster.start()
     state = cluster.state
     state.supervisor.signal(signal.SIGKILL)

@@ -43,6 +43,15 @@ def starts(admin: AdminClient, topic: str) -> list[int]:
     return [log.log_start_offset for log in logs(admin, topic)]
 
 
+def within(admin: AdminClient, topic: str, retention_bytes: int) -> bool:
+    """Whether each of three replicas is so small that it would be too small without its oldest segment."""
+    found = logs(admin, topic, segments=True)
+    return len(found) == 3 and all(
+        log.size_bytes - min(log.segments, key=lambda one: one.base_offset).size_bytes < retention_bytes
+        for log in found
+    )
+
+
 def used_bytes(cluster: TestCluster) -> int:
     """What the brokers' data directories take on the disk."""
     files = Path(cluster.local.directory.path).glob("broker-*/**/*")

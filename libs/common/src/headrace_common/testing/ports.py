@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections import deque
 from contextlib import suppress
 from itertools import cycle, islice
 from typing import Final
@@ -24,7 +23,8 @@ KEPT: Final = 300
 
 _count: Final = HIGHEST - LOWEST + 1
 _ports: Final = islice(cycle(range(LOWEST, HIGHEST + 1)), os.getpid() * 61 % _count, None)
-_claims: Final[deque[socket.socket]] = deque()
+_claims: Final[dict[int, socket.socket]] = {}
+"""The oldest first."""
 
 
 def free_port() -> int:
@@ -37,6 +37,12 @@ def free_port() -> int:
     raise AssertionError(f"no port in {LOWEST}..{HIGHEST} is free")
 
 
+def give_back(port: int) -> None:
+    """Claim it no longer: for who claims it himself, as a local cluster does."""
+    if port in _claims:
+        _claims.pop(port).close()
+
+
 def _claimed(port: int) -> bool:
     if sys.platform != "linux":
         return True
@@ -46,7 +52,7 @@ def _claimed(port: int) -> bool:
     except OSError:
         claim.close()
         return False
-    _claims.append(claim)
+    _claims[port] = claim
     if len(_claims) > KEPT:
-        _claims.popleft().close()
+        give_back(next(iter(_claims)))
     return True
