@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from headrace._transport.memory import MemoryCluster
+from headrace._transport.newest import Newest
 from headrace.aio._client import ClusterClient, Leader
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.ids import NodeId
 from headrace_common.testing.clock import FakeClock
+from headrace_proto.v1 import broker_pb2 as pb
 
 ZERO = TopicPartition("t", 0)
 
@@ -130,3 +132,43 @@ async def test_who_is_asked_elsewhere_once_is_asked_as_usual_then(monkeypatch: p
     await asked.pass_ms(2_000)
     await asked.client.close()
     assert ways == [False, True, False]
+
+
+async def test_metadata_that_was_restored_counts_from_the_beginning_and_is_believed(asked: Asked) -> None:
+    """The same cluster on a new etcd: revisions are low again, and leader epochs may be."""
+    asked.cluster.revision = 5_000
+    asked.cluster.move_leader("t", 0, 2)
+    asked.client.doubt(ZERO, 0, "it refused")
+    await asked.pass_ms(1_000)
+    assert asked.client.leader(ZERO) == (2, 1)
+    asked.cluster.revision = 5
+    asked.cluster.move_leader("t", 0, 1)
+    asked.client.doubt(ZERO, 1, "it refused")
+    await asked.pass_ms(1_000)
+    assert asked.client.leader(ZERO) == (2, 1), "the same metadata, of a broker that is behind"
+    asked.cluster.incarnation = b"r" * 16
+    await asked.pass_ms(1_000)
+    assert asked.client.leader(ZERO) == (1, 2)
+    assert not asked.client.doubting
+    assert (await asked.client.everything()).revision == asked.cluster.revision
+
+
+def told(cluster: str, incarnation: bytes, revision: int) -> pb.MetadataResponse:
+    return pb.MetadataResponse(cluster_id=cluster, incarnation=incarnation, revision=revision)
+
+
+def test_what_is_newer() -> None:
+    newest = Newest()
+    newest.take(told("c", b"", 100))
+    assert newest.is_behind(told("c", b"", 99))
+    assert newest.is_behind(told("c", b"a", 99)), "the first that tells an incarnation is of the same"
+    newest.take(told("c", b"a", 100))
+    assert newest.is_behind(told("c", b"", 99)), "a broker of an older version"
+    assert not newest.is_behind(told("c", b"", 101))
+    newest.take(told("c", b"", 101))
+    assert newest.is_another(told("c", b"b", 1)), "that one forgot nothing"
+    newest.take(told("c", b"b", 1))
+    assert newest.is_behind(told("c", b"b", 0))
+    assert not newest.is_behind(told("d", b"", 0))
+    newest.take(told("d", b"", 0))
+    assert not newest.is_another(told("d", b"e", 0)), "nothing is left of the other cluster"

@@ -1016,9 +1016,14 @@ class MetadataResponse(_message.Message):
     NODES_FIELD_NUMBER: _builtins.int
     TOPICS_FIELD_NUMBER: _builtins.int
     ACTIVE_CONTROLLER_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     revision: _builtins.int
-    """Revision of the image this comes from; a client keeps the newest."""
+    """Revision of the image this comes from; of one incarnation a client keeps the newest."""
+    incarnation: _builtins.bytes
+    """Of the image, 16 bytes: it changes when the metadata was restored from a backup, and revisions may begin anew.
+    Empty: a broker that does not tell.
+    """
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]:
         """Registered brokers that are not fenced, and all admin services, with their endpoints."""
@@ -1037,10 +1042,11 @@ class MetadataResponse(_message.Message):
         nodes: _abc.Iterable[_cluster_pb2.Node] | None = ...,
         topics: _abc.Iterable[Global___TopicMetadata] | None = ...,
         active_controller: _cluster_pb2.ActiveController | None = ...,
+        incarnation: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "nodes", b"nodes", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "nodes", b"nodes", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015

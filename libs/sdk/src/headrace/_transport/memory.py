@@ -75,6 +75,7 @@ class MemoryCluster:
         for awake in self._awake.values():
             awake.set()
         self.revision = 1
+        self.incarnation = bytes(16)
         self.now_ms = 1_700_000_000_000
         """Stamped on records of topics with LogAppendTime."""
         self.on_request: Callable[[str, NodeId, Any], Fault | None] | None = None
@@ -225,7 +226,7 @@ class MemoryCluster:
 
     def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         """As any broker answers."""
-        answer = pb.MetadataResponse(cluster_id="memory", revision=self.revision)
+        answer = pb.MetadataResponse(cluster_id="memory", incarnation=self.incarnation, revision=self.revision)
         for broker in self.brokers:
             if broker not in self.down:
                 node = answer.nodes.add(role=cluster_pb2.BROKER, id=broker)

@@ -7,8 +7,10 @@ have another address each time, and nobody else ever comes to its old one.
 
 from __future__ import annotations
 
+import copy
 from typing import NamedTuple
 
+from headrace._transport.newest import Newest
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
@@ -30,7 +32,7 @@ class Whereabouts:
         """Those that the newest answer named; who is fenced comes last."""
         self.living: set[str] = set()
         """Brokers that the newest answer named: they are not fenced."""
-        self._cluster_id = ""
+        self._newest = Newest()
         self._homes: dict[tuple[int, NodeId], _Home] = {}
         self._coordinators: dict[NodeId, tuple[str, ...]] = {}
         """Where each may be."""
@@ -44,8 +46,9 @@ class Whereabouts:
 
     def learned(self, answer: pb.MetadataResponse) -> dict[NodeId, str]:
         """Brokers that have moved, and where they were. What an older registration said of a node changes nothing."""
-        if answer.cluster_id != self._cluster_id:
-            self._cluster_id = answer.cluster_id
+        another = self._newest.is_another(answer)
+        self._newest.take(answer)
+        if another:
             self._homes = {who: home._replace(epoch=-1) for who, home in self._homes.items()}
         admins: list[tuple[bool, str]] = []
         moved: dict[NodeId, str] = {}
@@ -85,6 +88,6 @@ class Whereabouts:
     def copy(self) -> Whereabouts:
         """What is known of brokers and admin services, for another client."""
         twin = Whereabouts()
-        twin.brokers, twin.admins, twin._cluster_id = dict(self.brokers), list(self.admins), self._cluster_id
+        twin.brokers, twin.admins, twin._newest = dict(self.brokers), list(self.admins), copy.copy(self._newest)
         twin.living, twin._homes = set(self.living), dict(self._homes)
         return twin

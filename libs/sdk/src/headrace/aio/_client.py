@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from headrace._runtime import Clock, SystemClock, Tasks
+from headrace._transport.newest import Newest
 from headrace._transport.port import Transport
 from headrace.errors import (
     ErrorCode,
@@ -97,8 +98,7 @@ class ClusterClient:
         """How long the last answer took."""
         self._hurry: asyncio.Future[None] | None = None
         """What ends the pause before the next asking."""
-        self._revision = -1
-        self._cluster_id = ""
+        self._newest = Newest()
         self._asked_ms = -float("inf")
         self._learned_ms = -float("inf")
         self._streak = 0
@@ -225,9 +225,11 @@ class ClusterClient:
         """
         for elsewhere in (False, True):
             answer = await self.transport.metadata(pb.MetadataRequest(all_topics=True), elsewhere=elsewhere)
-            if answer.revision >= self._revision or answer.cluster_id != self._cluster_id:
+            if not self._newest.is_behind(answer):
                 known = self._topics.keys() | self._wanted.keys()
-                news = pb.MetadataResponse(cluster_id=answer.cluster_id, revision=answer.revision)
+                news = pb.MetadataResponse(
+                    cluster_id=answer.cluster_id, incarnation=answer.incarnation, revision=answer.revision
+                )
                 news.topics.extend(topic for topic in answer.topics if topic.name in known)
                 gone = known - {topic.name for topic in answer.topics}
                 news.topics.extend(
@@ -317,9 +319,12 @@ class ClusterClient:
         return max(0.0, wait - since)
 
     def _take(self, answer: pb.MetadataResponse) -> None:
-        if answer.revision < self._revision and answer.cluster_id == self._cluster_id:
-            return  # from a broker that lags behind
-        self._revision, self._cluster_id = answer.revision, answer.cluster_id
+        if self._newest.is_behind(answer):
+            return
+        if self._newest.is_another(answer):  # leader epochs of before may be above its own
+            self._hints.clear()
+            self._doubts.clear()
+        self._newest.take(answer)
         self._learned_ms = self._clock.monotonic_ms()
         for topic in answer.topics:
             if topic.error:

@@ -46,6 +46,7 @@ from headrace._core.membership_consumer import ConsumerMembership
 from headrace._core.own_assignors import checked_shares
 from headrace._core.phases import Identity, Phase
 from headrace._runtime import Clock, Tasks
+from headrace._transport.newest import Newest
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.aio._committing import Committing
 from headrace.aio._coordinators import Coordinators
@@ -109,7 +110,7 @@ class Group:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: float | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._seen_revision = -1
+        self._newest = Newest()
         self._left: asyncio.Event | None = None
         self.crash: HeadraceError | None = None
         """Set when a task met a bug: every step raises it."""
@@ -361,9 +362,9 @@ class Group:
         """Partition counts of these topics, or of all that are not internal."""
         request = pb.MetadataRequest(all_topics=topics is None, topics=topics or ())
         answer = await self._transport.metadata(request)
-        if answer.revision < self._seen_revision:
+        if self._newest.is_behind(answer):
             raise NetworkFailed("the broker that was asked knows less than another did; ask again")
-        self._seen_revision = answer.revision
+        self._newest.take(answer)
         found = [t for t in answer.topics if not t.error and not t.internal]
         self._wire.known_as({t.name: t.topic_id for t in found})
         return {t.name: len(t.partitions) for t in found}

@@ -220,6 +220,7 @@ def metadata(
         nodes=nodes,
         topics=described,
         active_controller=None if active is None or active.id < 0 else active_controller_to_proto(active),
+        incarnation=image.incarnation,
     )
 
 

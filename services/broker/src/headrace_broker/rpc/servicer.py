@@ -48,7 +48,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._broker = broker
         self._draining = draining
         self._outside = outside
-        self._all_topics: tuple[int, pb.MetadataResponse] = (-1, pb.MetadataResponse())
+        self._all_topics: tuple[tuple[bytes, int], pb.MetadataResponse] = ((b"", -1), pb.MetadataResponse())
 
     # --- produce ------------------------------------------------------------------------------------------
 
@@ -243,9 +243,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 raise Rejected(f"the request names {len(request.topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most")
             limits = self._broker.follower.message_limits(request.topics)
             return encode.metadata(image, request.topics, limits, outside=self._outside)
-        if self._all_topics[0] != image.revision:
+        now = (image.incarnation, image.revision)
+        if self._all_topics[0] != now:
             limits = self._broker.follower.message_limits(image.topic_ids)
-            self._all_topics = (image.revision, encode.metadata(image, None, limits, outside=self._outside))
+            self._all_topics = (now, encode.metadata(image, None, limits, outside=self._outside))
         return self._all_topics[1]
 
     async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Context) -> pb.InitProducerIdResponse:
