@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from headrace import Producer
+from headrace import Consumer, Producer
 from headrace.admin_types import TopicInfo
 from headrace.delivery import Delivery
 from headrace.testing import TestCluster
@@ -61,6 +61,18 @@ def stored(cluster: TestCluster, topics: list[str], **settings: object) -> Sent:
             found |= {(r.topic, r.partition, r.offset): bytes(r.value or b"") for r in records}
             last_news = time.monotonic() if records else last_news
             assert time.monotonic() - last_news < 60, "it cannot be read to its end"
+    return found
+
+
+def read_by(consumer: Consumer, count: int) -> set[bytes]:
+    """At least so many of the values that come next."""
+    found: set[bytes] = set()
+    last_news = time.monotonic()
+    while len(found) < count:
+        news = {bytes(r.value or b"") for r in consumer.poll(timeout_ms=2_000, max_records=1_000)}
+        found |= news
+        last_news = time.monotonic() if news else last_news
+        assert time.monotonic() - last_news < 90, "it hears nothing any more"
     return found
 
 
@@ -113,17 +125,28 @@ def test_an_older_backup_loses_nothing(started: Start, killed: bool) -> None:
             done = [(b"txn %d" % n, transactional.send("after", b"txn %d" % n)) for n in range(10)]
         sent |= acknowledged(done)
 
+    with cluster.admin() as admin:
+        for hours in range(1, 400):  # the new etcd's revisions stay below these until the end
+            admin.alter_configs({"retention.ms": str(hours * 3_600_000_000)}, topic="before")
+        admin.create_topic("late", 1, 3)
+    sent |= produced(producer, "late", range(100))  # clients have seen how far the revisions are
+    living = cluster.consumer("before", group_id="living", auto_offset_reset="earliest")
+    heard = read_by(living, 2_000)
     restorable.lose_metadata(killed=killed)
     meanwhile = [(b"meanwhile %d" % n, producer.send("before", b"meanwhile %d" % n)) for n in range(500)]
     restorable.restore(backup, (1, 2, 3, 4))
     restorable.local.start()
     with cluster.admin() as admin:
         until(lambda: not admin.describe_cluster().offline_partitions, 120)
-        assert {t.name for t in admin.list_topics()} == {"after", "again", "before", "deleted"}
+        assert {t.name for t in admin.list_topics()} == {"after", "again", "before", "deleted", "late"}
         assert len(admin.describe_topic("before").partitions) == 5
         assert admin.describe_configs(topic="after")["retention.ms"].value == "777000000"
     sent |= acknowledged(meanwhile)  # the same producer id goes on: once each
-    check(sent, stored(cluster, ["before", "after", "again"]))
+    wanted = {value for (topic, _, _), value in sent.items() if topic == "before"}
+    while not wanted <= heard:
+        heard |= read_by(living, 1)
+    living.close()
+    check(sent, stored(cluster, ["before", "after", "again", "late"]))
 
     rest = {value for (topic, _, _), value in sent.items() if topic == "after"} - read
     with cluster.consumer("after", group_id="g", auto_offset_reset="earliest") as consumer:
@@ -140,7 +163,7 @@ def test_an_older_backup_loses_nothing(started: Start, killed: bool) -> None:
     sent |= produced(producer, "before", range(8_000, 9_000))
     sent |= produced(producer, "new", range(1_000))
     producer.close()
-    check(sent, stored(cluster, ["before", "after", "again", "new"]))
+    check(sent, stored(cluster, ["before", "after", "again", "late", "new"]))
 
 
 def command(cluster: TestCluster, *argv: str) -> subprocess.CompletedProcess[str]:

@@ -151,6 +151,9 @@ capabilities:
 {{/* Address that clients outside use for one pod. Takes root, component, pod, index. */}}
 {{- define "headrace.externalHost" -}}
 {{- $host := trim (include "headrace.externalText" (merge (dict "text" .root.Values.external.host) .)) -}}
+{{- if regexMatch "^[^:]*:[^:]*$" $host -}}
+{{- fail (printf "external.host gives %q for pod %s: an address without a port, which external.port or external.nodePorts says" $host .pod) -}}
+{{- end -}}
 {{- if not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$" $host) -}}
 {{- fail (printf "external.host gives the address %q for pod %s: set external.domain, or external.host to a template such as \"{{ .pod }}.example.com\"" $host .pod) -}}
 {{- end -}}

@@ -95,6 +95,12 @@ volumes:
 {{- if not (regexMatch (printf "^(?i)%s(,%s)*$" $item $item) $part) -}}
 {{- fail (printf "%s: %q is no %s; it is %s, * for any, with ranges (1-5), steps (*/10) and lists (1,3)" $here.key $part $is.field $is.of) -}}
 {{- end -}}
+{{- range regexFindAll "[0-9]+-[0-9]+" $part -1 -}}
+{{- $ends := splitList "-" . -}}
+{{- if gt (float64 (first $ends)) (float64 (last $ends)) -}}
+{{- fail (printf "%s: the range %s of %s ends before it begins; write it as two, with a comma" $here.key . $is.field) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- .text -}}

@@ -138,6 +138,8 @@ spec:
               value: {{ include "headrace.scalar" $value | quote }}
             {{- end }}
             {{- range $variable := .pod.extraEnv }}
+            {{- range $key, $value := $of.settings }}{{ if eq (printf "%s_%s" $prefix (upper $key)) $variable.name }}{{ fail (printf "extraEnv of %s: %s is set by config.%s.%s" $component $variable.name $component $key) }}{{ end }}{{ end }}
+            {{- if eq $variable.name "HEADRACE_CONTROLLER_CLUSTER" }}{{ fail "extraEnv of controller: HEADRACE_CONTROLLER_CLUSTER would be unknown to backups; set config.controller.cluster" }}{{ end }}
             {{- range $of.env }}{{ if eq .name $variable.name }}{{ fail (printf "extraEnv of %s: %s is set by the chart, and what depends on it too; there is a value for what may be changed" $component $variable.name) }}{{ end }}{{ end }}
             {{- end }}
             {{- with .pod.extraEnv }}

@@ -350,7 +350,8 @@ def test_leaving_in_the_middle_ends_all_that_was_begun(memory: MemoryBackend) ->
     with memory.range_reader([("t", 0, 0, 100)], **SMALL) as reader:
         next(reader)
         assert tasks_of_readers() > before[0]
-    assert (tasks_of_readers(), threading.active_count()) == before
+    assert tasks_of_readers() == before[0]
+    assert threading.active_count() <= before[1]  # threads of an earlier test may have ended meanwhile
     assert reader.remaining() == [("t", 0, 10, 100)]
     with pytest.raises(ClientClosed, match="the range reader is closed"):
         next(reader)

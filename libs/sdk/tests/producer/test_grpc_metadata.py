@@ -75,7 +75,7 @@ async def test_the_last_that_is_left_is_asked_though_it_was_silent(monkeypatch: 
     monkeypatch.setattr("headrace._transport.grpc.HEDGE_MS", 20)
     async with cluster() as (members, transport):
         members[0].answers = False
-        assert await ask(transport) == 2
+        assert await ask(transport) in (2, 3)
         members[0].answers, members[1].answers, members[2].answers = True, False, False
         async with asyncio.timeout(20):
             assert await ask(transport) == 1
