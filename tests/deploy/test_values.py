@@ -182,6 +182,34 @@ def test_lint_has_nothing_to_say(which: str) -> None:
             {"sparkJobs": [{"name": "a", "job": "retention_audit", "schedule": "0 1 * * mom"}]},
             'sparkJobs.a.schedule: "mom" is no day of the week',
         ),
+        (
+            {"etcd": {"backup": {"schedule": "17 22-6 * * *"}}},
+            "etcd.backup.schedule: the range 22-6 of hour ends before",
+        ),
+        ({"etcd": {"image": {"tag": ""}}}, "tag"),
+        ({"listeners": {"admin": {"restPort": 80}}}, "restPort"),
+        ({"resources": {"broker": {"requests": {"memory": "4Gi"}}}}, "resources.broker: requests.memory 4Gi is more"),
+        ({"config": {"broker": {"otlp_endpoint": "http://otel.tracing"}}}, "config.broker.otlp_endpoint"),
+        (
+            {"controller": {"extraEnv": [{"name": "HEADRACE_CONTROLLER_CLUSTER", "value": "blue"}]}},
+            "set config.controller.cluster",
+        ),
+        (
+            {
+                "config": {"broker": {"flush": "os"}},
+                "statefulset": {"extraEnv": [{"name": "HEADRACE_BROKER_FLUSH", "value": "always"}]},
+            },
+            "is set by config.broker.flush",
+        ),
+        (
+            {"external": {"enabled": True, "type": "NodePort", "host": "192.0.2.7:31290"}},
+            "external.host gives",
+        ),
+        (
+            {"external": {"enabled": True, "type": "NodePort", "domain": "a.b", "nodePorts": {"broker": 65534}}},
+            "broker-2 would have port 65536",
+        ),
+        ({"sparkJobs": [{"name": "a", "job": "retention_audit", "schedule": "@every 5"}]}, "schedule"),
         ({"external": {"sourceRanges": ["10.0.0.256/8"]}}, "sourceRanges"),
         ({"external": {"sourceRanges": ["10.0.0.0/33"]}}, "sourceRanges"),
         (
@@ -196,6 +224,22 @@ def test_lint_has_nothing_to_say(which: str) -> None:
 def test_values_that_cannot_work_are_refused_with_the_key(given: dict[str, Any], says: str) -> None:
     with pytest.raises(chart.Refused, match=re.escape(says)):
         chart.text(given)
+
+
+def test_a_load_balancer_listens_where_clients_are_told() -> None:
+    values = {"external": {"enabled": True, "type": "LoadBalancer", "domain": "e.com", "port": 443}}
+    found = chart.render(values)
+    [told] = [m["data"] for m in found if (m["kind"], m["metadata"]["name"]) == ("ConfigMap", "headrace-external")]
+    assert set(told.values()) == {f"{pod}.e.com:443" for pod in told}
+    services = [m for m in found if m["kind"] == "Service" and m["metadata"]["name"].endswith("-external")]
+    assert len(services) == len(told) + 1
+    assert {port["port"] for one in services for port in one["spec"]["ports"]} == {443}
+
+
+def test_large_numbers_reach_a_job_as_they_are() -> None:
+    values = {"sparkJobs": [{"name": "a", "job": "topic_to_lake", "arguments": ["--n", 10_000_000, 0.5]}]}
+    [job] = [m for m in chart.render(values) if m["kind"] == "SparkApplication"]
+    assert job["spec"]["arguments"][-3:] == ["--n", "10000000", "0.5"]
 
 
 def test_what_cron_allows_is_taken() -> None:

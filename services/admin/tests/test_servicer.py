@@ -301,7 +301,7 @@ async def test_what_a_controller_does_not_offer_is_told_as_such(way: Way) -> Non
 async def test_tries_have_an_end(way: Way) -> None:
     way.controller.active = False
     controllers = GrpcControllers(way.client, 300)
-    with pytest.raises(RequestTimedOut, match="no controller was active|no answer came in time"):
+    with pytest.raises(RequestTimedOut, match=r"no controller was active|no answer came in time"):
         await controllers.list_topics(pb.ListTopicsRequest(limit=1))
 
 
