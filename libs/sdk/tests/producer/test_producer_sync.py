@@ -262,7 +262,7 @@ def test_ctrl_c_leaves_a_with_block() -> None:
         try:
             with Producer(_transport=c.transport(), linger_ms=0) as p:
                 p.send("one", b"x").result()
-                c.inject("produce", Fault(Does.SILENCE))
+                c.inject("produce", *[Fault(Does.SILENCE)] * 9)  # also when it is sent again
                 d = p.send("one", b"y")
                 try:
                     print("waiting")
