@@ -96,13 +96,17 @@ async def ended(task: asyncio.Task[Any], channel: grpc.aio.Channel) -> None:
     assert not never_sent(raised.value)
 
 
-@pytest.mark.parametrize("use", [unary, read, iterate])
-async def test_a_call_under_way_fails_and_its_task_goes_on(use: Use, silent: tuple[Silent, str]) -> None:
+async def under_way(use: Use, silent: tuple[Silent, str]) -> tuple[asyncio.Task[Any], grpc.aio.Channel]:
     service, address = silent
     channel = open_channel(address, own_connection=True)
     task = asyncio.ensure_future(use(channel))
     await service.asked.wait()
-    await ended(task, channel)
+    return task, channel
+
+
+@pytest.mark.parametrize("use", [unary, read, iterate])
+async def test_a_call_under_way_fails_and_its_task_goes_on(use: Use, silent: tuple[Silent, str]) -> None:
+    await ended(*await under_way(use, silent))
 
 
 @pytest.mark.parametrize("use", [unary, read, iterate])
@@ -136,10 +140,7 @@ async def test_streams_that_have_ended_fail_when_they_are_used(silent: tuple[Sil
 
 @pytest.mark.parametrize("use", [unary, read, iterate])
 async def test_a_task_that_is_cancelled_ends(use: Use, silent: tuple[Silent, str]) -> None:
-    service, address = silent
-    channel = open_channel(address, own_connection=True)
-    task = asyncio.ensure_future(use(channel))
-    await service.asked.wait()
+    task, channel = await under_way(use, silent)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()

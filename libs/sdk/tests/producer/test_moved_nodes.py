@@ -260,26 +260,16 @@ async def test_when_all_brokers_are_gone_the_bootstrap_address_is_asked_second(n
         await transport.close()
 
 
-async def test_a_configured_address_that_was_silent_gets_a_new_connection(
-    node: SilentNode, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_address_that_was_silent_gets_a_new_connection_unless_a_node_is_there(
+    known: bool, node: SilentNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace._transport.grpc.METADATA_ATTEMPT_MS", 50)
     transport = GrpcTransport([str(node.endpoint)])
-    stuck = transport._channel(str(node.endpoint))
-    with pytest.raises(NetworkFailed):
-        await transport.metadata(pb.MetadataRequest())
-    assert stuck not in transport._channels.values()
-    await transport.close()
-
-
-async def test_a_silent_address_where_a_node_is_keeps_its_connection(
-    node: SilentNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace._transport.grpc.METADATA_ATTEMPT_MS", 50)
-    transport = GrpcTransport([str(node.endpoint)])
-    await transport._learn(answer((1, 1, str(node.endpoint))))
+    if known:
+        await transport._learn(answer((1, 1, str(node.endpoint))))
     used = transport._channel(str(node.endpoint))
     with pytest.raises(NetworkFailed):
         await transport.metadata(pb.MetadataRequest())
-    assert used in transport._channels.values(), "requests may be under way on it"
+    assert (used in transport._channels.values()) == known, "requests may be under way on a node's connection"
     await transport.close()

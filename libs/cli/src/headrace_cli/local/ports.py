@@ -3,14 +3,12 @@ Ports that stay free for this cluster, also while one of its processes is down.
 
 A port chosen by binding port 0 comes from the range that outgoing connections use too, so somebody's connection
 may take it between two starts of a broker. These come from below that range, and each is claimed for the life of
-the supervisor by an abstract Unix socket of that name (Linux), so that two clusters that start at the same time
-never choose the same one.
+the supervisor, so that two clusters that start at the same time never choose the same one.
 """
 
 from __future__ import annotations
 
 import socket
-import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Final
 
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_cli.local.plan import FIRST_BROKER_PORT, HOST, ClusterOptions, slots
+from headrace_common.runtime.port_claims import claim_port
 
 LOWEST: Final = 20_000
 HIGHEST: Final = 32_767
@@ -28,7 +27,7 @@ class PortClaims:
 
     def __init__(self, seed: str) -> None:
         """``seed`` (the data directory) says where the search begins, so that clusters rarely meet."""
-        self._claims: dict[int, socket.socket | None] = {}
+        self._claims: dict[int, socket.socket] = {}
         self._top = _below_ephemeral()
         self._next = LOWEST + zlib.crc32(seed.encode()) % (self._top - LOWEST)
 
@@ -36,14 +35,9 @@ class PortClaims:
         """Take ``port`` if nobody listens on it and no other cluster has claimed it."""
         if port in self._claims or not _can_bind(port):
             return False
-        held: socket.socket | None = None
-        if sys.platform == "linux":
-            held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            try:
-                held.bind(f"\0headrace-port-{port}")
-            except OSError:
-                held.close()
-                return False
+        held = claim_port(port)
+        if held is None:
+            return False
         self._claims[port] = held
         return True
 
@@ -63,8 +57,7 @@ class PortClaims:
     def close(self) -> None:
         """Give all claims back."""
         for held in self._claims.values():
-            if held is not None:
-                held.close()
+            held.close()
         self._claims.clear()
 
 

@@ -3,22 +3,22 @@ Ports for processes that a test starts, and that somebody has to know before the
 
 A port that binding port 0 gives may be anybody's connection by the time the process listens, and between two of its
 lives. These come from below the range of connections and of local clusters, and each is claimed for as long as the test
-process lives (or until it has asked for ``KEPT`` more) by an abstract Unix socket of its name, where there are such: so
-tests that run side by side never get the same one.
+process lives (or until it has asked for ``KEPT`` more), so that tests that run side by side never get the same one.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 from contextlib import suppress
 from itertools import cycle, islice
 from typing import Final
 
+from headrace_common.runtime.port_claims import claim_port
+
 LOWEST: Final = 10_000
 HIGHEST: Final = 19_999
-"""Below ``headrace_cli.local.ports``, whose clusters claim theirs by the same names."""
+"""Below ``headrace_cli.local.ports``, whose clusters claim theirs in the same way."""
 KEPT: Final = 300
 
 _count: Final = HIGHEST - LOWEST + 1
@@ -32,7 +32,10 @@ def free_port() -> int:
     for port in islice(_ports, _count):
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("", port))
-            if _claimed(port):
+            if (claim := claim_port(port)) is not None:
+                _claims[port] = claim
+                if len(_claims) > KEPT:
+                    give_back(next(iter(_claims)))
                 return port
     raise AssertionError(f"no port in {LOWEST}..{HIGHEST} is free")
 
@@ -41,18 +44,3 @@ def give_back(port: int) -> None:
     """Claim it no longer: for who claims it himself, as a local cluster does."""
     if port in _claims:
         _claims.pop(port).close()
-
-
-def _claimed(port: int) -> bool:
-    if sys.platform != "linux":
-        return True
-    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        claim.bind(f"\0headrace-port-{port}")
-    except OSError:
-        claim.close()
-        return False
-    _claims[port] = claim
-    if len(_claims) > KEPT:
-        give_back(next(iter(_claims)))
-    return True
