@@ -192,7 +192,7 @@ def test_lint_has_nothing_to_say(which: str) -> None:
         ({"config": {"broker": {"otlp_endpoint": "http://otel.tracing"}}}, "config.broker.otlp_endpoint"),
         (
             {"controller": {"extraEnv": [{"name": "HEADRACE_CONTROLLER_CLUSTER", "value": "blue"}]}},
-            "set config.controller.cluster",
+            "HEADRACE_CONTROLLER_CLUSTER is set by config.controller.cluster",
         ),
         (
             {

@@ -19,7 +19,6 @@ Takes root, component, pod (the user's settings of this workload) and of, a dict
 {{- define "headrace.workload" -}}
 {{- $root := .root -}}
 {{- $component := .component -}}
-{{- $of := .of -}}
 {{- $name := printf "%s-%s" (include "headrace.fullname" $root) .component -}}
 {{- $here := dict "root" $root "component" .component -}}
 apiVersion: v1
@@ -54,8 +53,8 @@ spec:
   selector:
     {{- include "headrace.selector" $here | nindent 4 }}
   ports:
-    {{- range $of.ports }}
-    {{- if eq .name $of.client }}
+    {{- range $.of.ports }}
+    {{- if eq .name $.of.client }}
     - name: {{ .name }}
       port: {{ int .port }}
       targetPort: {{ .name }}
@@ -137,10 +136,13 @@ spec:
             - name: {{ printf "%s_%s" $prefix (upper $key) }}
               value: {{ include "headrace.scalar" $value | quote }}
             {{- end }}
-            {{- range $variable := .pod.extraEnv }}
-            {{- range $key, $value := $of.settings }}{{ if eq (printf "%s_%s" $prefix (upper $key)) $variable.name }}{{ fail (printf "extraEnv of %s: %s is set by config.%s.%s" $component $variable.name $component $key) }}{{ end }}{{ end }}
-            {{- if eq $variable.name "HEADRACE_CONTROLLER_CLUSTER" }}{{ fail "extraEnv of controller: HEADRACE_CONTROLLER_CLUSTER would be unknown to backups; set config.controller.cluster" }}{{ end }}
-            {{- range $of.env }}{{ if eq .name $variable.name }}{{ fail (printf "extraEnv of %s: %s is set by the chart, and what depends on it too; there is a value for what may be changed" $component $variable.name) }}{{ end }}{{ end }}
+            {{- $owners := dict "HEADRACE_CONTROLLER_CLUSTER" "config.controller.cluster, which backups are told too" }}
+            {{- range .of.env }}{{ $_ := set $owners .name "the chart, and what depends on it too" }}{{ end }}
+            {{- range $key, $value := .of.settings }}
+            {{- $_ := set $owners (printf "%s_%s" $prefix (upper $key)) (printf "config.%s.%s" $component $key) }}
+            {{- end }}
+            {{- range .pod.extraEnv }}
+            {{- if hasKey $owners .name }}{{ fail (printf "extraEnv of %s: %s is set by %s" $component .name (get $owners .name)) }}{{ end }}
             {{- end }}
             {{- with .pod.extraEnv }}
             {{- toYaml . | nindent 12 }}
