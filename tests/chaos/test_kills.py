@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 
 from headrace import TopicPartition, aio
-from headrace_cli.local import LocalCluster
+from headrace_cli.local import LocalCluster, NotRunning
+from headrace_cli.local.state import Health
 from headrace_common.core.errors import HeadraceError
 from headrace_common.testing.checker import Assign, Operation, Outcome, Poll, Send, check
 
 TOPIC = "chaos"
 PARTITIONS = 6
+BACK_SECONDS = 60.0
 SECONDS = int(os.environ.get("CHAOS_SECONDS", "20"))
 SEED = int(os.environ.get("CHAOS_SEED", "20261121"))
 
@@ -94,6 +96,40 @@ async def read_everything(history: History, bootstrap: str) -> None:
     raise AssertionError("the final read did not reach the end within 60 s")
 
 
+class Killer:
+    """
+    Kills processes of a cluster whose supervisor starts them again.
+
+    A victim may still be away from the last time: it is waited for. Once it may die before it serves, the time after
+    that it gets there first; a supervisor gives up what never does.
+    """
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.died_young: set[str] = set()
+
+    def kill(self, name: str) -> None:
+        """Kill it as soon as it can be."""
+        deadline = time.monotonic() + BACK_SECONDS
+        while not self._killed(name):
+            assert time.monotonic() < deadline, f"{name} was not back after {BACK_SECONDS:.0f} s"
+            time.sleep(0.01)
+
+    def _killed(self, name: str) -> bool:
+        ready = self.cluster.process(name).health is Health.READY
+        if not ready and name in self.died_young:
+            return False
+        try:
+            self.cluster.kill(name)
+        except NotRunning:
+            return False
+        if ready:
+            self.died_young.discard(name)
+        else:
+            self.died_young.add(name)
+        return True
+
+
 async def run(cluster: LocalCluster, victims: list[str], seed: int) -> History:
     """Produce and consume while processes die, then read all."""
     chance = random.Random(seed)
@@ -104,10 +140,11 @@ async def run(cluster: LocalCluster, victims: list[str], seed: int) -> History:
     stop_producing, stop_consuming = asyncio.Event(), asyncio.Event()
     consumers = [asyncio.ensure_future(consume(history, n, bootstrap, stop_consuming)) for n in (11, 12)]
     producers = [asyncio.ensure_future(produce(history, n, bootstrap, stop_producing)) for n in (1, 2)]
+    killer = Killer(cluster)
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         await asyncio.sleep(chance.uniform(0.5, 2.5))
-        await asyncio.to_thread(cluster.kill, chance.choice(victims))
+        await asyncio.to_thread(killer.kill, chance.choice(victims))
     await asyncio.to_thread(cluster.wait_ready)
     stop_producing.set()
     await asyncio.wait_for(asyncio.gather(*producers), 120)
