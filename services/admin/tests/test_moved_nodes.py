@@ -21,8 +21,9 @@ from headrace_common.testing.silent_node import SilentNode, unreachable
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2, transaction_pb2
 
-ONE = NodeId(1)
+ONE, TWO = NodeId(1), NodeId(2)
 KEY = NodeKey(Role.BROKER, ONE)
+NOBODY = Endpoint("127.0.0.1", 1)
 
 BROKER_CALLS: dict[str, Callable[[GrpcBrokers], Awaitable[Any]]] = {
     "DeleteRecords": lambda b: b.delete_records(ONE, pb.DeleteRecordsRequest()),
@@ -41,9 +42,9 @@ async def nodes() -> AsyncIterator[list[SilentNode]]:
         yield [await stack.enter_async_context(SilentNode().serve()) for _ in range(2)]
 
 
-def moved(cluster: MemoryCluster, to: Endpoint) -> None:
+def moved(cluster: MemoryCluster, to: Endpoint, key: NodeKey = KEY) -> None:
     image = cluster.image
-    cluster.image = replace(image, nodes={**image.nodes, KEY: replace(image.nodes[KEY], grpc=to)})
+    cluster.image = replace(image, nodes={**image.nodes, key: replace(image.nodes[key], grpc=to)})
 
 
 @pytest.mark.parametrize("call", BROKER_CALLS)
@@ -84,12 +85,13 @@ async def test_channels_of_brokers_that_left_are_closed(nodes: list[SilentNode])
     cluster = MemoryCluster((1, 2))
     brokers = GrpcBrokers(cluster, 60_000)
     moved(cluster, nodes[0].endpoint)
+    moved(cluster, NOBODY, NodeKey(Role.BROKER, TWO))
     waiting = asyncio.ensure_future(brokers.describe_logs(ONE, pb.DescribeLogsRequest()))
     await nodes[0].until_asked()
     image = cluster.image
     cluster.image = replace(image, nodes={key: node for key, node in image.nodes.items() if key != KEY})
     with pytest.raises(NetworkFailed):
-        await brokers.describe_logs(NodeId(2), pb.DescribeLogsRequest())
+        await brokers.describe_logs(TWO, pb.DescribeLogsRequest())
     with pytest.raises(NetworkFailed, match="closed"):
         await waiting
     assert brokers.channels == 1
@@ -105,7 +107,7 @@ async def test_a_coordinator_whose_channel_is_given_up_under_a_call(
     listing = asyncio.ensure_future(coordinators.list_groups(place, coordinator_pb2.ListGroupsRequest()))
     deciding = asyncio.ensure_future(coordinators.decide_prepared(place, transaction_pb2.DecidePreparedRequest()))
     await nodes[0].until_asked(2)
-    other = CoordinatorPlace(NodeId(2), nodes[1].endpoint)
+    other = CoordinatorPlace(TWO, nodes[1].endpoint)
     last = asyncio.ensure_future(coordinators.list_groups(other, coordinator_pb2.ListGroupsRequest()))
     for call in (listing, deciding):
         with pytest.raises(NetworkFailed, match="unknown"):
