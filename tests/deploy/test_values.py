@@ -248,6 +248,11 @@ def test_what_cron_allows_is_taken() -> None:
         assert f'schedule: "{schedule}"' in text or f"schedule: '{schedule}'" in text, schedule
 
 
+def test_a_pod_may_ask_for_all_it_is_allowed() -> None:
+    equal = {"requests": {"cpu": "0.5", "memory": "2Gi"}, "limits": {"cpu": "500m", "memory": "2048Mi"}}
+    assert "2048Mi" in chart.text({"resources": {"broker": equal}})
+
+
 def test_sizes_are_compared_by_their_bytes(tmp_path: Path) -> None:
     """An upgrade may not change a volume's size, and Kubernetes writes sizes its own way: it keeps 1024Gi as 1Ti."""
     alike = [["1024Gi", "1Ti"], ["5120Mi", "5Gi"], ["1.5Ti", "1536Gi"], ["1.1Gi", "1181116006400m"], ["1000M", "1G"]]

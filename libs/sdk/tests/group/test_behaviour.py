@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ import headrace
 from headrace import TopicPartition, errors
 from headrace._transport.memory import Does, Fault
 from headrace.testing import MemoryBackend
+from headrace_common.core.ids import NodeId
 
 from .groups import PROTOCOLS, Member, fill, shared, until
 
@@ -154,6 +156,28 @@ def test_a_pattern_sees_topics_that_are_made_later(memory: MemoryBackend, protoc
     memory.create_topic("no-flights-us", 2)
     until(lambda: len(member.consumer.assignment()) == 3, member)
     assert member.consumer.subscription() == {"flights-eu", "flights-us"}
+    member.close()
+
+
+def test_a_classic_leader_sees_the_topics_of_restored_metadata(memory: MemoryBackend) -> None:
+    """The same cluster on a new etcd: revisions are low again."""
+    looks: list[int] = []
+
+    def note(api: str, broker: NodeId, request: Any) -> None:
+        if api == "metadata" and request.all_topics:
+            looks.append(memory.cluster.revision)
+
+    memory.cluster.on_request = note
+    memory.cluster.revision = 5_000
+    member = Member(memory, "eager", pattern="[tu]", metadata_max_age_ms=100)
+    until(lambda: len(member.consumer.assignment()) == 6, member)
+    memory.cluster.revision = 5
+    memory.create_topic("u", 1)
+    until(lambda: looks.count(6) >= 2, member)
+    assert member.consumer.subscription() == {"t"}, "the same metadata, of a broker that is behind"
+    memory.cluster.incarnation = b"r" * 16
+    until(lambda: len(member.consumer.assignment()) == 7, member)
+    assert member.consumer.subscription() == {"t", "u"}
     member.close()
 
 

@@ -11,6 +11,7 @@ import pytest
 from headrace._transport.memory import MemoryCluster
 from headrace._transport.newest import Newest
 from headrace.aio._client import ClusterClient, Leader
+from headrace.errors import MetadataUnavailable
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.ids import NodeId
@@ -151,6 +152,34 @@ async def test_metadata_that_was_restored_counts_from_the_beginning_and_is_belie
     assert asked.client.leader(ZERO) == (1, 2)
     assert not asked.client.doubting
     assert (await asked.client.everything()).revision == asked.cluster.revision
+
+
+async def test_what_leaders_said_before_a_restore_is_forgotten(asked: Asked) -> None:
+    asked.client.hint(ZERO, Leader(NodeId(3), 900))
+    asked.client.doubt(ZERO, 900, "it refused")
+    await asked.pass_ms(1_000)
+    assert asked.client.leader(ZERO) == (3, 900)
+    assert asked.client.doubting
+    asked.cluster.incarnation = b"r" * 16
+    await asked.pass_ms(1_000)
+    assert asked.client.leader(ZERO) == (1, 0)
+    assert not asked.client.doubting
+
+
+async def test_everything_that_was_restored_is_learned_and_what_a_broker_that_is_behind_tells_is_not(
+    asked: Asked,
+) -> None:
+    asked.cluster.revision = 5_000
+    asked.cluster.move_leader("t", 0, 2)
+    await asked.client.everything()
+    assert asked.client.leader(ZERO) == (2, 1)
+    asked.cluster.revision = 5
+    asked.cluster.move_leader("t", 0, 1)
+    with pytest.raises(MetadataUnavailable):
+        await asked.client.everything()
+    asked.cluster.incarnation = b"r" * 16
+    await asked.client.everything()
+    assert asked.client.leader(ZERO) == (1, 2)
 
 
 def told(cluster: str, incarnation: bytes, revision: int) -> pb.MetadataResponse:

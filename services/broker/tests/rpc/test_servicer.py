@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -238,6 +238,27 @@ async def test_metadata_names_what_there_is_and_what_there_is_not(broker: Served
     everything = await broker.stub.Metadata(pb.MetadataRequest(all_topics=True))
     assert [topic.name for topic in everything.topics] == ["t"]
     assert everything == await broker.stub.Metadata(pb.MetadataRequest(all_topics=True))
+
+
+async def test_metadata_tells_the_incarnation_that_it_is_of(broker: Served) -> None:
+    for asked in (pb.MetadataRequest(topics=["t"]), pb.MetadataRequest(all_topics=True)):
+        broker.broker.replicas.image = replace(broker.broker.replicas.image, incarnation=b"a" * 16)
+        assert (await broker.stub.Metadata(asked)).incarnation == b"a" * 16
+        broker.broker.replicas.image = replace(broker.broker.replicas.image, incarnation=b"b" * 16)
+        assert (await broker.stub.Metadata(asked)).incarnation == b"b" * 16
+
+
+@pytest.mark.parametrize(("incarnation", "later"), [(b"r" * 16, 0), (b"i" * 16, 1)])
+async def test_all_topics_are_told_anew_at_another_revision_and_after_a_restore_to_the_same(
+    incarnation: bytes, later: int, broker: Served
+) -> None:
+    everything = pb.MetadataRequest(all_topics=True)
+    before = await broker.stub.Metadata(everything)
+    changed = replace(image_of({"t": 3, "new": 1}), incarnation=incarnation, revision=before.revision + later)
+    broker.broker.replicas.image = changed
+    after = await broker.stub.Metadata(everything)
+    assert (after.incarnation, after.revision) == (incarnation, before.revision + later)
+    assert [topic.name for topic in after.topics] == ["new", "t"]
 
 
 async def test_before_its_first_image_a_broker_does_not_say_that_topics_do_not_exist(broker: Served) -> None:
