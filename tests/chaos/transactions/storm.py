@@ -37,6 +37,8 @@ FENCED = 3
 """How a worker ends that a newer one has replaced."""
 PATIENCE_S = 120.0
 LOOK_S = 0.05
+LONGER_S = 60.0
+"""What a busy machine gets to do what a quiet one does in the time of a storm."""
 ZOMBIE_S = (3.0, 12.0) if LONG else (2.0, 5.0)
 """How long a worker sleeps whose place another one has taken."""
 SHORT_MS = {"CONSUMER_SESSION_TIMEOUT": 3_000, "CONSUMER_HEARTBEAT_INTERVAL": 500, "REJOIN_GRACE": 500}
@@ -191,12 +193,14 @@ class Storm:
     paused: dict[str, float] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
 
-    def rage(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
-        """Faults for so long, or until there were enough."""
+    def rage(
+        self, seconds: float, enough: Callable[[], bool] = lambda: False, too_few: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Faults for so long, or until there were enough; and a while longer if there are too few to judge by."""
         end = time.monotonic() + seconds
         next_at = time.monotonic() + 1.0
         try:
-            while time.monotonic() < end and not enough():
+            while (time.monotonic() < end and not enough()) or (time.monotonic() < end + LONGER_S and too_few()):
                 time.sleep(LOOK_S)
                 self.crew.tend()
                 self._wake()

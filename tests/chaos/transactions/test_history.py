@@ -27,6 +27,8 @@ KINDS = ("assign", "subscribe", "subscribe", "plain")
 KEYS = 4
 CALM_S, STORM_S, PAUSES_S = (60.0, 240.0, (1.0, 4.0)) if LONG else (4.0, 14.0, (0.5, 2.0))
 READ_S = 200.0
+TRANSACTIONS_MIN = 50
+COMMITTED = b'"type":"ok","f":"txn"'
 READER = 1_000_000
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_200 if LONG else 300)]
@@ -52,7 +54,7 @@ def test_no_anomaly(cluster: TestCluster, tmp_path: Path, faults: dict[str, int]
     storm = Storm(cluster, crew, random.Random(SEED), faults=faults, pauses=PAUSES_S)
     try:
         crew.start_all()
-        storm.rage(STORM_S if faults else CALM_S)
+        storm.rage(STORM_S if faults else CALM_S, too_few=lambda: committed(tmp_path) <= TRANSACTIONS_MIN)
         stop.touch()
         crew.finish()
     finally:
@@ -69,10 +71,15 @@ def test_no_anomaly(cluster: TestCluster, tmp_path: Path, faults: dict[str, int]
     judge(verdict, tmp_path, calm=not faults)
 
 
+def committed(directory: Path) -> int:
+    """How many transactions processes were told to be committed until now."""
+    return sum(path.read_bytes().count(COMMITTED) for path in directory.glob("*.history"))
+
+
 def judge(verdict: Judgement, directory: Path, *, calm: bool) -> None:
     """Nothing was found, and there was something to find it in."""
     assert verdict.counts == {}, f"seed {SEED}, {directory}\n{verdict.describe()}"
-    assert verdict.transactions[Outcome.OK] > 50, f"seed {SEED}: too few transactions, see {directory}"
+    assert verdict.transactions[Outcome.OK] > TRANSACTIONS_MIN, f"seed {SEED}: too few transactions, see {directory}"
     assert verdict.transactions[Outcome.FAIL], "some are given up"
     if calm:
         assert not verdict.transactions[Outcome.INFO], "without faults it is known what became of each"

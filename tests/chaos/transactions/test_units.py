@@ -77,7 +77,7 @@ def test_each_unit_is_whole_or_not_at_all_and_there_once(cluster: TestCluster, t
     storm = Storm(cluster, crew, random.Random(SEED), faults=STORM, pauses=PAUSES_S)
     try:
         crew.start_all()
-        storm.rage(SECONDS)
+        storm.rage(SECONDS, too_few=lambda: committed(tmp_path) < UNITS_MIN)
         (tmp_path / "finish").touch()
         crew.finish()
     finally:
@@ -94,6 +94,12 @@ def test_each_unit_is_whole_or_not_at_all_and_there_once(cluster: TestCluster, t
     figures = {"transactions": len(values) // RECORDS, "drivers": ledger.drivers, "refused": ledger.refused}
     report("units", storm, units=last + 1, **figures, anomalies={})
     assert last + 1 >= UNITS_MIN
+
+
+def committed(directory: Path) -> int:
+    """How many units drivers were told to be committed until now."""
+    told = (line for path in papers.names(directory, "*.ledger") for line in papers.lines(path))
+    return len({number for what, number, *_ in told if what == "committed"})
 
 
 def judge(ledger: Ledger, values: list[bytes], last: int) -> None:
