@@ -270,6 +270,23 @@ async def test_brokers_that_are_fenced_are_asked_last() -> None:
     await transport.close()
 
 
+async def test_a_sibling_hears_where_nodes_are_now(node: SilentNode) -> None:
+    """A group's connections, whose own questions are rare: the consumer's learn of each roll."""
+    transport = GrpcTransport([BOOT])
+    sibling = transport.sibling()
+    for epoch in range(1, 100):
+        await transport._learn(answer((1, epoch, f"a:{epoch}")))
+    await transport._learn(answer((1, 100, str(node.endpoint))))
+    await transport._learn(answer((1, 99, "a:99")))  # from a broker that is behind
+    asked = asyncio.ensure_future(sibling.find_coordinator("g"))
+    await node.until_asked()
+    assert node.asked == ["FindCoordinator"]
+    asked.cancel()
+    await asyncio.wait([asked])
+    await sibling.close()
+    await transport.close()
+
+
 async def test_when_all_brokers_are_gone_the_bootstrap_address_is_asked_second(node: SilentNode) -> None:
     """Pods that were all replaced: their old addresses are silent, and the service's name leads to the new ones."""
     async with AsyncExitStack() as stack:

@@ -54,6 +54,9 @@ RECONNECT_MS_MAX: Final = 250
 
 CALL_TIMEOUT_MS: Final = 30_000
 
+HEARD_MAX: Final = 8
+"""Answers that a sibling keeps until it asks somebody itself; a few, for the last may be of a broker that lags."""
+
 NO_ACKS: Final = 0
 CLOSED: Final = "the client was closed before the answer came; make a new one"
 
@@ -120,6 +123,9 @@ class GrpcTransport(GrpcTransactionCalls):
         self._avoided: dict[str, float] = {}
         """Until when to ask others first, by address."""
         self._turns = -1
+        self._heard: deque[pb.MetadataResponse] = deque(maxlen=HEARD_MAX)
+        """What the one this is a sibling of has learned meanwhile, on its own thread."""
+        self._hearers: list[deque[pb.MetadataResponse]] = []
         self._tasks = Tasks()
         self._closed = False
 
@@ -135,6 +141,8 @@ class GrpcTransport(GrpcTransactionCalls):
         The first answer. Addresses are asked one after the other, the next when one fails or is silent for
         ``HEDGE_MS``; the one that answered last comes first, or with ``elsewhere`` last.
         """
+        while self._heard:
+            await self._learn(self._heard.popleft())
         clock = asyncio.get_running_loop().time
         left = self._addresses(elsewhere)
         said: list[str] = []
@@ -203,6 +211,8 @@ class GrpcTransport(GrpcTransactionCalls):
             await self._drop(address)
 
     async def _learn(self, answer: pb.MetadataResponse) -> None:
+        for hearer in self._hearers:
+            hearer.append(answer)
         for broker, address in self._nodes.learned(answer).items():
             for stream in (self._produce.get(broker), self._fetch.get(broker)):
                 if stream is not None:
@@ -253,9 +263,10 @@ class GrpcTransport(GrpcTransactionCalls):
         return await self._first(lambda stub: stub.InitProducerId(request, timeout=timeout))
 
     def sibling(self) -> GrpcTransport:
-        """Connections of their own, for another event loop."""
+        """Connections of their own, for another event loop; what is learned here they hear of."""
         twin = GrpcTransport(self._bootstrap, call_timeout_ms=self._call_timeout * 1_000)
         twin._nodes = self._nodes.copy()
+        self._hearers.append(twin._heard)
         return twin
 
     async def admin(self) -> AdminAsyncStub:

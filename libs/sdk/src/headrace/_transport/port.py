@@ -215,7 +215,10 @@ class Transport(TransactionCalls, Protocol):
         ...
 
     def sibling(self) -> Transport:
-        """Connections of their own to the same cluster, for use on another event loop; to be closed by the caller."""
+        """
+        Connections of their own to the same cluster, for use on another event loop; to be closed by the caller. Where
+        nodes are they learn by themselves and from these.
+        """
         ...
 
     async def admin(self) -> AdminAsyncStub:
