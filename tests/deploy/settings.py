@@ -27,7 +27,7 @@ OF_THE_CHART: Final = frozenset(
     {
         *("node_id", "listen", "advertise_host", "http_listen", "external_listen", "external_advertise"),
         *("external_advertise_file", "metrics_listen", "health_listen", "ready_file", "restart_wait_ms_max"),
-        *("controllers", "etcd", "data_dir", "rack", "topic_notes_file"),
+        *("controllers", "etcd", "data_dir", "rack", "topic_notes_file", "lock_wait_ms_max"),
     }
 )
 """Settings that the chart gives by itself, because it knows the answer; they are not for ``config``."""

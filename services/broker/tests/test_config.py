@@ -29,8 +29,10 @@ def test_the_command_line_wins_over_the_environment() -> None:
 def test_all_that_is_wrong_is_told_at_once() -> None:
     small = ("--node-id", "-1", "--queue-bytes", "5", "--stall-ms-max", "1", "--tail-cache-bytes", "-1")
     with pytest.raises(InvalidConfig) as caught:
-        load(*small, "--ready-ms-max", "-1", "--restart-wait-ms-max", "3600001")
-    for name in ("node_id", "queue_bytes", "stall_ms_max", "tail_cache_bytes", "ready_ms_max", "restart_wait_ms_max"):
+        load(*small, "--ready-ms-max", "-1", "--restart-wait-ms-max", "3600001", "--lock-wait-ms-max", "-1")
+    for name in ("node_id", "queue_bytes", "stall_ms_max", "tail_cache_bytes"):
+        assert name in str(caught.value)
+    for name in ("ready_ms_max", "restart_wait_ms_max", "lock_wait_ms_max"):
         assert name in str(caught.value)
     with pytest.raises(InvalidConfig, match="--flash"):
         load("--flash", "os")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,42 @@ async def test_a_clean_end_leaves_a_token_and_the_next_start_checks_nothing(tmp_
         logs = await cluster.broker_stub().DescribeLogs(pb.DescribeLogsRequest())
         assert logs.recovery_report.startswith("clean start: 1 logs, 0 bytes checked")
         assert len(await read_all(cluster, topic_id, 0)) == 5
+
+
+async def test_a_broker_waits_until_the_process_before_it_has_ended(tmp_path: Path) -> None:
+    """As after ``kubectl delete pod --force``: the next pod is there while the old process still writes."""
+    async with running_cluster(tmp_path) as cluster:
+        topic_id = await cluster.create_topic("t", 1)
+        await produce(cluster, topic_id, batch_of(5, timestamp_ms=NOW_MS))
+        before = cluster.broker
+        after = replace(before, name="next", running=None)
+        starting = asyncio.ensure_future(after.start())
+        try:
+            async with asyncio.timeout(30):
+                while not (tmp_path / "next.log").exists() or "for it to end" not in after.log():
+                    assert not starting.done(), starting
+                    await asyncio.sleep(0.02)
+            assert before.running is not None
+            assert f"in use by process {before.running.pid};" in after.log()
+            assert await before.stop() == 0
+            await starting
+            cluster.broker = after
+            await cluster.until_led(topic_id, 1)
+            assert len(await read_all(cluster, topic_id, 0)) == 5
+        finally:
+            starting.cancel()
+            if after.running is not None:
+                await after.kill()
+
+
+async def test_two_brokers_never_use_one_directory(tmp_path: Path) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        argv = [*cluster.broker.argv, "--lock-wait-ms-max", "0"]
+        second = replace(cluster.broker, name="second", argv=argv, ready=None, running=None)
+        await second.start()
+        assert second.running is not None
+        assert await asyncio.wait_for(second.running.wait(), 30) == 1
+        assert "stop it, or give this broker another directory" in second.log()
 
 
 @pytest.mark.parametrize("flush", ["group", "os"])

@@ -49,6 +49,9 @@ class BrokerConfig:
     ready_ms_max: int = 300_000
     """How long the broker may call itself not ready at its health port because replicas here are catching up, in ms,
     from when it takes part; 0 to 86400000."""
+    lock_wait_ms_max: int = 10_000
+    """How long to wait at the start for a process that still uses the data directory, in ms: the broker's last process
+    may take its time to end. 0 to 3600000."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
     external: ExternalListener = inline(ExternalListener)
@@ -80,6 +83,10 @@ class BrokerConfig:
             (
                 0 <= self.restart_wait_ms_max <= 3_600_000,
                 f"restart_wait_ms_max takes 0 to 3600000, not {self.restart_wait_ms_max}",
+            ),
+            (
+                0 <= self.lock_wait_ms_max <= 3_600_000,
+                f"lock_wait_ms_max takes 0 to 3600000, not {self.lock_wait_ms_max}",
             ),
             (0 <= self.ready_ms_max <= 86_400_000, f"ready_ms_max takes 0 to 86400000, not {self.ready_ms_max}"),
         ]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace_broker.adapters.controller_cluster import ControllerCluster
-from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.data_directory import DataDirectory, open_when_free
 from headrace_broker.adapters.grpc_leaders import GrpcLeaders
 from headrace_broker.adapters.grpc_transactions import GrpcTransactions
 from headrace_broker.adapters.otel_measures import publish
@@ -77,7 +77,9 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
-        directory = DataDirectory.open(config.data_dir)
+        directory = await open_when_free(config.data_dir, config.lock_wait_ms_max, clock, stop)
+        if directory is None:
+            return
         stack.callback(directory.close)
         directory.check(None, config.node_id)
         closing = await stack.enter_async_context(_open_logs(directory))

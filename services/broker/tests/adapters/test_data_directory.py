@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,10 +12,11 @@ import crc32c
 import pytest
 from storage_batches import SMALL, Writer
 
-from headrace_broker.adapters.data_directory import DataDirectory
+from headrace_broker.adapters.data_directory import DataDirectory, open_when_free
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.ports import Identity
 from headrace_common.core.errors import Conflict, InconsistentClusterId, Rejected, StorageFailed, UnsupportedVersion
+from headrace_common.testing.clock import FakeClock
 
 from .conftest import RocksDisk
 
@@ -65,6 +67,49 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -
     with pytest.raises(Conflict, match=rf"in use by process {os.getpid()}\b"):
         DataDirectory.open(tmp_path)
     directory.close()
+
+
+async def looked(clock: FakeClock, times: int) -> None:
+    """So often it has found the directory in use."""
+    for _ in range(times):
+        await clock.until_asleep()
+        await clock.advance(50)
+
+
+async def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, first = FakeClock(), DataDirectory.open(tmp_path)
+    waiting = asyncio.ensure_future(open_when_free(tmp_path, 120_000, clock, asyncio.Event()))
+    await looked(clock, 10)
+    assert not waiting.done()
+    first.close()
+    await looked(clock, 1)
+    second = await waiting
+    assert second is not None
+    second.close()
+    [told] = caplog.messages
+    assert f"in use by process {os.getpid()};" in told
+    assert "waiting up to 120 s" in told
+
+
+async def test_a_process_that_does_not_end_is_not_waited_for_too_long(tmp_path: Path) -> None:
+    clock, first = FakeClock(), DataDirectory.open(tmp_path)
+    waiting = asyncio.ensure_future(open_when_free(tmp_path, 1_000, clock, asyncio.Event()))
+    await looked(clock, 20)
+    with pytest.raises(Conflict, match="in use by process"):
+        await waiting
+    with pytest.raises(Conflict):
+        await open_when_free(tmp_path, 0, clock, asyncio.Event())
+    first.close()
+
+
+async def test_a_broker_that_is_to_stop_waits_for_nobody(tmp_path: Path) -> None:
+    clock, first, stop = FakeClock(), DataDirectory.open(tmp_path), asyncio.Event()
+    waiting = asyncio.ensure_future(open_when_free(tmp_path, 120_000, clock, stop))
+    await looked(clock, 3)
+    stop.set()
+    assert await waiting is None
+    first.close()
+    assert await open_when_free(tmp_path, 120_000, clock, stop) is None, "nothing is opened that nobody would close"
 
 
 def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ it when the broker has learned its cluster.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -19,11 +21,18 @@ from headrace_broker.adapters.rocksdb_keys import FORMAT
 from headrace_broker.ports import Identity
 from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import Conflict, InconsistentClusterId, Rejected, StorageFailed, UnsupportedVersion
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.tasks import first_of
 
 _LOCK: Final = "lock"
 _IDENTITY: Final = "identity"
 _TOKEN: Final = "clean-shutdown"  # a file name
 _EMPTIED: Final = "emptied"
+
+_LOOK_MS: Final = 50.0
+"""How often to look whether a directory is free."""
+
+_log = logging.getLogger(__name__)
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -234,6 +243,32 @@ class DataDirectory:
         if len(words) != 2 or not words[0].isdigit():
             return None
         return int(words[0]) if f"{crc32c(words[0]):08x}".encode() == words[1] else None
+
+
+async def open_when_free(path: Path, wait_ms_max: float, clock: Clock, stop: asyncio.Event) -> DataDirectory | None:
+    """
+    Open a directory that another process may use a little longer: one that was told to end and takes its time, as that
+    of a pod which was deleted by force.
+
+    Returns:
+        The directory; None when ``stop`` was set meanwhile.
+
+    Raises:
+        Conflict: it is still in use after ``wait_ms_max``.
+        UnsupportedVersion, StorageFailed: as ``DataDirectory.open``.
+    """
+    deadline, told = clock.monotonic_ms() + wait_ms_max, False
+    while not stop.is_set():
+        try:
+            return DataDirectory.open(path)
+        except Conflict as error:
+            if clock.monotonic_ms() >= deadline:
+                raise
+            if not told:
+                _log.warning("%s; waiting up to %.0f s for it to end", error, wait_ms_max / 1_000)
+                told = True
+        await first_of(stop.wait(), clock.sleep_ms(_LOOK_MS))
+    return None
 
 
 def _take_lock(path: Path) -> int:
