@@ -134,7 +134,7 @@ def test_each_setting_of_a_process_arrives_there() -> None:
     for service in SERVICES:
         of_schema = chart.schema()["properties"]["config"]["properties"][service]["properties"]
         given[service] = {
-            name: settings.another(part, settings.defaults(service)[name]) for name, part in of_schema.items()
+            name: settings.another(part, settings.defaults(service)[name], name) for name, part in of_schema.items()
         }
     for pod in services(chart.render({"config": given})):
         variables = settings.environment(pod, pod.main, 0, chart.NAMESPACE)

@@ -256,6 +256,7 @@ def test_a_pod_may_ask_for_all_it_is_allowed() -> None:
 def test_sizes_are_compared_by_their_bytes(tmp_path: Path) -> None:
     """An upgrade may not change a volume's size, and Kubernetes writes sizes its own way: it keeps 1024Gi as 1Ti."""
     alike = [["1024Gi", "1Ti"], ["5120Mi", "5Gi"], ["1.5Ti", "1536Gi"], ["1.1Gi", "1181116006400m"], ["1000M", "1G"]]
+    alike += [["2e9", "2G", "2000000e3", "+2E+9"], ["1Ei", "1024Pi"], ["2E", "2000P"], [".5Gi", "0.5Gi", "536870912."]]
     others = ["1Gi", "1073741825", "10Gi", "1.2Gi", "1.01Ti"]
     sizes = [*itertools.chain(*alike), *others]
     (tmp_path / "templates").mkdir()
@@ -267,7 +268,7 @@ def test_sizes_are_compared_by_their_bytes(tmp_path: Path) -> None:
         line for line in chart.run("template", tmp_path, values={"sizes": sizes}).splitlines() if "sizes: " in line
     ]
     found = dict(zip(sizes, shown.split()[1:], strict=True))
-    assert all(found[one] == found[other] for one, other in alike)
+    assert all(found[one] == found[other] for one, *others in alike for other in others)
     assert len(set(found.values())) == len(alike) + len(others)
     assert found["1Gi"] == "1073741824.0"
 

@@ -20,7 +20,7 @@ from headrace_common.core.setting_tables import TOPIC_SETTINGS
 Key = tuple[str | int, ...]
 
 _OF_KUBERNETES: Final = frozenset(
-    {"toleration", "env", "probe", "selector", "peer", "resources", "strings", "affinity"}
+    {"toleration", "env", "probe", "readinessProbe", "selector", "peer", "resources", "affinity"}
 )
 """Definitions whose inside is Kubernetes', not ours."""
 
@@ -89,7 +89,7 @@ def _every() -> dict[str, dict[str, Any]]:
     for service in settings.CONFIGS:
         known = settings.defaults(service)
         base["config"][service] = {
-            name: settings.another(part, known[name]) for name, part in of_services[service]["properties"].items()
+            name: settings.another(part, known[name], name) for name, part in of_services[service]["properties"].items()
         }
     base["topics"][0]["configs"] = settings.values_of(TOPIC_SETTINGS)
     return {"all": base} | {name: merged(base, over) for name, over in given["apart"].items()}
@@ -159,7 +159,9 @@ def _closed(value: Any, at: Key = ()) -> list[Key]:
     """The keys of ``value`` that are in an object which takes no others."""
     found: list[Key] = []
     if isinstance(value, dict):
-        closed = schema_at(at).get("additionalProperties") is False
+        part = schema_at(at)
+        named_by_users = [chart.schema()["definitions"][name] for name in ("labels", "annotations")]
+        closed = part.get("additionalProperties") is False and part not in named_by_users
         for name, below in value.items():
             if closed:
                 found.append((*at, name))

@@ -39,6 +39,7 @@ def test_options_win_over_the_environment() -> None:
         (("--etcd-timeout-ms", "1"), "etcd_timeout_ms takes 100"),
         (("--watcher-queue-max", "0"), "watcher_queue_max"),
         (("--session-timeout-ms", "100"), "at least twice"),
+        (("--stream-grace-ms", "-1"), "stream_grace_ms takes 0 or more"),
     ],
 )
 def test_what_is_wrong_is_told(argv: tuple[str, ...], text: str) -> None:

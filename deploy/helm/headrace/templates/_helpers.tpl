@@ -67,11 +67,68 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
+{{/* The number that a quantity is (500m: 0.5, 2e9, 1Gi), to a billionth. The schema has seen that it is one. */}}
+{{- define "headrace.number" -}}
+{{- $units := dict "n" 1e-9 "u" 1e-6 "m" 0.001 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 -}}
+{{- $text := toString . -}}
+{{- $unit := regexFind "[A-Za-z]*$" $text -}}
+{{- printf "%.9f" (mulf (float64 (trimSuffix $unit $text)) (get $units $unit)) -}}
+{{- end -}}
+
 {{/* Bytes of a size, to a tenth: Kubernetes writes 1024Gi as 1Ti, and 1.1Gi in thousandths of a byte. */}}
 {{- define "headrace.bytes" -}}
-{{- $units := dict "m" 0.001 "" 1.0 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 -}}
-{{- $unit := regexFind "[A-Za-z]*$" . -}}
-{{- printf "%.1f" (mulf (float64 (trimSuffix $unit .)) (get $units $unit)) -}}
+{{- printf "%.1f" (float64 (include "headrace.number" .)) -}}
+{{- end -}}
+
+{{/* The bits of an IP address as 0s and 1s: 32 of IPv4, 128 of IPv6; empty if it is none. */}}
+{{- define "headrace.bits" -}}
+{{- $byte := "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])" -}}
+{{- $v4 := printf "^(%s\\.){3}%s$" $byte $byte -}}
+{{- $tail := regexFind "[0-9.]*$" . -}}
+{{- if regexMatch $v4 . -}}
+{{- range splitList "." . }}{{ printf "%08b" (int .) }}{{ end -}}
+{{- else if and (contains ":" .) (or (not (contains "." .)) (regexMatch $v4 $tail)) -}}
+{{- $text := . -}}
+{{- if contains "." . -}}
+{{- $bytes := splitList "." $tail -}}
+{{- $text = printf "%s%02x%02x:%02x%02x" (trimSuffix $tail .) (int (index $bytes 0)) (int (index $bytes 1)) (int (index $bytes 2)) (int (index $bytes 3)) -}}
+{{- end -}}
+{{- $halves := splitList "::" $text -}}
+{{- $groups := list -}}
+{{- range $halves }}{{ if . }}{{ $groups = concat $groups (splitList ":" .) }}{{ end }}{{ end -}}
+{{- $fit := or (and (eq (len $halves) 1) (eq (len $groups) 8)) (and (eq (len $halves) 2) (lt (len $groups) 8)) -}}
+{{- range $groups }}{{ if not (regexMatch "^[0-9A-Fa-f]{1,4}$" .) }}{{ $fit = false }}{{ end }}{{ end -}}
+{{- if $fit -}}
+{{- range $i, $half := $halves -}}
+{{- if $i }}{{ repeat (int (mul 16 (sub 8 (len $groups)))) "0" }}{{ end -}}
+{{- if $half }}{{ range splitList ":" $half }}{{ printf "%016b" (int64 (printf "0x%s" .)) }}{{ end }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The bits that all addresses of a network share, after 4 or 6 for its kind. Takes key and network; fails if it is none. */}}
+{{- define "headrace.network" -}}
+{{- $parts := splitList "/" .network -}}
+{{- $bits := include "headrace.bits" (first $parts) -}}
+{{- $length := last $parts -}}
+{{- if not (and $bits (eq (len $parts) 2) (regexMatch "^(0|[1-9][0-9]{0,2})$" $length) (le (int $length) (len $bits))) -}}
+{{- fail (printf "%s: %q is no network; write it as 10.0.0.0/8 or 2001:db8::/32" .key .network) -}}
+{{- end -}}
+{{- ternary "4" "6" (eq (len $bits) 32) }}{{ trunc (int $length) $bits -}}
+{{- end -}}
+
+{{/* Not empty if this is an IP address or a DNS name, which may have upper case. */}}
+{{- define "headrace.isHost" -}}
+{{- $label := "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?" -}}
+{{- if include "headrace.bits" . -}}address
+{{- else if and (le (len .) 253) (regexMatch (printf "^%s(\\.%s)*$" $label $label) .) (not (regexMatch "^([0-9.]*\\.)?[0-9]+$" .)) -}}name
+{{- end -}}
+{{- end -}}
+
+{{/* The port at the end of an address, as a number. */}}
+{{- define "headrace.portOf" -}}
+{{- regexFind "[0-9]+$" (trimSuffix "/" .) -}}
 {{- end -}}
 
 {{/* What follows a pod's name in its address. $(POD_NAMESPACE) is put in by the kubelet. Takes root and component. */}}
@@ -154,8 +211,15 @@ capabilities:
 {{- if regexMatch "^[^:]*:[^:]*$" $host -}}
 {{- fail (printf "external.host gives %q for pod %s: an address without a port, which external.port or external.nodePorts says" $host .pod) -}}
 {{- end -}}
-{{- if not (regexMatch "^[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?$" $host) -}}
+{{- if hasSuffix "." $host -}}
+{{- fail (printf "external.host gives the address %q for pod %s: it cannot end with a dot; set external.domain, without one, or external.host" $host .pod) -}}
+{{- end -}}
+{{- $kind := include "headrace.isHost" $host -}}
+{{- if not $kind -}}
 {{- fail (printf "external.host gives the address %q for pod %s: set external.domain, or external.host to a template such as \"{{ .pod }}.example.com\"" $host .pod) -}}
+{{- end -}}
+{{- if and (eq .root.Values.external.type "Gateway") (or (ne $kind "name") (ne $host (lower $host))) -}}
+{{- fail (printf "external.host gives %q for pod %s: a Gateway tells routes apart by DNS names in lower case, not by addresses" $host .pod) -}}
 {{- end -}}
 {{- $host -}}
 {{- end -}}

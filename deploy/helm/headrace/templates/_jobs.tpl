@@ -89,15 +89,21 @@ volumes:
   (dict "field" "day of the month" "value" "(0?[1-9]|[12][0-9]|3[01])" "of" "1 to 31")
   (dict "field" "month" "value" "(0?[1-9]|1[0-2]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)" "of" "1 to 12")
   (dict "field" "day of the week" "value" "([0-6]|sun|mon|tue|wed|thu|fri|sat)" "of" "0 (Sunday) to 6") -}}
+{{- $numbers := dict -}}
+{{- range $i, $name := list "sun" "mon" "tue" "wed" "thu" "fri" "sat" }}{{ $_ := set $numbers $name $i }}{{ end -}}
+{{- range $i, $name := list "jan" "feb" "mar" "apr" "may" "jun" "jul" "aug" "sep" "oct" "nov" "dec" }}{{ $_ := set $numbers $name (add1 $i) }}{{ end -}}
 {{- range $i, $part := splitList " " .text -}}
 {{- $is := index $allowed $i -}}
-{{- $item := printf "([*?]|%s(-%s)?)(/[1-9][0-9]*)?" $is.value $is.value -}}
+{{- $item := printf "([*?]|%s(-%s)?)(/[1-9][0-9]{0,3})?" $is.value $is.value -}}
 {{- if not (regexMatch (printf "^(?i)%s(,%s)*$" $item $item) $part) -}}
 {{- fail (printf "%s: %q is no %s; it is %s, * for any, with ranges (1-5), steps (*/10) and lists (1,3)" $here.key $part $is.field $is.of) -}}
 {{- end -}}
-{{- range regexFindAll "[0-9]+-[0-9]+" $part -1 -}}
-{{- $ends := splitList "-" . -}}
-{{- if gt (float64 (first $ends)) (float64 (last $ends)) -}}
+{{- range regexFindAll "[0-9A-Za-z]+-[0-9A-Za-z]+" $part -1 -}}
+{{- $ends := list -}}
+{{- range splitList "-" (lower .) -}}
+{{- $ends = append $ends (int (ternary (get $numbers .) (float64 .) (hasKey $numbers .))) -}}
+{{- end -}}
+{{- if gt (first $ends) (last $ends) -}}
 {{- fail (printf "%s: the range %s of %s ends before it begins; write it as two, with a comma" $here.key . $is.field) -}}
 {{- end -}}
 {{- end -}}

@@ -202,7 +202,7 @@ spec:
         {{- end }}
         resources:
           requests:
-            storage: {{ .size }}
+            storage: {{ include "headrace.scalar" .size | quote }}
   {{- end }}
 {{- if $root.Values.podDisruptionBudget.enabled }}
 ---

@@ -25,7 +25,8 @@ class LivenessConfig:
     probe_delay_ms: int = 300
     """Wait between the two looks at a node whose stream broke, in ms; 0 to 10000."""
     stream_grace_ms: int = 500
-    """How long a new active controller waits for a node's stream before it looks at the node, in ms."""
+    """How long a new active controller waits for a node's stream before it looks at the node, in ms; 0 or
+    more."""
     tick_ms: int = 250
     """How often sessions are looked through, in ms."""
 
@@ -82,6 +83,7 @@ class ControllerConfig:
                 f"({times.heartbeat_interval_ms})",
             ),
             (0 <= times.probe_delay_ms <= 10_000, f"probe_delay_ms takes 0 to 10000, not {times.probe_delay_ms}"),
+            (times.stream_grace_ms >= 0, f"stream_grace_ms takes 0 or more, not {times.stream_grace_ms}"),
             (times.tick_ms >= 10, f"tick_ms takes 10 or more, not {times.tick_ms}"),
         ]
 
