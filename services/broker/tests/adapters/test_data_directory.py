@@ -71,9 +71,10 @@ def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -
 
 async def looked(clock: FakeClock, times: int) -> None:
     """So often it has found the directory in use."""
-    for _ in range(times):
-        await clock.until_asleep()
-        await clock.advance(50)
+    async with asyncio.timeout(10):
+        for _ in range(times):
+            await clock.until_asleep()
+            await clock.advance(50)
 
 
 async def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -83,7 +84,7 @@ async def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, capl
     assert not waiting.done()
     first.close()
     await looked(clock, 1)
-    second = await waiting
+    second = await asyncio.wait_for(waiting, 10)
     assert second is not None
     second.close()
     [told] = caplog.messages
@@ -96,7 +97,7 @@ async def test_a_process_that_does_not_end_is_not_waited_for_too_long(tmp_path: 
     waiting = asyncio.ensure_future(open_when_free(tmp_path, 1_000, clock, asyncio.Event()))
     await looked(clock, 20)
     with pytest.raises(Conflict, match="in use by process"):
-        await waiting
+        await asyncio.wait_for(waiting, 10)
     with pytest.raises(Conflict):
         await open_when_free(tmp_path, 0, clock, asyncio.Event())
     first.close()
@@ -107,7 +108,7 @@ async def test_a_broker_that_is_to_stop_waits_for_nobody(tmp_path: Path) -> None
     waiting = asyncio.ensure_future(open_when_free(tmp_path, 120_000, clock, stop))
     await looked(clock, 3)
     stop.set()
-    assert await waiting is None
+    assert await asyncio.wait_for(waiting, 10) is None
     first.close()
     assert await open_when_free(tmp_path, 120_000, clock, stop) is None, "nothing is opened that nobody would close"
 
