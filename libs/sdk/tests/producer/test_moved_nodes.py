@@ -279,7 +279,7 @@ async def test_a_sibling_hears_where_nodes_are_now(node: SilentNode) -> None:
     await transport._learn(answer((1, 100, str(node.endpoint))))
     await transport._learn(answer((1, 99, "a:99")))  # from a broker that is behind
     asked = asyncio.ensure_future(sibling.find_coordinator("g"))
-    await node.until_asked()
+    await asyncio.wait_for(node.until_asked(), 10)
     assert node.asked == ["FindCoordinator"]
     asked.cancel()
     await asyncio.wait([asked])
