@@ -6,6 +6,7 @@ they take is taken. Each line was tried against an API server (1.34) or the code
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -310,3 +311,48 @@ def test_annotations_stay_text_whatever_their_templates_give() -> None:
         m for m in chart.render(given) if m["metadata"]["name"].endswith("-external") and m["kind"] == "Service"
     ]
     assert all(isinstance(text, str) for one in services for text in one["metadata"]["annotations"].values())
+
+
+def _needed(schema: dict[str, Any], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if "$ref" in schema:
+        schema = chart.schema()["definitions"][schema["$ref"].rpartition("/")[2]]
+    for key, part in schema.get("properties", {}).items():
+        if at and key in schema.get("required", ()):
+            yield (*at, key)
+        if not at or at[0] != "topics":
+            yield from _needed(part, (*at, key))
+
+
+def _has_default(path: tuple[str, ...]) -> bool:
+    values: Any = chart.default_values()
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+@pytest.mark.parametrize("path", [path for path in _needed(chart.schema()) if _has_default(path)], ids=".".join)
+def test_a_value_that_is_needed_cannot_be_taken_away(path: tuple[str, ...]) -> None:
+    """``null`` takes a default away before the schema is asked, and an absent number of replicas would be none."""
+    given: Any = None
+    for key in reversed(path):
+        given = {key: given}
+    with pytest.raises(chart.Refused, match=rf"missing propert(y|ies) .*'{path[-1]}'"):
+        chart.text(given)
+
+
+def test_brokers_and_the_time_that_they_get_to_stop_are_needed() -> None:
+    needed = {".".join(path) for path in _needed(chart.schema())}
+    assert {
+        "statefulset.replicas",
+        "statefulset.terminationGracePeriodSeconds",
+        "listeners.broker.externalPort",
+    } <= needed
+    assert {
+        "topologySpread.zone",
+        "resources.broker",
+        "storage.size",
+        "etcd.storage.size",
+        "config.controller",
+    } <= needed
