@@ -11,7 +11,7 @@ PYTEST = $(BIN)/pytest
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,9 @@ chaos-short: setup ## The same under faults, as CI runs it
 chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
+exits: setup ## 1,000 ends of programs in all states of their clients (EXITS=N)
+	HEADRACE_EXITS=$(or $(EXITS),1000) $(PYTEST) --timeout 20000 libs/sdk/tests/cluster/test_exits.py
+
 chaos-groups: setup ## Members and coordinators killed at random for 60 s, each protocol, brokers and controller too
 	GROUPS_SECONDS=60 GROUPS_ALL=1 $(PYTEST) -m integration --timeout 600 -s tests/integration/groups/test_churn.py
 
@@ -98,9 +101,10 @@ e2e-kubernetes: setup ## The chart on the cluster that KUBECONFIG names, under l
 
 test: setup-spark lint types arch proto-check unit chart sim integration spark chaos-short ## Everything
 
-run: setup ## A local cluster with real data flowing end to end, Spark included where there is a Java; ARGS=--fresh starts anew
-	@tools/setup_spark.sh
-	@$(BIN)/headrace demo $(ARGS)
+run: ## A local cluster with real data flowing end to end, Spark included where there is a Java; ARGS=--fresh starts anew
+	@echo "Headrace: a cluster on this machine, real departures through it, and the proof that none is lost."
+	@$(MAKE) --no-print-directory setup
+	@HEADRACE_DEMO_GET_SPARK=tools/setup_spark.sh $(BIN)/headrace demo $(ARGS)
 
 run-spark: setup-spark ## The same, with Spark at its end for certain; on the cluster that runs, or a new one
 	@$(BIN)/headrace demo --spark $(ARGS)

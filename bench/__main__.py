@@ -7,7 +7,6 @@ Rows of benchmarks that were not run stay in the file as they were; ``--quick`` 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -26,10 +25,11 @@ from bench import (
     scale,
     sdk_micro,
     sizes,
+    strangers,
     throughput,
     transactions,
 )
-from bench.rows import Row, table
+from bench.rows import Row, save, table
 
 Suite = Callable[[int], list[Row]]
 
@@ -49,6 +49,7 @@ OWN: dict[str, Suite] = {
     "replicated-idle": replication.idle,
     "replicated-failover": replication.failover,
     "replicated-gap": replication.gap,
+    "strangers": strangers.beside,
     "groups-heartbeat": groups.heartbeats,
     "groups-large": groups.large,
     "groups-failover": groups.failover,
@@ -96,15 +97,6 @@ def _chosen(a: argparse.Namespace) -> dict[str, Suite]:
     return PEER if a.peer else {**OWN, **(FULL if a.full else {})}
 
 
-def _write(results: list[Row], path: Path) -> None:
-    """Rows of that file which were not measured now stay."""
-    rows = [r.as_json() for r in results]
-    names = {row["name"] for row in rows}
-    if path.exists():
-        rows = [row for row in json.loads(path.read_text()) if row["name"] not in names] + rows
-    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-
-
 def main() -> int:
     """Run the suites asked for; an exception of one ends all, and leaves what the ones before it found."""
     everything = [*OWN, *FULL, *PEER]
@@ -125,7 +117,7 @@ def main() -> int:
         into = results["results-peer.json" if name in PEER else "results.json"]
         into += suite(a.runs)
         if not a.quick:
-            _write(into, Path(__file__).parent / ("results-peer.json" if name in PEER else "results.json"))
+            save(into, Path(__file__).parent / ("results-peer.json" if name in PEER else "results.json"))
     print(table([row for rows in results.values() for row in rows]))
     return 0
 

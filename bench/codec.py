@@ -1,5 +1,6 @@
 """
-The record batch against Kafka's rows as aiokafka's C codec writes and reads them, in one process.
+The record batch against Kafka's rows as aiokafka's C codec writes and reads them, in one process; and the codec against
+the reader of rows in Python alone.
 
 ``run(runs)`` gives rows of medians for the report of ``make bench``; ``python bench/codec.py [runs]`` prints them.
 Every run measures all cases once, ours and the baseline by turns, so that a slow moment of the machine meets both.
@@ -12,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,11 +23,17 @@ from headrace_common.core.batch import (
     Codec,
     RecordColumns,
     build_batch,
+    build_row_batch,
+    check_body,
     check_crc,
     decode_batch,
     read_header,
+    recompressed,
     stamp,
 )
+from headrace_common.core.batch.header import ROW_HEADER_SIZE
+from headrace_common.core.batch.row_reader import read_rows as read_rows_ourselves
+from headrace_common.core.batch.rows import read_by_codec
 from headrace_common.core.murmur2 import partitions_for
 
 VALUE_BYTES = 100
@@ -121,6 +129,26 @@ def record_cases(count: int, *, spread: int, keyed: bool, codec: Codec = Codec.N
     ]
 
 
+def row_cases(count: int) -> list[Case]:
+    """Rows inflated already, read as where aiokafka is not installed, and by its codec as ``decode_batch`` calls it."""
+    given = sample(count, spread=10, keyed=True)
+    pairs = [("trace", b"0123456789"), ("kind", b"x")]
+    cases: list[Case] = []
+    for name, headers in (("", None), (", 2 headers", [pairs] * count)):
+        batch = build_row_batch(RecordColumns(given.values, given.keys, given.timestamps, headers))
+        header, body = read_header(batch), memoryview(batch)[ROW_HEADER_SIZE:]
+        cases.append(
+            Case(
+                f"read rows without the codec{name}, n={count}",
+                partial(read_rows_ourselves, header, body),
+                partial(read_by_codec, header, body),
+                count,
+                None,
+            )
+        )
+    return cases
+
+
 def bulk_cases(count: int) -> list[Case]:
     """What has no baseline in rows is set against rows from and to lists."""
     given = sample(count, spread=10, keyed=True)
@@ -155,8 +183,39 @@ def broker_cases() -> list[Case]:
         Case("read_header", lambda: read_header(batch), None, 1, None),
         Case("check_crc of one record", lambda: check_crc(batch, header), None, 1, None),
         Case("check_crc of 100 kB", lambda: check_crc(large, large_header), None, 1, None),
+        Case("check_body of one record", lambda: check_body(batch, header), None, 1, None),
+        Case("check_body of 100 kB", lambda: check_body(large, large_header), None, 1, None),
+        *body_cases(),
         Case("stamp of one record", lambda: stamp(batch, 7, 1), None, 1, None),
         Case("stamp of 100 kB", lambda: stamp(large, 7, 1), None, 1, None),
+    ]
+
+
+def body_cases() -> list[Case]:
+    """The check of a batch of about 1 MiB: columns, columns in frames, rows."""
+    given = sample(10_000, spread=10, keyed=True)
+    batches = {
+        "1 MB": build_batch(given.columns),
+        "1 MB, zstd": build_batch(given.columns, codec=Codec.ZSTD),
+        "1 MB, lz4": build_batch(given.columns, codec=Codec.LZ4),
+        "1 MB of rows": build_rows(given, Codec.NONE),
+        "1 MB of rows, zstd": build_rows(given, Codec.ZSTD),
+    }
+    checks = [
+        Case(f"check_body of {name}", partial(check_body, one, read_header(one)), None, 1, None)
+        for name, one in batches.items()
+    ]
+    plain, packed = batches["1 MB"], batches["1 MB, lz4"]
+    return checks + [
+        Case(f"recompress 1 MB, {way}", partial(recompressed, one, read_header(one), codec), None, 1, None)
+        for way, one, codec in (
+            ("none to lz4", plain, Codec.LZ4),
+            ("none to zstd", plain, Codec.ZSTD),
+            ("none to snappy", plain, Codec.SNAPPY),
+            ("none to gzip", plain, Codec.GZIP),
+            ("lz4 to zstd", packed, Codec.ZSTD),
+            ("lz4 to none", packed, Codec.NONE),
+        )
     ]
 
 
@@ -167,7 +226,7 @@ def all_cases() -> list[Case]:
             cases += record_cases(count, spread=spread, keyed=keyed)
     for codec in (Codec.LZ4, Codec.ZSTD):
         cases += record_cases(1000, spread=10, keyed=True, codec=codec)
-    return [*cases, *bulk_cases(1000), *bulk_cases(10_000), *broker_cases()]
+    return [*cases, *row_cases(1000), *bulk_cases(1000), *bulk_cases(10_000), *broker_cases()]
 
 
 def time_ns(work: Callable[[], Any], per: int) -> float:

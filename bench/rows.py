@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -73,3 +75,18 @@ def table(rows: Sequence[Row]) -> str:
     ]
     widths = [max(len(line[i]) for line in [head, *body]) for i in range(len(head))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)) for line in [head, *body])
+
+
+def save(rows: Sequence[Row], path: Path) -> None:
+    """Write ``rows`` to a results file; rows in it that were not measured now stay."""
+    measured = [row.as_json() for row in rows]
+    names = {row["name"] for row in measured}
+    earlier = json.loads(path.read_text()) if path.exists() else []
+    kept = [row for row in earlier if row["name"] not in names]
+    path.write_text(json.dumps(kept + measured, indent=1, ensure_ascii=False) + "\n")
+
+
+def summary(bench: str, rows: Sequence[Row]) -> str:
+    """One line of JSON for programs: how many figures were measured, and each with its ratio to its baseline."""
+    figures = {row.name: {"value": row.value, "unit": row.unit, "ratio": row.ratio} for row in rows}
+    return json.dumps({"bench": bench, "measured": len(figures), "figures": figures}, ensure_ascii=False)

@@ -22,7 +22,8 @@ import grpc
 import pyarrow as pa
 
 import headrace
-from headrace_common.rpc.options import open_channel, server_options
+from headrace_common.rpc.channels import open_channel
+from headrace_common.rpc.options import server_options
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub

@@ -2,13 +2,12 @@
 ``python -m bench.spark [--no-peer] [--only NAME,…] [--quick] [--runs N]``: the Spark connector beside Spark's own Kafka
 source and sink on a real Kafka, its Parquet reader and its rate source, in one session. ``make bench-spark`` calls it.
 
-Prints a table, writes bench/results-spark.json; ``--quick`` writes nothing.
+Prints a table and, as its last line, the figures as JSON; writes bench/results-spark.json; ``--quick`` writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from bench import sizes, spark_queries, spark_tables
 from bench.kafka_side import PeerMissing
-from bench.rows import Row, table
+from bench.rows import Row, save, summary, table
 from bench.spark_side import Bench, running
 
 RESULTS = Path(__file__).parent / "results-spark.json"
@@ -29,15 +28,6 @@ SUITES: dict[str, Callable[[Bench], list[Row]]] = {
     "micro-batch": spark_queries.micro_batches,
     "idle": spark_queries.idle,
 }
-
-
-def _write(results: list[Row]) -> None:
-    """Rows that were not measured now stay as they were."""
-    rows = [row.as_json() for row in results]
-    names = {row["name"] for row in rows}
-    if RESULTS.exists():
-        rows = [row for row in json.loads(RESULTS.read_text()) if row["name"] not in names] + rows
-    RESULTS.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
@@ -61,12 +51,13 @@ def main() -> int:
                 results += SUITES[name](bench)
                 print(f" {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
                 if not a.quick:
-                    _write(results)
+                    save(results, RESULTS)
     except PeerMissing as missing:
         print(missing, file=sys.stderr)
         return 1
     finally:
         print(table(results))
+        print(summary("spark", results), flush=True)
     return 0
 
 

@@ -1,6 +1,7 @@
 """Prints what all members need from outside, for ``tools/lock.sh``."""
 
 import pathlib
+import re
 import sys
 import tomllib
 
@@ -21,7 +22,7 @@ def main(extra: str, paths: list[str]) -> None:
     wanted = set() if extra == SPARK else {d for p in projects for d in p["dependencies"]}
     for extras in (p.get("optional-dependencies", {}) for p in projects):
         wanted |= {d for name, group in extras.items() if (name == SPARK) == (extra == SPARK) for d in group}
-    print("\n".join(sorted(d for d in wanted if d.partition("[")[0] not in own)))
+    print("\n".join(sorted(d for d in wanted if re.split(r"[\[=]", d)[0] not in own)))
 
 
 if __name__ == "__main__":

@@ -5,14 +5,13 @@
 #   (none)      pyspark where there is a Java; nothing, silently, where there is none
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. tools/progress.sh
 stamp=.venv/.headrace-spark
 java() { .venv/bin/python -m headrace_cli.spark.java >/dev/null; }
 # After `make setup` did something its stamp is newer than ours, and pyspark is looked for again.
 packages() {
   [ "$stamp" -nt .venv/.headrace-setup ] && [ "$stamp" -nt requirements-spark.lock ] && return
-  compgen -G ".venv/lib/python*/site-packages/pyspark/version.py" >/dev/null ||
-    echo "Installing pyspark into .venv (460 MB) ..." >&2
-  VIRTUAL_ENV=$PWD/.venv .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --require-hashes \
+  VIRTUAL_ENV=$PWD/.venv progress "Installing pyspark into .venv (460 MB)" .venv/bin/uv pip install --quiet --no-deps --no-build-isolation --require-hashes \
     --compile-bytecode -r requirements-spark.lock && touch "$stamp"
 }
 case "${1:-}" in
@@ -20,10 +19,10 @@ case "${1:-}" in
   --install)
     if ! java; then
       if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        echo "Installing Java 17 ..." >&2
-        apt-get update -qq
+        progress "Looking for a Java 17" apt-get update -qq
         for package in openjdk-17-jre-headless default-jre-headless; do
-          DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null && break
+          progress "Installing $package" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "$package" >/dev/null && break
         done
       fi
       java || { echo "Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set JAVA_HOME." >&2; exit 1; }

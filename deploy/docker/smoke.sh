@@ -54,7 +54,8 @@ options=(--mount "type=volume,target=/var/lib/headrace")
 start broker "$prefix/broker:$tag" --listen 0.0.0.0:9292 --controllers controller:9390 --data-dir /var/lib/headrace/data
 options=()
 start coordinator "$prefix/coordinator:$tag" --listen 0.0.0.0:9492 --controllers controller:9390
-start admin "$prefix/admin:$tag" --listen 0.0.0.0:9490 --http-listen 0.0.0.0:8080 --controllers controller:9390
+start admin "$prefix/admin:$tag" --listen 0.0.0.0:9490 --http-listen 0.0.0.0:8080 --hosts admin \
+  --controllers controller:9390
 for attempt in 1 2 3 4 5 6; do
   health=$(timeout 20 $docker exec "$run-broker" headrace cluster health --bootstrap broker:9292 2>&1) && break
   [ "$attempt" -lt 6 ] || { echo "the cluster is not healthy: $health" >&2; exit 1; }

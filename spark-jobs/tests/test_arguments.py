@@ -52,6 +52,14 @@ def test_lists_and_named_values() -> None:
         named_values("--sink-option", ["a"])
 
 
+def test_without_an_address_a_job_finds_the_cluster_as_every_client_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    parser = job_parser("x", "y")
+    add_source(parser)
+    args = parser.parse_args(["--topic", "t"])
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP", "env:1,env:2")
+    assert source_options(args, Mode.READ_BATCH)["kafka.bootstrap.servers"] == "env:1,env:2"
+
+
 def test_what_the_connector_gets() -> None:
     parser = job_parser("x", "y")
     add_source(parser)
@@ -90,7 +98,6 @@ def test_help_needs_no_spark(job: str) -> None:
 @pytest.mark.parametrize(
     ("job", "given", "said"),
     [
-        ("topic_to_lake", LAKE[2:], "--bootstrap is missing"),
         ("topic_to_lake", [*LAKE, "--topic-pattern", "x.*"], "one of --topic and --topic-pattern"),
         ("topic_to_lake", [*LAKE, "--infer"], "one of --schema, --schema-file and --infer"),
         ("topic_to_lake", [*LAKE, "--trigger", "soon"], "--trigger takes"),

@@ -8,27 +8,33 @@ from __future__ import annotations
 from typing import Final
 
 GRPC: Final = {"broker": 9292, "controller": 9390, "coordinator": 9492, "admin": 9490}
+INTERNAL: Final = {"broker": 9293, "coordinator": 9493}
+"""For the other services alone."""
+AS_NODE: Final = {component: {GRPC[component], port} for component, port in INTERNAL.items()}
+"""Where the other services come: those of a version before internal listeners, and to it, where clients do."""
+
 REST, METRICS, HEALTH = 8080, 9100, 9101
 ETCD_CLIENT, ETCD_PEER = 2379, 2380
 EXTERNAL: Final = {"broker": 9294, "coordinator": 9494, "admin": 9496}
 
-PORTS: Final = (*GRPC.values(), REST, METRICS, HEALTH, ETCD_CLIENT, ETCD_PEER, *EXTERNAL.values(), 53, 443, 22)
+_LISTENERS: Final = (*GRPC.values(), *INTERNAL.values(), *EXTERNAL.values())
+PORTS: Final = (*_LISTENERS, REST, METRICS, HEALTH, ETCD_CLIENT, ETCD_PEER, 53, 443, 22)
 """All that is tried, and some where nobody listens. The health port is for the kubelet alone, which no policy stops."""
 
 WITHIN: Final[dict[tuple[str, str], set[int]]] = {
-    ("broker", "broker"): {GRPC["broker"]},  # replication
+    ("broker", "broker"): AS_NODE["broker"],  # replication
     ("broker", "controller"): {GRPC["controller"]},  # registration, heartbeats, metadata, ISR changes
-    ("broker", "coordinator"): {GRPC["coordinator"]},  # enrolment of partitions in transactions
+    ("broker", "coordinator"): AS_NODE["coordinator"],  # enrolment of partitions in transactions
     ("controller", "controller"): {GRPC["controller"]},  # standbys follow the active one
     ("controller", "etcd"): {ETCD_CLIENT},
-    ("controller", "broker"): {GRPC["broker"]},  # log ends before an election, inventories after a restore
-    ("controller", "coordinator"): {GRPC["coordinator"]},  # does a node that is silent still answer?
+    ("controller", "broker"): AS_NODE["broker"],  # log ends before an election, inventories after a restore
+    ("controller", "coordinator"): AS_NODE["coordinator"],  # does a node that is silent still answer?
     ("coordinator", "controller"): {GRPC["controller"]},
-    ("coordinator", "broker"): {GRPC["broker"]},  # its shards' logs
-    ("coordinator", "coordinator"): {GRPC["coordinator"]},  # offsets of a transaction to the group's coordinator
+    ("coordinator", "broker"): AS_NODE["broker"],  # its shards' logs
+    ("coordinator", "coordinator"): AS_NODE["coordinator"],  # offsets of a transaction to the group's coordinator
     ("admin", "controller"): {GRPC["controller"]},
-    ("admin", "broker"): {GRPC["broker"]},
-    ("admin", "coordinator"): {GRPC["coordinator"]},
+    ("admin", "broker"): AS_NODE["broker"],
+    ("admin", "coordinator"): AS_NODE["coordinator"],
     ("admin", "admin"): {GRPC["admin"]},  # `headrace` run in an admin pod finds any of them
     ("etcd", "etcd"): {ETCD_CLIENT, ETCD_PEER},
     ("backup", "etcd"): {ETCD_CLIENT},

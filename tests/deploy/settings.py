@@ -25,9 +25,19 @@ CONFIGS: Final[Mapping[str, type]] = {
 
 OF_THE_CHART: Final = frozenset(
     {
-        *("node_id", "listen", "advertise_host", "http_listen", "external_listen", "external_advertise"),
+        *(
+            "node_id",
+            "listen",
+            "advertise_host",
+            "http_listen",
+            "hosts",
+            "external_listen",
+            "external_advertise",
+            "internal_listen",
+        ),
         *("external_advertise_file", "metrics_listen", "health_listen", "ready_file", "restart_wait_ms_max"),
-        *("controllers", "etcd", "data_dir", "rack", "topic_notes_file", "lock_wait_ms_max"),
+        *("controllers", "etcd", "data_dir", "rack", "topic_notes_file", "lock_wait_ms_max", "leave_socket"),
+        *("etcd_ca", "etcd_cert", "etcd_key"),
     }
 )
 """Settings that the chart gives by itself, because it knows the answer; they are not for ``config``."""

@@ -154,6 +154,7 @@ class TestMembers:
     def test_each_member_asks_for_what_it_imports(self) -> None:
         """A third-party module imported anywhere in a member's code (but its tests' support) is one it asks for."""
         modules = {"re2": "google-re2", "google": "protobuf", "opentelemetry": "opentelemetry-sdk"}
+        modules["yaml"] = "pyyaml"
         modules |= {"grpc": "grpcio", "grpc_health": "grpcio-health-checking", "grpc_status": "grpcio-status"}
         ours = re.compile(r"headrace|pyspark_headrace|tests$")
         elsewhere = {"pyspark", "pandas", "pytest"}  # of Spark's environment, and of who tests with our fixtures

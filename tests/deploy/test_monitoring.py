@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.deploy import chart, combinations, manifests, plain_yaml, promql
+from tests.deploy import chart, combinations, manifests, plain_yaml, promlint, promql
 from tests.deploy.manifests import COMPONENT, Manifest, lasting, of_kind, one
 from tests.deploy.networks import selects
 from tests.deploy.test_alerts import RULES, rules
@@ -106,6 +106,9 @@ def test_everything_they_name_is_exported_with_those_labels(tmp_path: Path, monk
         while (missing := _missing(_exported(cluster))) and time.monotonic() < end:
             time.sleep(0.3)  # lag is looked at now and then
         assert not missing
+        assert {name: promlint.problems(page) for name, page in _pages(cluster).items()} == {
+            f"{role}-1": [] for role in ("controller", "broker", "coordinator", "admin")
+        }
 
 
 def _use(bootstrap: str) -> None:
@@ -127,15 +130,68 @@ def _use(bootstrap: str) -> None:
             consumer.commit()
 
 
+def _pages(cluster: LocalCluster) -> dict[str, str]:
+    """The metrics of each process of ours."""
+    pages = {}
+    for process in cluster.processes:
+        if process.role != "etcd" and process.metrics is not None:
+            with urllib.request.urlopen(f"http://{process.metrics}/metrics", timeout=10) as answer:
+                pages[process.name] = answer.read().decode()
+    return pages
+
+
 def _exported(cluster: LocalCluster) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for process in cluster.processes:
-        address = process.grpc if process.role == "etcd" else process.metrics
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{process.metrics}/metrics", timeout=10) as answer:
             for family in text_string_to_metric_families(answer.read().decode()):
                 for sample in family.samples:
                     found.setdefault(sample.name, set()).update(sample.labels)
     return found
+
+
+SOUND = """
+# HELP headrace_x_total X
+# TYPE headrace_x_total counter
+headrace_x_total{topic="t"} 1.0
+# HELP headrace_y_seconds Y
+# TYPE headrace_y_seconds histogram
+headrace_y_seconds_bucket{le="0.1"} 1.0
+headrace_y_seconds_bucket{le="+Inf"} 1.0
+headrace_y_seconds_count 1.0
+headrace_y_seconds_sum 0.05
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "says"),
+    [
+        ("X\n", "\n", "no help text"),
+        ("# TYPE headrace_x_total counter\n", "", "no type"),
+        ("y_seconds", "y_milliseconds", 'use base unit "seconds" instead of "milliseconds"'),
+        ("y_seconds", "y_ms", "abbreviated units"),
+        ("x_total counter", "x_total gauge", 'should not have "_total" suffix'),
+        ("headrace_x_total", "headrace_x", 'should have "_total" suffix'),
+        ("y_seconds histogram", "y_seconds gauge", 'should not have "_bucket" suffix'),
+        ("y_seconds histogram", "y_seconds counter", 'should not have "_count" suffix'),
+        ('topic="t"', 'le="1"', 'should not have "le" label'),
+        ('topic="t"', 'quantile="1"', 'should not have "quantile" label'),
+        ("headrace_x_total", "headrace_counter_x_total", "should not include type 'counter'"),
+        ("headrace_x_total", "headrace:x_total", "should not contain ':'"),
+        ("headrace_x_total", "headraceX_total", "metric names should be written in 'snake_case'"),
+        ("topic=", "topicName=", "label names should be written in 'snake_case'"),
+        ('topic="t"', 'topic=""', "a label is empty"),
+        (
+            'headrace_x_total{topic="t"} 1.0',
+            'headrace_x_total{topic="t"} 1.0\nheadrace_x_total{topic="t"} 2.0',
+            "unique",
+        ),
+    ],
+)
+def test_each_rule_of_promtool_is_known(was: str, now: str, says: str) -> None:
+    assert promlint.problems(SOUND) == []
+    found = promlint.problems(SOUND.replace(was, now))
+    assert any(says in one for one in found), found
 
 
 def _missing(exported: dict[str, set[str]]) -> list[str]:

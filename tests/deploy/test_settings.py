@@ -70,6 +70,8 @@ def test_each_pod_starts_with_its_settings_and_says_who_it_is(values: str, tmp_p
             for endpoint in (server.listen, server.health_listen, server.metrics_listen):
                 assert endpoint.host == "0.0.0.0"
                 assert endpoint.port in {p["containerPort"] for p in pod.main["ports"]}
+            if pod.component == "broker":  # its preStop asks there, and the root file system is read-only
+                assert str(config.leave_socket.parent) in {m["mountPath"] for m in pod.main["volumeMounts"]}
             for asked in (probe["grpc"]["port"] for k, probe in pod.main.items() if k.endswith("Probe")):
                 assert asked == server.health_listen.port
     assert all(numbers == list(range(len(numbers))) for numbers in ids.values())
@@ -104,6 +106,18 @@ def test_they_look_for_each_other_where_they_are() -> None:
         service, port = ("headrace-etcd", 2379) if pod.component == "controller" else ("headrace-controller", 9390)
         hosts = [f"{service}-client", *(f"{service}-{n}.{service}" for n in range(3))]
         assert [str(at) for at in asked] == [f"{host}.{chart.NAMESPACE}.svc.cluster.local:{port}" for host in hosts]
+
+
+def test_rest_is_asked_for_by_the_names_of_its_services_and_those_that_were_set() -> None:
+    manifests = chart.render({"admin": {"hosts": ["headrace.example.com"]}})
+    [pod] = [pod for pod in services(manifests) if pod.component == "admin"]
+    hosts = settings.load("admin", settings.environment(pod, pod.main, 0, chart.NAMESPACE)).hosts
+    named = [m["metadata"]["name"] for m in manifests if m["kind"] == "Service"]
+    for service in ("headrace-rest", "headrace-admin"):
+        assert service in named
+        inside = f"{service}.{chart.NAMESPACE}"
+        assert {service, inside, f"{inside}.svc", f"{inside}.svc.cluster.local"} <= {*hosts}
+    assert hosts[-1] == "headrace.example.com"
 
 
 @pytest.mark.parametrize("component", ["etcd", "controller"])

@@ -37,6 +37,8 @@ def images_changed(stage: Stage, result: Result) -> None:
             here.release.values += ["-f", str(VALUES)]
             start_etcd(here)
         here.release.tag = old
+        # Images go back to the older ones, so the cluster's level must not rise meanwhile.
+        here.release.values += ["--set", "config.controller.feature_level_max=0"]
         here.release.install()
         result.figure(f"images {old} installed: all pods ready", here.release.wait_rolled_out())
         for suffix, sdk in (("-new-sdk", new), ("-old-sdk", old)):

@@ -192,7 +192,6 @@ def test_a_file_that_is_not_there_is_named(cluster: FakeCluster, tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("topics: []", "Expecting value"),
         ("[]", "the file takes an object"),
         ('{"topic": []}', "the file has no topic; it takes cluster, topics"),
         ('{"topics": {}}', "topics takes a list"),
@@ -247,3 +246,58 @@ def test_partitions_only_grow_and_settings_end_as_wanted(
     assert count == max(present, wanted or 0)
     assert configs == {name: v for name in "abc" if (v := set_[name] if name in set_ else is_.get(name)) is not None}
     assert bool(list(left_as_they_are(topic, described))) == (wanted is not None and wanted < present)
+
+
+YAML = """
+# what the installer wants
+cluster: {configs: {num.partitions: 3}}
+topics:
+  - name: orders
+    partitions: 6
+    replicationFactor: 3
+    configs:
+      retention.ms: 86400000
+      cleanup.policy: compact
+      unclean.leader.election.enable: false
+"""
+
+
+def test_yaml_means_what_the_same_json_means() -> None:
+    as_json = json.dumps(
+        {
+            "cluster": {"configs": {"num.partitions": 3}},
+            "topics": [
+                {
+                    "name": "orders",
+                    "partitions": 6,
+                    "replicationFactor": 3,
+                    "configs": {
+                        "retention.ms": 86400000,
+                        "cleanup.policy": "compact",
+                        "unclean.leader.election.enable": False,
+                    },
+                }
+            ],
+        }
+    )
+    assert parse(YAML, "file") == parse(as_json, "file")
+    assert parse("{topics: [{name: a}]}", "file").topics[0].name == "a"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("topics: [", "file:"),
+        ("topics:\n- name: a\n  name: b\n", "'name' is there twice"),
+        ("topics: &a []\ncluster: *a\n", "aliases"),
+        ("topics: !!python/object/apply:os.getcwd []", "could not determine a constructor"),
+        ("topics:\n- name: 2026-11-21\n  partitions: 0\n", "2026-11-21: partitions takes a number"),
+        ("- a\n", "the file takes an object"),
+        ("", "the file takes an object"),
+    ],
+)
+def test_yaml_that_means_nothing_is_refused_with_what_would_be_right(text: str, said: str) -> None:
+    with pytest.raises(CommandFailed) as refused:
+        parse(text, "file")
+    assert said in str(refused.value)
+    assert "YAML or JSON" in refused.value.hint

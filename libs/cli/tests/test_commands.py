@@ -251,6 +251,22 @@ def test_deleting_and_trimming_need_a_yes(admin: FakeAdmin) -> None:
     out("topic", "delete", "nothing", "--yes", code=3)
 
 
+def test_what_would_be_deleted_or_trimmed_is_shown_and_left(admin: FakeAdmin) -> None:
+    assert data("topic", "delete", "flights", "--dry-run") == [{"name": "flights", "partitions": 2, "records": 20}]
+    first, second = data("topic", "trim", "flights", "--before", "25", "--dry-run")
+    assert first == {
+        "partition": 0,
+        "start_offset": 10,
+        "new_start_offset": 25,
+        "offsets_removed": 15,
+        "end_offset": 30,
+    }
+    assert second["new_start_offset"] is None, "nobody answered for it"
+    assert [row["offsets_removed"] for row in data("topic", "trim", "flights", "--all", "--dry-run")] == [20, None]
+    assert "nothing was changed" in runner.invoke(app, ["topic", "delete", "flights", "--dry-run"]).stderr
+    assert admin.asked == []
+
+
 def test_an_offset_that_no_partition_reaches_trims_nothing(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
     ends = [{"partition": 0, "end_offset": 30}, {"partition": 1, "end_offset": 40}]
     monkeypatch.setattr("headrace_cli.admin_view.describe_topic", lambda *_, **__: {"partitions": ends})
@@ -328,10 +344,10 @@ def test_cluster_settings_show_what_is_not_default_unless_all_are_wanted(admin: 
     assert data("cluster", "configs") == []
     assert [row["name"] for row in data("cluster", "configs", "--all")] == ["segment.ms"]
     out("cluster", "configs", "num.partitions=3")
-    out("broker", "configs", "2", "log.cleaner.enable=")
+    out("broker", "configs", "2", "log.cleaner.enable=", "--dry-run")
     assert admin.asked == [
-        ("alter", {"num.partitions": "3"}, {"broker": None}),
-        ("alter", {"log.cleaner.enable": None}, {"broker": 2}),
+        ("alter", {"num.partitions": "3"}, {"broker": None, "validate_only": False}),
+        ("alter", {"log.cleaner.enable": None}, {"broker": 2, "validate_only": True}),
     ]
     assert data("broker", "configs", "2") == []
 
@@ -343,6 +359,11 @@ class FakeProducer:
         self.settings = settings
         self.fails = fails
         self.sent: list[tuple[Any, ...]] = []
+
+    def partitions_for(self, topic: str) -> int:
+        if topic == "missing":
+            raise UnknownTopicOrPartition(f"no topic is called {topic}")
+        return 5
 
     def __enter__(self) -> FakeProducer:
         return self
@@ -411,6 +432,14 @@ def test_a_line_without_its_key_is_named(producers: list[FakeProducer]) -> None:
     result = runner.invoke(app, ["produce", "t", "--key-separator", ":"], input="a:1\nb\n")
     assert result.exit_code == 2
     assert "line 2 of standard input has no ':'" in result.stderr
+
+
+@pytest.mark.parametrize("how", [(), ("--json",), ("-o", "json"), ("-v", "x")])
+def test_a_missing_topic_is_told_before_anything_is_read(producers: list[FakeProducer], how: tuple[str, ...]) -> None:
+    result = runner.invoke(app, ["produce", "missing", *how], input="")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error: no topic is called missing\n")
+    assert producers[0].sent == []
 
 
 def test_a_record_that_fails_ends_the_command_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,3 +284,27 @@ class TestFiles:
     def test_what_is_written_is_read_again(self, offsets: dict[tuple[str, int], int]) -> None:
         text = write_offsets((topic, n, offset) for (topic, n), offset in offsets.items())
         assert read_offsets(text, "g", "f") == offsets
+
+
+def test_a_plan_can_be_asked_for_and_a_terminal_is_asked(admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("reset", "g", "--all-topics", "--to-latest", "--dry-run", "--execute", code=2)
+    reset = ("reset", "new", "-t", "t", "--to-earliest")
+    for flags, answers, executed in (
+        (["--dry-run"], [], [False]),
+        ([], [True], [False, True]),
+        ([], [False], [False]),
+        (["--yes"], [], [True]),
+    ):
+        left = list(answers)
+        monkeypatch.setattr("headrace_cli.commands.group.agreed", lambda question, left=left: left.pop(0))
+        admin.asked.clear()
+        run(*reset, *flags)
+        assert [asked[-1] for asked in admin.asked] == executed
+        assert left == []
+
+
+def test_what_would_be_forgotten_is_shown_and_left(admin: FakeAdmin) -> None:
+    rows = data("delete", "g", "--dry-run")
+    assert [(row["topic"], row["partition"], row["committed_offset"]) for row in rows] == [("t", 0, 5), ("t", 1, 3)]
+    assert len(data("delete-offsets", "g", "-t", "t:1", "--dry-run")) == 1
+    assert all(len(asked) == 3 for asked in admin.asked), "only looked at"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -57,7 +58,7 @@ def test_looking_makes_nothing_and_says_how_groups_come_to_be(run: Run, cluster:
         assert [t.name for t in admin.list_topics(include_internal=True)] == ["flights"]
 
 
-def test_a_group_from_its_first_offset_to_its_end(run: Run, tmp_path: Path) -> None:
+def test_a_group_from_its_first_offset_to_its_end(run: Run, tmp_path: Path, cluster: LocalCluster) -> None:
     assert "carries it out" in run("reset", "billing", "-t", "flights", "--to-earliest").stderr
     run("lag", "billing", code=3)
     run("reset", "billing", "-t", "flights", "--to-earliest", "--execute")
@@ -78,6 +79,11 @@ def test_a_group_from_its_first_offset_to_its_end(run: Run, tmp_path: Path) -> N
     run("reset", "billing", "--all-topics", "--by-duration", "1d", "--execute")
     assert run("export", "billing").stdout == "flights,0,0\nflights,1,0\n"
     assert "billing" in run("list", "--state", "empty").stdout
+    line = f"headrace group -b {cluster.bootstrap_servers[0]} describe bil"
+    words = {"_HEADRACE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": "5"}
+    asked = [sys.executable, "-c", "from headrace_cli.app import app; app(prog_name='headrace')"]
+    completed = subprocess.run(asked, env={**os.environ, **words}, capture_output=True, text=True, check=False)
+    assert completed.stdout.split() == ["billing"], "the shell completes it"
     assert "it has no members" in run("describe", "billing").stderr
     run("delete-offsets", "billing", "-t", "flights:1", "--yes")
     assert run("export", "billing").stdout == "flights,0,0\n"

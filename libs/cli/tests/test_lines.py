@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from headrace.records import Record, TimestampType
 from headrace_cli.commands.lines import parse_json, render_json, renderer
-from headrace_cli.commands.starts import At, Beginning, End, Last, Since, parse_start
-from headrace_cli.exits import CommandFailed
+from headrace_cli.commands.starts import At, Beginning, End, Last, Since, check_span, parse_start, parse_until
+from headrace_cli.exits import CommandFailed, ExitCode
 
 data = st.none() | st.binary(max_size=30) | st.text(max_size=20).map(str.encode)
 
@@ -94,3 +94,41 @@ def test_starts(text: str, start: object) -> None:
 def test_other_starts_are_refused_with_what_is_known(text: str) -> None:
     with pytest.raises(CommandFailed, match="it takes beginning, end"):
         parse_start(text, now_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("start", "until"),
+    [
+        ("5m", "1h"),
+        ("1970-01-01T00:10", "1970-01-01T00:05"),
+        ("1s", "1970-01-01T00:00"),
+        ("7", "6"),
+        ("-3", "-4"),
+        ("end", "-1"),
+    ],
+)
+def test_an_end_before_the_start_is_refused(start: str, until: str) -> None:
+    with pytest.raises(CommandFailed, match=f"--until '{until}' is before --from '{start}'") as refused:
+        check_span(parse_start(start, 3_600_000), parse_until(until, 3_600_000), (start, until))
+    assert refused.value.exit_code is ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("start", "until"),
+    [
+        ("1h", "5m"),
+        ("5m", "5m"),
+        ("6", "7"),
+        ("-4", "-3"),
+        ("-4", "end"),
+        ("end", "end"),
+        ("beginning", "-1"),
+        # Which comes first is known to the partitions alone.
+        ("98", "1h"),
+        ("5m", "3"),
+        ("98", "-1"),
+        ("end", "1h"),
+    ],
+)
+def test_what_may_lie_in_order_is_taken(start: str, until: str) -> None:
+    check_span(parse_start(start, 3_600_000), parse_until(until, 3_600_000), (start, until))

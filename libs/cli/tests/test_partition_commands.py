@@ -180,6 +180,19 @@ def test_a_rebalance_is_planned_unless_told_to_start_and_its_json_can_be_moved(s
     run("cluster", "rebalance", "--plan", "--execute", code=2)
 
 
+@pytest.mark.parametrize(("answer", "asked"), [(True, [True, False]), (False, [True])])
+def test_at_a_terminal_a_rebalance_shows_its_plan_and_asks(
+    stub: Any, monkeypatch: pytest.MonkeyPatch, answer: bool, asked: list[bool]
+) -> None:
+    stub.moves = [MOVE]
+    monkeypatch.setattr("headrace_cli.commands.cluster.agreed", lambda question: answer)
+    assert "flights-0" in run("cluster", "rebalance").stdout
+    assert [only_validated for _, _, only_validated, _ in stub.asked] == asked
+    stub.asked.clear()
+    run("cluster", "rebalance", "--dry-run")
+    assert len(stub.asked) == 1, "who asks for the plan is not asked"
+
+
 def test_a_decommission_is_waited_for_until_nothing_is_left(stub: Any) -> None:
     stub.replicas_left = [2, 2, 1, 0]
     assert "stop it" in run("broker", "decommission", "1", "--wait").stderr

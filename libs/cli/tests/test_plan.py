@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace_cli.local.etcd_peers import with_plain_peers
 from headrace_cli.local.plan import STOP_STAGES, ClusterOptions, plan, slots, split_settings
 from headrace_cli.local.processes import spawn, spawn_supervisor
 from headrace_common.core.errors import InvalidConfig
@@ -53,12 +54,32 @@ def test_everybody_is_told_where_the_others_are() -> None:
     assert f"--etcd {etcds}" in argv["controller-2"]
     assert f"--controllers {controllers}" in argv["broker-2"]
     assert f"--controllers {controllers}" in argv["admin-1"]
-    assert argv["etcd-2"].count("=http://127.0.0.1:") == 3
+    assert argv["etcd-2"].count("=https://127.0.0.1:") == 3
+
+
+def test_nobody_speaks_to_etcd_without_a_certificate() -> None:
+    options = ClusterOptions(etcd_members=3, hosts={"etcd-2": "10.1.0.2"})
+    argv = planned(options)
+    for name in ("etcd-1", "etcd-2", "etcd-3"):
+        words = argv[name].split()
+        assert {"--client-cert-auth", "--peer-client-cert-auth", "--enable-grpc-gateway=false"} <= set(words)
+        plain = [word for word in words if "http://" in word]
+        assert plain == [words[words.index("--listen-metrics-urls") + 1]]
+    assert "--etcd-ca /data/certificates/ca.pem --etcd-cert /data/certificates/controller.pem" in argv["controller-1"]
+
+
+def test_ports_by_which_members_knew_each_other_in_plain_are_kept_apart() -> None:
+    before = {"etcd-1": 1, "etcd-1.peer": 2, "etcd-2": 3, "etcd-2.peer": 4, "broker-1": 5}
+    moved = with_plain_peers(before)
+    assert moved == {"etcd-1": 1, "etcd-1.plain-peer": 2, "etcd-2": 3, "etcd-2.plain-peer": 4, "broker-1": 5}
+    chosen = {**moved, "etcd-1.metrics": 6, "etcd-1.peer": 7}
+    assert with_plain_peers(chosen) == chosen
+    assert with_plain_peers({}) == {}
 
 
 def test_no_two_interfaces_share_a_port() -> None:
     options = ClusterOptions(brokers=5, controllers=3, etcd_members=3)
-    assert len(set(slots(options))) == len(slots(options)) == 3 * 2 + 3 * 2 + 5 * 2 + 2 + 3
+    assert len(set(slots(options))) == len(slots(options)) == 3 * 3 + 3 * 2 + 5 * 3 + 3 + 3
 
 
 def test_settings_go_where_they_are_read() -> None:

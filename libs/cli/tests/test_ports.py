@@ -6,9 +6,10 @@ import socket
 
 import pytest
 
+from headrace_cli.local.etcd_peers import PLAIN
 from headrace_cli.local.failures import LocalClusterFailed
-from headrace_cli.local.plan import ClusterOptions, slots
-from headrace_cli.local.ports import LOWEST, PortClaims, choose_ports
+from headrace_cli.local.plan import FIRST_BROKER_PORT, ClusterOptions, slots
+from headrace_cli.local.ports import LOWEST, PortClaims, choose_ports, ports_of_a_copy
 
 
 @pytest.fixture
@@ -63,6 +64,25 @@ def test_a_port_that_was_asked_for_is_used_or_refused(claims: PortClaims) -> Non
         taken = listener.getsockname()[1]
         with pytest.raises(LocalClusterFailed, match="is in use; give another"):
             choose_ports(ClusterOptions(ports={"admin-1.http": taken}), {}, claims)
+
+
+def test_a_copy_takes_no_port_of_its_original_that_is_down(claims: PortClaims) -> None:
+    options = ClusterOptions()
+    free = claims.claim_free()
+    claims.close()
+    beginning = PortClaims("test")  # looks at the same port first
+    try:
+        ports, notes = choose_ports(options, {}, beginning, foreign=[FIRST_BROKER_PORT, free])
+    finally:
+        beginning.close()
+    assert not {FIRST_BROKER_PORT, free} & set(ports.values())
+    assert notes == []
+
+
+def test_a_copy_keeps_the_ports_by_which_members_of_an_etcd_quorum_know_each_other() -> None:
+    saved = {"broker-1": 1, "etcd-1": 2, "etcd-1.peer": 3, f"etcd-2{PLAIN}": 4}
+    assert ports_of_a_copy(ClusterOptions(), saved) == {}
+    assert ports_of_a_copy(ClusterOptions(etcd_members=3), saved) == {"etcd-1.peer": 3, f"etcd-2{PLAIN}": 4}
 
 
 def test_members_of_an_etcd_quorum_keep_their_ports_or_do_not_start(claims: PortClaims) -> None:

@@ -88,3 +88,12 @@ def test_ids_that_are_none_are_refused(text: str) -> None:
     code, _, said = ask(text)
     assert code == ExitCode.USAGE
     assert "write ids of brokers" in said
+
+
+def test_people_see_the_first_partitions_and_programs_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeCluster()
+    cluster.replicas = {"many": [(1,)] * 128}
+    monkeypatch.setattr(Session, "admin", lambda self, **_: cluster)
+    line = next(line for line in ask("1")[1].splitlines() if "many-0" in line)
+    assert line.endswith("many-9,and 118 more")
+    assert len(json.loads(ask("1", "-o", "json")[1])[0]["partitions"]) == 128

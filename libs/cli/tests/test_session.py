@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -43,7 +44,12 @@ def test_the_nearer_word_wins(profiles: Path) -> None:
     assert meant(profiles, HEADRACE_PROFILE="two").bootstrap == "two:2"
     assert meant(profiles).bootstrap == "127.0.0.1:9292"
     (profiles / ".headrace").mkdir()
-    (profiles / ".headrace" / "cluster.json").write_text(json.dumps({"bootstrap_servers": ["a:1", "b:2"]}))
+    told = {
+        "cluster_id": "c",
+        "data_dir": os.path.realpath(profiles / ".headrace"),
+        "bootstrap_servers": ["a:1", "b:2"],
+    }
+    (profiles / ".headrace" / "cluster.json").write_text(json.dumps(told))
     assert meant(profiles).bootstrap == "a:1,b:2"
 
 
@@ -56,16 +62,20 @@ def test_a_profile_may_say_how_to_print(profiles: Path) -> None:
     ("name", "said"), [("three", "there are: bad, odd, one, two"), ("bad", "may have"), ("odd", "xml")]
 )
 def test_a_profile_that_cannot_be_used_is_refused(profiles: Path, name: str, said: str) -> None:
-    with pytest.raises(CommandFailed) as refused:
+    with pytest.raises(errors.HeadraceError) as refused:
         meant(profiles, profile=name)
     assert said in str(refused.value)
-    assert refused.value.exit_code is ExitCode.USAGE
+    assert exit_code_of(refused.value) is ExitCode.USAGE
 
 
-def test_a_broken_cluster_file_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_damaged_cluster_file_is_wrong_usage_and_named_without_another_hint(tmp_path: Path) -> None:
     (tmp_path / ".headrace").mkdir()
     (tmp_path / ".headrace" / "cluster.json").write_text("{")
-    assert meant(tmp_path).bootstrap == "127.0.0.1:9292"
+    with pytest.raises(errors.InvalidConfig, match=r"cluster\.json is damaged; `headrace up`") as refused:
+        meant(tmp_path)
+    assert exit_code_of(refused.value) is ExitCode.USAGE
+    assert hint_of(refused.value) == ""
+    assert meant(tmp_path, "flag:1").bootstrap == "flag:1"
 
 
 @pytest.mark.parametrize(
@@ -94,6 +104,20 @@ def test_every_error_of_the_cluster_has_a_next_step() -> None:
     assert hint_of(errors.NotFound("start one with `headrace up`")) == ""
 
 
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (errors.InvalidConfig("retention.ms takes a number, not 'x'"), "`headrace topic set NAME`"),
+        (errors.InvalidConfig("log.cleaner.enable takes true or false"), "`headrace cluster configs --all`"),
+        (errors.InvalidConfig("--bootstrap: 'x' is not an address"), "--help shows what the command takes"),
+        (errors.UnknownTopicOrPartition("topic 't' has partitions 0 to 2; there is no 99"), "`headrace topic describe"),
+        (errors.UnknownTopicOrPartition("topic 't' does not exist"), "`headrace topic list`"),
+    ],
+)
+def test_a_hint_fits_what_was_wrong(error: errors.HeadraceError, hint: str) -> None:
+    assert hint in hint_of(error)
+
+
 def failing(error: BaseException) -> typer.Typer:
     made = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 
@@ -109,6 +133,11 @@ def test_an_error_is_a_sentence_a_next_step_and_a_code_never_a_traceback() -> No
     assert result.exit_code == 3
     assert result.stderr == "error: no topic is called x\n`headrace topic list` shows the topics there are.\n"
     assert result.stdout == ""
+
+
+def test_an_error_cannot_command_the_terminal() -> None:
+    result = runner.invoke(failing(errors.NotFound("group 'a\x1b[2Jb\x9b' is gone")), [])
+    assert result.stderr.startswith("error: group 'a\\x1b[2Jb\\x9b' is gone\n")
 
 
 def test_debug_shows_where_an_error_comes_from() -> None:

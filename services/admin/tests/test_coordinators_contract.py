@@ -19,7 +19,7 @@ from headrace_admin.ports import CoordinatorPlace, Coordinators
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import ErrorCode, NetworkFailed, NotCoordinator, RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb

@@ -24,6 +24,7 @@ from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.rest import rest_app
 from headrace_common.runtime.clock import SystemClock
 
@@ -36,6 +37,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
+json_only = {"content-type": "application/json"}
 names = st.sampled_from(["t", "u", "t-1", "nope", "", ".", "..", "x" * 250, "ü", "a b", "%2F", "a\0", "?", "#"])
 
 
@@ -70,12 +72,12 @@ class World:
             ),
             limits,
             ready=lambda: True,
-            local_only=True,
+            hosts=Hosts(),
         )
         self.answers: dict[tuple[str, str], set[int]] = defaultdict(set)
         self.loop = asyncio.new_event_loop()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=json_only)
         api = self.app.openapi()
         self.schemas = api["components"]["schemas"]
         self.operations = [

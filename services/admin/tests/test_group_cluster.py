@@ -22,6 +22,8 @@ RECORDS = 300
 STEP_MS = 1_000
 PATIENCE_S = 30.0
 
+JSON = {"content-type": "application/json"}
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -32,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(cluster: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as client:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as client:
         yield client
 
 

@@ -15,7 +15,8 @@ from headrace_admin.engine.coordination import Coordination
 from headrace_admin.engine.groups import AGES_AT_ONCE_MAX, Groups
 from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.resets import Ago, Resets
-from headrace_common.core.batch import build_gap_batch
+from headrace_common.core.batch import build_gap_batch, read_header
+from headrace_common.core.batch.header import rewritten
 from headrace_common.core.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -108,6 +109,13 @@ class TestListing:
             (2, None, CoordinatorNotAvailable),
             (3, 2, NetworkFailed),
         ]
+
+    async def test_what_nobody_has_made_is_not_waited_for(self, world: World) -> None:
+        assert (await world.groups.listing()).groups == ()
+        await world.groups.describe(["g"])
+        with pytest.raises(UnknownTopicOrPartition):
+            await world.resets.reset("g", [("nosuch", [])], Earliest(), execute=False)
+        assert world.cluster.waits == 0
 
 
 class TestDescribing:
@@ -210,6 +218,29 @@ class TestLag:
             ("t", None, ErrorCode.LEADER_NOT_AVAILABLE),
             ("t", 1, None),
         ]
+
+    async def test_a_batch_that_cannot_be_read_is_named_and_the_others_are_told(self, world: World) -> None:
+        """A sound header around columns that are none, as a broker took them before it looked."""
+        world.cluster.make_shards()
+        world.coordinators.commit("g", {T0: 20, T1: 899})
+        fetch = world.cluster.fetch
+
+        async def poisoned(broker: NodeId, request: broker_pb2.FetchRequest) -> broker_pb2.FetchResponse:
+            answer = await fetch(broker, request)
+            for got in answer.partitions:
+                if got.partition == 0:
+                    good = bytes(got.batches[0])
+                    bad = rewritten(good[:64] + b"k" * (len(good) - 64), read_header(good))
+                    del got.batches[:]
+                    got.batches.append(bad)
+            return answer
+
+        world.cluster.fetch = poisoned
+        _, (zero, one) = await world.groups.lag("g")
+        assert (zero.lag, zero.lag_ms, one.lag, one.error) == (480, None, 1, None)
+        assert one.lag_ms is not None
+        assert str(zero.error).startswith("t-0@20: column 107 was written by a newer version")
+        assert "consumers stop here" in str(zero.error)
 
     async def test_many_lookups_of_ages_at_once_are_refused_and_not_queued(self, world: World) -> None:
         world.cluster.make_shards()

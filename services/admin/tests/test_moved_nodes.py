@@ -68,6 +68,22 @@ async def test_a_broker_that_moves_under_a_call(call: str, nodes: list[SilentNod
             await other
 
 
+@pytest.mark.parametrize("call", BROKER_CALLS)
+async def test_a_broker_is_called_where_it_takes_nodes(call: str, nodes: list[SilentNode]) -> None:
+    for_clients, for_nodes = nodes
+    cluster = MemoryCluster()
+    moved(cluster, for_clients.endpoint)
+    node = replace(cluster.image.nodes[KEY], internal=for_nodes.endpoint)
+    cluster.image = replace(cluster.image, nodes={**cluster.image.nodes, KEY: node})
+    brokers = GrpcBrokers(cluster, 60_000)
+    asked = asyncio.ensure_future(BROKER_CALLS[call](brokers))
+    await for_nodes.until_asked()
+    await brokers.close()
+    with pytest.raises(NetworkFailed):
+        await asked
+    assert (for_clients.asked, for_nodes.asked) == ([], [call])
+
+
 async def test_a_fetch_that_never_got_through_ends() -> None:
     cluster = MemoryCluster()
     brokers = GrpcBrokers(cluster, 300)

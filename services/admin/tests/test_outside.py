@@ -12,6 +12,7 @@ OUTSIDE = cluster_pb2.Endpoint(host="headrace.example", port=31_000)
 
 def test_nodes_are_told_at_their_external_addresses_where_they_have_one() -> None:
     broker = cluster_pb2.Node(role=cluster_pb2.BROKER, grpc=INSIDE, http=INSIDE, metrics=INSIDE, external=OUTSIDE)
+    broker.internal.CopyFrom(INSIDE)
     controller = cluster_pb2.Node(role=cluster_pb2.CONTROLLER, grpc=INSIDE)
     cluster = pb.DescribeClusterResponse(cluster_id="c", nodes=[broker, controller])
     seen = seen_from_outside(cluster)

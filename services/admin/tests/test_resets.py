@@ -64,6 +64,17 @@ def test_a_time_is_a_record_or_the_end() -> None:
     ]
 
 
+@pytest.mark.parametrize("number", [-1, -(2**31), 1, 2**31 - 1])
+@pytest.mark.parametrize("target", [Earliest(), Given({B0: 1})])
+def test_partitions_that_do_not_exist_are_named(number: int, target: Target) -> None:
+    for topic in ("b", "nosuch", "", "ü"):
+        one = TopicPartition(topic, number)
+        asked = Given({one: 1}) if isinstance(target, Given) else target
+        named = [] if isinstance(target, Given) else [(topic, [number])]
+        with pytest.raises(UnknownTopicOrPartition, match=repr(topic)):
+            chosen(named, COUNTS, [], asked)
+
+
 def test_nothing_is_shifted_from_nowhere_and_those_are_named() -> None:
     with pytest.raises(Rejected, match="committed at a-1, so"):
         plan(ShiftBy(1), [found(), found(A1, committed=None)])

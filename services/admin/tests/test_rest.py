@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import pytest
 
+from headrace_admin.rpc import json_gate
+from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_common.core.errors import Internal, MetadataUnavailable, NetworkFailed, Overloaded, RequestTimedOut
-from headrace_common.core.ids import PartitionId
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import NodeKey, Role
 
 
 def assert_problem(answer: Any, status: int, code: str, says: str = "") -> dict[str, Any]:
@@ -254,7 +258,8 @@ class TestGate:
         answer = await rest.client.post("/v1/topics", content=body, headers={"content-type": "application/json"})
         assert_problem(answer, 400, "INVALID_REQUEST", says)
 
-    async def test_a_body_above_the_limit_is_not_read(self, rest: Any) -> None:
+    async def test_a_body_without_an_end_is_not_read_for_ever(self, rest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(json_gate, "DRAIN_BYTES_MAX", 100_000)
         taken = 0
 
         async def endless() -> Any:
@@ -265,28 +270,144 @@ class TestGate:
 
         answer = await rest.client.post("/v1/topics", content=endless(), headers={"content-type": "application/json"})
         assert_problem(answer, 413, "INVALID_REQUEST", "64000")
-        assert taken < 10
+        assert taken < 20
 
     @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
     async def test_only_json(self, rest: Any, content_type: str) -> None:
         answer = await rest.client.post("/v1/topics", content=b"{}", headers={"content-type": content_type})
-        assert_problem(answer, 415, "INVALID_REQUEST")
+        assert_problem(answer, 415, "INVALID_REQUEST", "content type")
 
-    @pytest.mark.parametrize("host", ["evil.example", "evil.example:9480", "127.0.0.1.evil.example", ""])
-    async def test_other_hosts_do_not_reach_a_local_service(self, rest: Any, host: str) -> None:
-        assert_problem(await rest.client.get("/v1/cluster", headers={"host": host}), 421, "INVALID_REQUEST")
+    async def test_a_request_whose_body_does_not_come_is_not_carried_out(self, rest: Any) -> None:
+        sent: list[Any] = []
+        messages = iter([{"type": "http.request", "body": b"", "more_body": True}, {"type": "http.disconnect"}])
 
-    @pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1", "[::1]", "[::1]:9480"])
-    async def test_this_machine_does(self, rest: Any, host: str) -> None:
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"9")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/brokers/1/drain", "headers": headers}
+        await rest.app({**scope, "query_string": b"", "root_path": "", "http_version": "1.1"}, receive, send)
+        assert sent == []
+        assert not rest.cluster.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
+
+
+CHANGES = [
+    ("POST", "/v1/brokers/1/drain"),
+    ("DELETE", "/v1/topics/t?confirm=t"),
+    ("POST", "/v1/topics/t/records"),
+    ("PATCH", "/v1/cluster/configs"),
+    ("PUT", "/v1/cluster"),
+]
+JSON = {"content-type": "application/json"}
+
+
+class TestForeignPages:
+    @pytest.mark.parametrize(("method", "path"), CHANGES)
+    async def test_what_is_changed_needs_a_content_type_that_no_form_has(
+        self, rest: Any, method: str, path: str
+    ) -> None:
+        await create(rest)
+        for content_type in ("", "text/plain", "multipart/form-data", "application/x-www-form-urlencoded"):
+            answer = await rest.client.request(method, path, headers={"content-type": content_type})
+            assert_problem(answer, 415, "INVALID_REQUEST", "content type")
+        assert (await rest.client.get("/v1/topics/t")).status_code == 200
+        assert not rest.cluster.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
+
+    @pytest.mark.parametrize(("method", "path"), CHANGES)
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "Cross-Site", "origin": "http://127.0.0.1:9480"},
+            {"origin": "null"},
+            {"origin": "https://evil.example"},
+            {"origin": "http://localhost:3000"},
+            {"origin": "http://127.0.0.1:9481"},
+            {"origin": "file://127.0.0.1:9480"},
+            {"origin": ""},
+        ],
+    )
+    async def test_pages_of_others_change_nothing(
+        self, rest: Any, method: str, path: str, said: dict[str, str]
+    ) -> None:
+        await create(rest)
+        assert_problem(await rest.client.request(method, path, headers=JSON | said), 403, "INVALID_REQUEST", "page")
+        assert (await rest.client.get("/v1/topics/t")).status_code == 200
+        assert not rest.cluster.image.nodes[NodeKey(Role.BROKER, NodeId(1))].drained
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            {},
+            {"origin": "http://127.0.0.1:9480", "sec-fetch-site": "same-origin"},
+            {"host": "headrace.example", "origin": "https://headrace.example:443"},
+            {"host": "127.0.0.1:9480", "origin": "https://headrace.example"},
+        ],
+    )
+    async def test_its_own_page_and_programs_do(self, rest: Any, said: dict[str, str]) -> None:
+        drained = await rest.client.post("/v1/brokers/1/drain", headers=JSON | said)
+        assert drained.status_code == 200, drained.text
+
+    @pytest.mark.parametrize(
+        "host",
+        ["evil.example", "evil.example:9480", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1", "a:b"],
+    )
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+    async def test_names_that_nobody_set_are_not_answered(self, rest: Any, host: str, method: str) -> None:
+        answer = await rest.client.request(method, "/v1/cluster", headers={"host": host, **JSON})
+        assert answer.status_code == 421
+        if method != "HEAD":
+            body = assert_problem(answer, 421, "INVALID_REQUEST", "does not answer as")
+            assert "HEADRACE_ADMIN_HOSTS" in body["next_step"]
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            *("localhost", "localhost:1", "LOCALHOST.", "127.0.0.1", "[::1]", "[::1]:9480", "10.1.2.3:8080"),
+            *("headrace.example", "Headrace.Example:443", "headrace.example."),
+        ],
+    )
+    async def test_this_machine_addresses_and_names_that_were_set_are(self, rest: Any, host: str) -> None:
         assert (await rest.client.get("/v1/cluster", headers={"host": host})).status_code == 200
+
+    async def test_any_name_where_that_was_set(self) -> None:
+        assert Hosts.of(["*"]).has("evil.example")
 
 
 class TestErrors:
     async def test_no_such_path_and_method(self, rest: Any) -> None:
         assert_problem(await rest.client.get("/v2/nothing"), 404, "INVALID_REQUEST")
-        answer = await rest.client.put("/v1/cluster")
+        answer = await rest.client.put("/v1/cluster", headers=JSON)
         assert_problem(answer, 405, "INVALID_REQUEST")
-        assert "GET" in answer.headers["allow"]
+        assert answer.headers["allow"] == "GET, HEAD"
+
+    @pytest.mark.parametrize(
+        ("path", "allow"),
+        [
+            ("/v1/topics", "GET, HEAD, POST"),
+            ("/v1/topics/t", "GET, HEAD, DELETE"),
+            ("/v1/brokers/1/drain", "POST, DELETE"),
+            ("/v1/reassignments/throttle", "GET, HEAD, PUT"),
+            ("/docs", "GET, HEAD"),
+        ],
+    )
+    async def test_all_verbs_of_a_path_are_named(self, rest: Any, path: str, allow: str) -> None:
+        answer = await rest.client.request("OPTIONS", path)
+        assert_problem(answer, 405, "INVALID_REQUEST")
+        assert answer.headers["allow"] == allow
+
+    async def test_every_path_that_can_be_read_has_a_head(self, rest: Any) -> None:
+        await create(rest)
+        paths = [p for p, verbs in (await rest.client.get("/openapi.json")).json()["paths"].items() if "get" in verbs]
+        for path in [*(re.sub(r"{(partition|broker)\w*}", "1", p).replace("{topic}", "t") for p in paths), "/docs"]:
+            got, head = await rest.client.get(path), await rest.client.head(path)
+            assert (head.status_code, head.content) == (got.status_code, b""), path
+            assert head.headers["content-length"] == str(len(got.content)), path
+            assert head.headers["content-type"] == got.headers["content-type"], path
+        assert (await rest.client.head("/nothing")).status_code == 404
 
     async def test_every_malformed_field_is_named(self, rest: Any) -> None:
         body = assert_problem(await create(rest, partitions=0, replication_factor="x"), 400, "INVALID_REQUEST")
@@ -314,6 +435,18 @@ class TestErrors:
         assert any(r.exc_info and "secret" in str(r.exc_info[1]) for r in caplog.records)
 
 
+def contrast(one: str, other: str) -> float:
+    """Of two colours, as WCAG 2 has it; text is readable from 4.5 on."""
+
+    def luminance(color: str) -> float:
+        parts = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
 class TestHealthAndDocs:
     async def test_health(self, rest: Any) -> None:
         assert (await rest.client.get("/health/live")).json() == {"status": "ok"}
@@ -328,6 +461,11 @@ class TestHealthAndDocs:
         assert "http://" not in page.text
         assert "https://" not in page.text
         assert "src=" not in page.text
+        dark, light = page.text.split("prefers-color-scheme: dark")[1].split("\n}")[0], page.text.split("@media")[0]
+        for css, background in ((light, "#ffffff"), (dark, "#1c1b22")):
+            colors = re.findall(r"--verb: (#[0-9a-f]{6})", css)
+            assert len(colors) == 5
+            assert min(contrast(color, background) for color in colors) >= 4.5
         assert "default-src 'none'" in page.headers["content-security-policy"]
 
     async def test_every_operation_is_described(self, rest: Any) -> None:
@@ -365,7 +503,7 @@ async def test_requests_are_measured_by_route() -> None:
         messages = Messages(MemoryMessages(), cluster, Limits())
         ports = Ports(MemoryCoordinators(cluster), MemoryTransactions(cluster), SystemClock())
         engines = Engines.over(engine, messages, ports, TransactionLimits())
-        app = rest_app(engines, Limits(), ready=lambda: True, local_only=True, meter=metrics.meter)
+        app = rest_app(engines, Limits(), ready=lambda: True, hosts=Hosts(), meter=metrics.meter)
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             for path in ("/v1/topics/a", "/v1/topics/b", "/nothing"):

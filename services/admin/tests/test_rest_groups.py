@@ -127,7 +127,9 @@ async def test_groups_and_offsets_are_forgotten(groups: Any) -> None:
     refused(await groups.client.delete("/v1/groups/g?confirm=g"), 404, "GROUP_ID_NOT_FOUND")
 
 
-@pytest.mark.parametrize("group", ["team/app", "ü b", "a?b#c", "..", "%2F", "lag", "a/offsets"])
+@pytest.mark.parametrize(
+    "group", ["team/app", "ü b", "a?b#c", "..", "%2F", "lag", "a/offsets", "a/lag", "lag/lag", "a/lag/b"]
+)
 async def test_a_group_may_have_any_name(groups: Any, group: str) -> None:
     groups.coordinators.commit(group, {("t", 0): 495})
     url = f"/v1/groups/{quote(group, safe='')}".replace("/..", "/%2E%2E")

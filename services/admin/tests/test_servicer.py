@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import Node, NodeKey, Role, ShardKind
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
@@ -360,3 +361,23 @@ async def test_a_fetch_is_one_request_and_its_answer(way: Way) -> None:
 async def test_waiting_for_a_newer_image_has_an_end(way: Way) -> None:
     cluster = GrpcCluster(way.client)
     assert (await cluster.newer(10**9, 50)) is way.client.image
+
+
+async def test_an_image_as_new_as_the_controllers_is_not_waited_for(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def described(_: Any, request: Any, context: Any) -> pb.DescribeClusterResponse:
+        return pb.DescribeClusterResponse(revision=way.controller.image.revision)
+
+    monkeypatch.setattr(FakeController, "DescribeCluster", described)
+    cluster = GrpcCluster(way.client)
+    newest = await cluster.newer(way.controller.image.revision - 1, 5_000)
+    assert await cluster.caught_up(600_000) is newest  # no change comes, so it would wait as long as that
+    way.controller.hold_updates()
+    way.controller.put_topic("t", 1)
+    waiting = asyncio.ensure_future(cluster.caught_up(600_000))
+    way.controller.release_updates()
+    assert (await waiting).topic("t") is not None
+
+
+async def test_without_a_controller_the_image_is_the_present_one(way: Way) -> None:
+    way.controller.active = False
+    assert await GrpcCluster(way.client).caught_up(50) is way.client.image

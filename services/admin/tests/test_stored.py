@@ -57,6 +57,16 @@ class TestVerdict:
         assert "compaction of t-0 on broker 1 is stuck: why; so is that of t-1 on broker 1, t-2 on broker 1," in part
         assert "t-3 on broker 1 and 2 more; nothing is lost" in part
 
+    def test_a_batch_that_no_consumer_can_read_is_named(self) -> None:
+        bad = tuple(StuckLog("t", n, NodeId(1), "offsets 10 to 12: why") for n in range(2))
+        state, said = verdict(seen(Stored(unreadable=bad)))
+        assert state is State.DEGRADED
+        assert said == (
+            "degraded: t-0 on broker 1 has a batch that no consumer can read, offsets 10 to 12: why; so does t-1 on "
+            "broker 1; consumers stop there until they skip it, with Consumer.skip_batch() or by a reset of the "
+            "group's offsets"
+        )
+
     @pytest.mark.parametrize(("reason", "told"), [("x" * 5_000, f"{'x' * 300}...;"), ("", "does not say why;")])
     def test_a_reason_is_never_the_whole_line_nor_nothing(self, reason: str, told: str) -> None:
         assert told in not_compacted(Stored((replace(STUCK, reason=reason),)))[0]
@@ -101,6 +111,14 @@ class TestAsking:
         disk = told.disk(NodeId(1))
         assert disk is not None
         assert disk.full
+
+    async def test_batches_that_consumers_could_not_read(self, cluster: MemoryCluster) -> None:
+        topic = await _topic(cluster)
+        partition = cluster.image.partitions[PartitionId(topic, 1)]
+        cluster.unreadable[partition.leader, partition.id] = "offsets 10 to 12: why"
+        told = await StoredLogs(cluster, cluster).look()
+        assert told.unreadable == (StuckLog("t", 1, partition.leader, "offsets 10 to 12: why"),)
+        assert not told.stuck
 
     async def test_who_does_not_answer_is_left_out(self, cluster: MemoryCluster) -> None:
         cluster.down.add(1)

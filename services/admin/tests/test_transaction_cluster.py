@@ -51,6 +51,8 @@ print("written", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
+JSON = {"content-type": "application/json"}
+
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
@@ -61,7 +63,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(cluster: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as client:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as client:
         yield client
 
 

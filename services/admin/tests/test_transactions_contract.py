@@ -24,7 +24,7 @@ from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, NotCoordinator, TxnVerdictUnknown
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role, ShardKind
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
@@ -84,6 +84,9 @@ class Known:
         self.image: ClusterImage = replace(EMPTY_IMAGE, nodes={key: node})
 
     async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
+        return self.image
+
+    async def caught_up(self, timeout_ms: float) -> ClusterImage:
         return self.image
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace_broker.config import BrokerConfig
@@ -41,11 +43,20 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
 def test_as_kubernetes_sets_it() -> None:
     """By the environment, with the ordinal as id."""
     names = {"NODE_ID": "0", "LISTEN": "0.0.0.0:9292", "HEALTH_LISTEN": "0.0.0.0:9101", "RESTART_WAIT_MS_MAX": "90000"}
+    names["LEAVE_SOCKET"] = "/tmp/leave.sock"
     outside = {"EXTERNAL_LISTEN": "0.0.0.0:9294", "EXTERNAL_ADVERTISE": "b0.example.com:31000"}
     config = load(**{f"HEADRACE_BROKER_{name}": value for name, value in {**names, **outside}.items()})
     assert (config.node_id, config.restart_wait_ms_max) == (0, 90_000)
     assert config.server.health_listen == Endpoint("0.0.0.0", 9101)
+    assert config.leave_socket == Path("/tmp/leave.sock")
     assert config.external.external_advertise == Endpoint("b0.example.com", 31_000)
+
+
+def test_a_socket_with_a_path_that_is_too_long_is_refused_with_what_to_do() -> None:
+    assert load("--leave-socket", "/tmp/" + 102 * "x").leave_socket is not None
+    for path in ("/tmp/" + 103 * "x", "/tmp/" + 52 * "ä"):
+        with pytest.raises(InvalidConfig, match=r"leave_socket takes a path of at most 107 bytes.*give a shorter one"):
+            load("--leave-socket", path)
 
 
 def test_an_external_listener_needs_an_address_to_be_reached_by() -> None:

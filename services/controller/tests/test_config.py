@@ -37,6 +37,8 @@ def test_options_win_over_the_environment() -> None:
         (("--cluster", "a/b"), "without '/'"),
         (("--lease-ttl-s", "1"), "lease_ttl_s takes 2 to 60"),
         (("--etcd-timeout-ms", "1"), "etcd_timeout_ms takes 100"),
+        (("--etcd-ca", "ca.pem", "--etcd-cert", "a.pem"), "etcd_cert and etcd_key are set together"),
+        (("--etcd-cert", "a.pem", "--etcd-key", "a.key"), "etcd_cert needs etcd_ca"),
         (("--watcher-queue-max", "0"), "watcher_queue_max"),
         (("--session-timeout-ms", "100"), "at least twice"),
         (("--stream-grace-ms", "-1"), "stream_grace_ms takes 0 or more"),

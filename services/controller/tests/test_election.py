@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
 from headrace_controller.core.election import Brokers, LogEnds, Rules, settled, to_ask, with_cleared_elr, without_log
+from headrace_controller.core.leadership import relieved
 
 ID = PartitionId(TopicId(b"t" * 16), 0)
 
@@ -142,9 +143,16 @@ def partitions(draw: st.DrawFn) -> Partition:
 
 
 some_brokers = st.builds(
-    lambda up, leaving: Brokers(frozenset(ids(*up)), frozenset(ids(*up)) & frozenset(ids(*leaving))),
+    lambda up, leaving, drained, crowded: Brokers(
+        frozenset(ids(*up)),
+        frozenset(ids(*up)) & frozenset(ids(*leaving)),
+        frozenset(ids(*drained)),
+        frozenset(ids(*crowded)),
+    ),
     st.sets(st.integers(0, 6)),
     st.sets(st.integers(0, 6)),
+    st.sets(st.integers(0, 6), max_size=3),
+    st.sets(st.integers(0, 6), max_size=3),
 )
 some_rules = st.builds(Rules, st.integers(1, 6), st.booleans())
 
@@ -199,3 +207,19 @@ def test_a_log_without_proof_is_in_no_set_that_stands_for_proof(
     assert new.leader != broker
     if damaged:
         assert broker not in new.last_known_elr
+
+
+@given(partitions(), some_brokers, some_rules)
+def test_relief_moves_nothing_but_the_leader_and_to_room_only_and_stays(
+    old: Partition, brokers: Brokers, rules: Rules
+) -> None:
+    calm = settled(old, brokers, rules)
+    new = relieved(calm, brokers, rules)
+    assert relieved(new, brokers, rules) is new
+    assert settled(new, brokers, rules) is new, "what settles does not take it back"
+    if new is not calm:
+        assert calm.leader in brokers.crowded
+        assert new.leader in set(new.isr) - brokers.crowded - brokers.drained - brokers.leaving
+        assert replace(new, leader=calm.leader, leader_epoch=calm.leader_epoch, partition_epoch=9) == replace(
+            calm, partition_epoch=9
+        )

@@ -9,13 +9,14 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
-from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Partition
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, Partition
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core import records
 from headrace_controller.core.isr_changes import Proposal
@@ -86,10 +87,15 @@ class Storm:
             self.starts[number] += 1
             self.world.probe.results[broker(number).key] = ProbeResult.REFUSED
         previous = self.members.get(number) if clean else None
-        joined = await self.anyone().register(Joining(broker(number, start=self.starts[number]), "c1", previous))
+        joined = await self.anyone().register(Joining(self.process(number), "c1", previous))
         self.members[number] = joined.epoch
         self.epochs.append(joined.epoch)
         self.world.probe.results.pop(broker(number).key, None)
+
+    def process(self, number: int) -> Node:
+        """A broker as it was last started: some are of a version before feature levels."""
+        start = self.starts[number]
+        return replace(broker(number, start=start), feature_level_max=int((start * 7 + number) % 5 > 0))
 
     async def beat(self) -> None:
         engine = self.anyone()
@@ -169,6 +175,8 @@ class Storm:
                     if before is not None and before != partition:
                         assert partition.partition_epoch > before.partition_epoch
                         assert partition.leader_epoch >= before.leader_epoch
+                assert new.feature_level >= old.feature_level, "it never falls"
+                assert all(node.feature_level_max >= new.feature_level for node in new.nodes.values())
                 for topic in new.topics.values():
                     assert len(new.partitions_of(topic)) == topic.partition_count, "whole or not at all"
                 self.images[slot] = new
@@ -206,12 +214,13 @@ class Storm:
             self.world.probe.results.clear()
             self.starts[number] += 1
             self.world.probe.results[broker(number).key] = ProbeResult.REFUSED
-            joined = await self.world.join(engine, broker(number, start=self.starts[number]))
+            joined = await self.world.join(engine, replace(self.process(number), feature_level_max=1))
             self.members[number] = joined.epoch
             self.epochs.append(joined.epoch)
         self.world.probe.results.clear()
         await self.world.beating(engine, self.members, 3_000)
         await self.world.until(lambda: all(p.leader != NO_NODE for p in engine.image.partitions.values()))
+        await self.world.until(lambda: engine.image.feature_level == 1)
         await self.finish_moves(engine)
         await self.confirm_all(engine)
         await self.world.until(lambda: all(e.image.revision == engine.image.revision for e in engines))
@@ -297,5 +306,6 @@ async def test_after_any_storm_every_promise_holds(seed: int) -> None:
             assert other.partitions == image.partitions
             assert other.topics == image.topics
             assert other.nodes == image.nodes
+            assert other.feature_level == image.feature_level
             assert other.active_controller == image.active_controller
         await storm.close()

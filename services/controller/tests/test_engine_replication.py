@@ -304,6 +304,65 @@ class TestPreferredLeaders:
         assert (await world.beat(engine, broker(1), epoch_of(engine, 1), want_shutdown=True)).may_shut_down
 
 
+class TestFullDisks:
+    """Brokers that say with their heartbeats that they have no room."""
+
+    async def say(self, world: Cell, engine: ControllerEngine, *crowded: int, ms: int = 3_000) -> None:
+        for _ in range(ms // 1_000):
+            for n in (1, 2, 3):
+                await world.beat(engine, broker(n), epoch_of(engine, n), disk_low=n in crowded)
+            await world.pass_ms(1_000)
+
+    def led(self, engine: ControllerEngine) -> list[int]:
+        leaders = [p.leader for p in engine.image.partitions.values()]
+        return [leaders.count(NodeId(n)) for n in (1, 2, 3)]
+
+    async def test_others_lead_until_there_is_room_and_then_it_leads_again(self, world: Cell) -> None:
+        engine = await ready(world)
+        await world.create(engine, "t", 30, 3)
+        assert self.led(engine) == [10, 10, 10]
+        await self.say(world, engine, 1)
+        assert self.led(engine)[0] == 0
+        assert all(len(p.isr) == 3 for p in engine.image.partitions.values()), "it stays in sync"
+        await self.say(world, engine, 1, ms=400_000)
+        assert self.led(engine)[0] == 0, "nothing goes back while it is full"
+        await self.say(world, engine, ms=400_000)
+        assert self.led(engine) == [10, 10, 10]
+
+    async def test_a_partition_moves_once_in_ten_minutes(self, world: Cell) -> None:
+        engine = await ready(world)
+        await world.create(engine, "t", 3, 3)
+        await self.say(world, engine, 1, 2)
+        assert self.led(engine) == [0, 0, 3]
+        epochs = [p.leader_epoch for p in engine.image.partitions.values()]
+        await self.say(world, engine, 2, 3)
+        assert self.led(engine)[2] >= 2, "what was moved to it stays, though 1 has room now"
+        stayed = [p.leader_epoch for p in engine.image.partitions.values()]
+        assert sum(now != before for now, before in zip(stayed, epochs, strict=True)) <= 1, "only what it led before"
+        await self.say(world, engine, 2, 3, ms=600_000)
+        assert self.led(engine) == [3, 0, 0]
+
+    async def test_nobody_has_room(self, world: Cell) -> None:
+        engine = await ready(world)
+        await world.create(engine, "t", 6, 3)
+        revision = engine.image.revision
+        await self.say(world, engine, 1, 2, 3, ms=20_000)
+        assert (self.led(engine), engine.image.revision) == ([2, 2, 2], revision)
+
+    async def test_the_next_controller_hears_of_it_with_the_next_heartbeat(self, world: Cell) -> None:
+        engine = await ready(world)
+        await world.create(engine, "t", 3, 3)
+        await self.say(world, engine, 1)
+        assert self.led(engine)[0] == 0
+        second = await world.controller(2)
+        await engine.candidate.resign()
+        await world.until(lambda: second.candidate.term is not None)
+        await self.say(world, second, 1, ms=5_000)
+        first = next(p.id for p in second.image.partitions.values() if p.replicas[0] == 1)
+        [(_, refused)] = await second.elect(Election.PREFERRED, [first])
+        assert "without room on its disk" in str(refused)
+
+
 class TestDrain:
     async def test_leaders_go_and_stay_away_over_restarts(self, world: Cell) -> None:
         engine = await ready(world)

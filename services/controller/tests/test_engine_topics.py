@@ -18,6 +18,7 @@ from headrace_common.core.errors import (
     InvalidTopic,
     MetadataUnavailable,
     NotFound,
+    Overloaded,
     StaleBrokerEpoch,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -25,8 +26,10 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 from headrace_controller.core import records
 from headrace_controller.core.settings import Alteration, BrokerResource, Entry, Op, Source, TopicResource
+from headrace_controller.core.store import Outcome, Transaction
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
+from headrace_controller.engine.topics import CREATED_AT_ONCE
 from headrace_controller.ports import StoreOutcomeUnknown
 from headrace_controller.testing.harness import Cell, broker, cell
 
@@ -60,6 +63,46 @@ class TestCreate:
         assert [sum(p.leader == b for p in held) for b in (1, 2, 3)] == [150, 150, 150]
         assert all((p.leader_epoch, p.partition_epoch, p.isr) == (0, 0, p.replicas) for p in held)
         assert not engine.follower.mirror.hidden
+
+    async def test_many_at_once_leave_room_in_the_store_for_others(
+        self, world: Cell, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = await ready(world)
+        commit, at_once, most = world.store.commit, 0, 0
+
+        async def counted(transaction: Transaction) -> Outcome:
+            nonlocal at_once, most
+            at_once, most = at_once + 1, max(most, at_once + 1)
+            await asyncio.sleep(0)
+            try:
+                return await commit(transaction)
+            finally:
+                at_once -= 1
+
+        monkeypatch.setattr(world.store, "commit", counted)
+        await asyncio.gather(*(make(engine, Wanted(f"t{n}", 1, 1)) for n in range(200)))
+        assert len(engine.image.topics) == 200
+        assert 1 < most <= CREATED_AT_ONCE + 2, "the engine writes a little of its own meanwhile"
+
+    async def test_what_does_not_come_to_its_turn_was_not_begun(
+        self, world: Cell, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = await ready(world)
+        commit, free = world.store.commit, asyncio.Event()
+
+        async def held(transaction: Transaction) -> Outcome:
+            await free.wait()
+            return await commit(transaction)
+
+        monkeypatch.setattr(world.store, "commit", held)
+        first = [asyncio.ensure_future(make(engine, Wanted(f"t{n}", 1, 1))) for n in range(CREATED_AT_ONCE)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="nothing was changed"):
+            await engine.create_topic(Wanted("late", 1, 1), validate_only=False, timeout_ms=10)
+        free.set()
+        await asyncio.gather(*first)
+        assert engine.image.topic("late") is None
+        await make(engine, Wanted("late", 1, 1))
 
     async def test_validate_only_writes_nothing(self, world: Cell) -> None:
         engine = await ready(world)

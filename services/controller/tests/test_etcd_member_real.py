@@ -7,6 +7,8 @@ The etcd is that of HEADRACE_TEST_ETCD, else one on the PATH, else that of the `
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 import os
 import shutil
 import signal
@@ -195,6 +197,23 @@ async def test_a_lost_member_waits_while_the_others_are_down_and_says_for_whom(t
     await trio.bring_up(2)
     await trio.decided(0)
     trio.run_etcd(0)
+    assert await trio.keys(0) == [b"key"]
+
+
+async def test_a_web_page_gets_nothing_from_a_member(trio: Trio) -> None:
+    trio.size = 1
+    await trio.bring_up(0)
+    await trio.put(0, b"key")
+
+    def asked(path: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", trio.clients[0], timeout=20)
+        everything = json.dumps({"key": "AA==", "range_end": "AA=="})
+        connection.request("POST", path, everything, {"Origin": "https://attacker.example"})
+        with connection.getresponse() as answer:
+            return answer.status
+
+    for path in ("/v3/kv/range", "/v3/kv/deleterange"):
+        assert await asyncio.to_thread(asked, path) == 404
     assert await trio.keys(0) == [b"key"]
 
 

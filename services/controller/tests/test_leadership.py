@@ -12,7 +12,7 @@ from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, Partition, Topic
 from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
 from headrace_controller.core.health import TROUBLED_MAX, examined
-from headrace_controller.core.leadership import Election, commanded, imbalanced, preferred
+from headrace_controller.core.leadership import Election, commanded, imbalanced, preferred, relieved
 
 TOPIC = TopicId(b"t" * 16)
 MIN2 = Rules(min_isr=2)
@@ -22,8 +22,11 @@ def ids(*numbers: int) -> tuple[NodeId, ...]:
     return tuple(map(NodeId, numbers))
 
 
-def up(*numbers: int, drained: tuple[int, ...] = (), leaving: tuple[int, ...] = ()) -> Brokers:
-    return Brokers(frozenset(ids(*numbers)), frozenset(ids(*leaving)), frozenset(ids(*drained)))
+def up(
+    *numbers: int, drained: tuple[int, ...] = (), leaving: tuple[int, ...] = (), crowded: tuple[int, ...] = ()
+) -> Brokers:
+    sets = (frozenset(ids(*some)) for some in (numbers, leaving, drained, crowded))
+    return Brokers(*sets)
 
 
 def part(leader: int, isr: tuple[int, ...] = (1, 2, 3), number: int = 0, **sets: tuple[NodeId, ...]) -> Partition:
@@ -39,7 +42,9 @@ class TestPreferred:
         with pytest.raises(ElectionNotNeeded):
             preferred(part(1), up(1, 2, 3), MIN2)
 
-    @pytest.mark.parametrize("brokers", [up(2, 3), up(1, 2, 3, drained=(1,)), up(1, 2, 3, leaving=(1,))])
+    @pytest.mark.parametrize(
+        "brokers", [up(2, 3), *(up(1, 2, 3, **{why: (1,)}) for why in ("drained", "leaving", "crowded"))]
+    )
     def test_not_one_that_may_not_lead(self, brokers: Brokers) -> None:
         with pytest.raises(PreferredLeaderNotAvailable):
             preferred(part(2), brokers, MIN2)
@@ -75,6 +80,42 @@ class TestDrained:
         down = part(-1, isr=(), elr=ids(1, 2))
         assert settled(down, up(1, 2, drained=(1,)), MIN2).leader == 2
         assert settled(down, up(1, drained=(1,)), MIN2).leader == 1
+
+
+class TestCrowded:
+    def test_who_has_room_takes_over_and_the_isr_stays(self) -> None:
+        new = relieved(part(1), up(1, 2, 3, crowded=(1, 2)), MIN2)
+        assert (new.leader, new.isr, new.leader_epoch, new.partition_epoch) == (3, ids(1, 2, 3), 6, 10)
+
+    @pytest.mark.parametrize(
+        ("partition", "brokers"),
+        [
+            (part(2), up(1, 2, 3, crowded=(1,))),
+            (part(1), up(1, 2, 3, crowded=(1, 2, 3))),
+            (part(1), up(1, 2, 3, crowded=(1, 2), drained=(3,))),
+            (part(1), up(1, 2, 3, crowded=(1,), leaving=(2, 3))),
+            (part(1, isr=(1,), elr=ids(2)), up(1, 2, 3, crowded=(1,))),
+            (part(-1, isr=(), elr=ids(2)), up(1, 3, crowded=(1,))),
+        ],
+        ids=["it has room", "nobody has", "who has it is drained", "who has it leaves", "not in sync", "nobody leads"],
+    )
+    def test_it_stays_where(self, partition: Partition, brokers: Brokers) -> None:
+        assert relieved(partition, brokers, MIN2) is partition
+
+    def test_by_itself_a_leader_stays(self) -> None:
+        """Only ``relieved`` moves it, which is not asked too often."""
+        led = part(1)
+        assert settled(led, up(1, 2, 3, crowded=(1,)), MIN2) is led
+
+    def test_it_is_elected_after_all_with_room(self) -> None:
+        assert settled(part(3), up(1, 2, crowded=(1,)), MIN2).leader == 2
+        assert settled(part(3), up(1, 2, crowded=(1,), drained=(2,)), MIN2).leader == 2
+        assert settled(part(3), up(1, crowded=(1,)), MIN2).leader == 1
+        assert settled(part(1), up(1, 2, 3, drained=(1,), crowded=(2, 3)), MIN2).leader == 1
+
+    def test_it_gets_nothing_back(self) -> None:
+        assert imbalanced([part(2)], up(1, 2, 3, crowded=(1,)), 10) == []
+        assert imbalanced([part(2)], up(1, 2, 3), 10) == [part(2)]
 
 
 class TestCommanded:

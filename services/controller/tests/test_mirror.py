@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace_common.core.errors import UnsupportedVersion
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
@@ -39,7 +42,8 @@ from headrace_controller.core.store import (
 )
 
 T = TopicId(b"t" * 16)
-CLUSTER = Put(records.CLUSTER_KEY, records.encode(Cluster("c1", b"i" * 16)))
+ONE = Cluster("c1", b"i" * 16)
+CLUSTER = Put(records.CLUSTER_KEY, records.encode(ONE))
 
 
 class Store:
@@ -167,6 +171,29 @@ class TestVisibility:
         assert delta.previous_revision is None
         assert not mirror.image.topics
 
+    def test_a_rise_of_the_feature_level_is_a_step_of_its_own(self) -> None:
+        store, mirror = started()
+        delta = mirror.apply(store.write(Put(CLUSTER.key, records.encode(replace(ONE, feature_level=1)))))
+        assert delta is not None
+        assert (delta.feature_level, delta.previous_revision) == (1, 2)
+        assert (mirror.image.feature_level, mirror.image.revision) == (1, 3)
+        assert mirror.load(store.listing()) is None, "a list shows the same"
+
+    def test_a_rise_that_was_missed_comes_with_the_list(self) -> None:
+        store, mirror = started()
+        store.write(Put(CLUSTER.key, records.encode(replace(ONE, feature_level=1))))
+        delta = mirror.load(store.listing())
+        assert delta is not None
+        assert delta.feature_level == 1
+
+    def test_a_level_above_what_this_controller_knows_is_refused_seen_or_listed(self) -> None:
+        store, mirror = started()
+        batch = store.write(Put(CLUSTER.key, records.encode(replace(ONE, feature_level=HIGHEST + 1))))
+        with pytest.raises(UnsupportedVersion, match=f"up to {HIGHEST}, the cluster is at level {HIGHEST + 1}"):
+            mirror.apply(batch)
+        with pytest.raises(UnsupportedVersion, match="start the newer version again"):
+            Mirror().load(store.listing())
+
 
 nodes = st.builds(
     Node,
@@ -180,6 +207,7 @@ nodes = st.builds(
     in_controlled_shutdown=st.booleans(),
     drained=st.booleans(),
     version=st.text(max_size=3),
+    feature_level_max=st.integers(0, 3),
 )
 _IDS = [TopicId(bytes([n]) * 16) for n in range(3)]
 topic_ids = st.sampled_from(_IDS)
@@ -254,8 +282,9 @@ def test_a_node_of_a_version_before_drains_is_not_drained() -> None:
 puts = st.one_of(nodes, any_topic, any_partition, any_configs, any_deletion, any_removal, any_shard).map(
     lambda r: Put(key_of(r), records.encode(r))
 )
+rises = st.integers(0, HIGHEST).map(lambda level: Put(CLUSTER.key, records.encode(replace(ONE, feature_level=level))))
 counters = st.sampled_from([Put(records.PRODUCER_KEY, b"7"), Put(records.EPOCH_KEY, b"3")])
-writes = st.lists(st.one_of(puts, puts, counters), min_size=1, max_size=4, unique_by=lambda p: p.key)
+writes = st.lists(st.one_of(puts, puts, counters, rises), min_size=1, max_size=4, unique_by=lambda p: p.key)
 
 
 def removal(store: Store, visible: set[str], pick: int) -> list[Operation]:
@@ -311,7 +340,7 @@ def shrinks(store: Store, operation: Operation) -> bool:
 def same(one: ClusterImage, other: ClusterImage) -> bool:
     strip = (
         *("nodes", "topics", "partitions", "deletions", "removals", "shards"),
-        *("cluster_configs", "broker_configs", "topic_ids"),
+        *("cluster_configs", "broker_configs", "topic_ids", "feature_level"),
     )
     for name in strip:
         left, right = getattr(one, name), getattr(other, name)

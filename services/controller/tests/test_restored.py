@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_common.core.errors import Rejected, UnsupportedVersion
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     ActiveController,
@@ -112,6 +113,16 @@ def test_a_new_incarnation_of_the_same_cluster() -> None:
     finished = {**written, RESTORE_KEY: encode_restore(replace(restore, finished=True))}
     again = decode_restore(run(finished)[RESTORE_KEY])
     assert (again.lineage, again.known_revision) == ((OLD, NEW), 99)
+
+
+def test_the_feature_level_is_carried() -> None:
+    written = run(rows(cluster=records.encode(Cluster("id", OLD, HIGHEST))))
+    assert records.decode("cluster", written["cluster"]) == Cluster("id", NEW, HIGHEST)
+
+
+def test_a_backup_above_what_this_version_knows_is_refused() -> None:
+    with pytest.raises(UnsupportedVersion, match=f"this program knows feature levels up to {HIGHEST}"):
+        run(rows(cluster=records.encode(Cluster("id", OLD, HIGHEST + 1))))
 
 
 def test_a_backup_of_an_unfinished_restore_knows_no_more_than_the_one_before() -> None:

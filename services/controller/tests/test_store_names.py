@@ -6,7 +6,7 @@ import grpc.aio
 import pytest
 
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.testing.names import FakeNames
 from headrace_controller.adapters import etcd_store
 from headrace_controller.adapters.etcd_store import EtcdStore
@@ -16,10 +16,11 @@ from headrace_controller.ports import StoreUnavailable
 async def test_names_that_come_late_are_found_by_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     async with FakeNames.serve() as names:
 
-        def opened(target: str) -> grpc.aio.Channel:
+        def opened(target: str, tls: None) -> grpc.aio.Channel:
+            assert tls is None
             return open_channel(names.target(target), own_connection=True)
 
-        monkeypatch.setattr(etcd_store, "_open", opened)
+        monkeypatch.setattr(etcd_store, "open_channel", opened)
         etcd = [Endpoint(f"etcd-{n}.example", 1) for n in range(2)]
         async with EtcdStore.open(etcd, "/headrace/c/") as store:
             for _ in range(6):

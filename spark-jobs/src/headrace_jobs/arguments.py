@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from headrace_common.core.errors import HeadraceError, InvalidConfig
+from headrace_spark.adapters.sdk_address import located
 from headrace_spark.core.option_table import Mode
 from headrace_spark.core.options import ConnectorOptions
 
@@ -55,9 +55,8 @@ def add_source(parser: argparse.ArgumentParser, *, isolation: str = "read_commit
     group = parser.add_argument_group("source")
     group.add_argument(
         "--bootstrap",
-        default=os.environ.get("HEADRACE_BOOTSTRAP"),
         metavar="HOST:PORT,…",
-        help="brokers of the cluster (default: HEADRACE_BOOTSTRAP)",
+        help="brokers of the cluster (default: as every client finds it, HEADRACE_BOOTSTRAP first)",
     )
     group.add_argument("--topic", metavar="NAME,…", help="topics to read")
     group.add_argument("--topic-pattern", metavar="REGEX", help="or: all topics whose whole name matches")
@@ -147,14 +146,12 @@ def source_options(args: argparse.Namespace, mode: Mode, *, headers: bool = Fals
     What the connector's source gets.
 
     Raises:
-        InvalidConfig: the connector would refuse it, or no cluster or topic is named.
+        InvalidConfig: the connector would refuse it, or no topic is named.
     """
-    if not args.bootstrap:
-        raise InvalidConfig("--bootstrap is missing: name the brokers of a cluster, or set HEADRACE_BOOTSTRAP")
     if bool(args.topic) == bool(args.topic_pattern):
         raise InvalidConfig("name what to read with one of --topic and --topic-pattern")
     named = {"subscribe": args.topic} if args.topic else {"subscribePattern": args.topic_pattern}
-    options = {BOOTSTRAP: args.bootstrap, **named, "kafka.isolation.level": args.isolation}
+    options = {**_cluster(args.bootstrap), **named, "kafka.isolation.level": args.isolation}
     if headers:
         options["includeHeaders"] = "true"
     if mode is Mode.READ_STREAM:
@@ -171,10 +168,15 @@ def sink_options(args: argparse.Namespace, mode: Mode) -> dict[str, str]:
     Raises:
         InvalidConfig: the connector would refuse it.
     """
-    options = {BOOTSTRAP: args.output_bootstrap or args.bootstrap or ""}
+    options = _cluster(args.output_bootstrap or args.bootstrap)
     if args.output_topic:
         options["topic"] = args.output_topic
     return _checked(options, named_values("--sink-option", args.sink_option), mode)
+
+
+def _cluster(bootstrap: str | None) -> dict[str, str]:
+    """Raises: InvalidConfig: the environment or a profile names it wrongly."""
+    return located({BOOTSTRAP: bootstrap} if bootstrap else {})
 
 
 def _checked(options: dict[str, str], more: Mapping[str, str], mode: Mode) -> dict[str, str]:

@@ -16,7 +16,7 @@ import grpc
 from chaos_network import Network
 
 from headrace_cli.local import LocalCluster
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 

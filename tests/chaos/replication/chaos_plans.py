@@ -63,7 +63,7 @@ SEALED = [
     Fault("MANIFEST cut short", harm.damage("MANIFEST-*", harm.cut_short, clean=True), 2),
 ]
 DISKS = [
-    Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), None),
+    Fault("disk below its reserve", harm.fill_disk(2, 12, leave=8 << 20), 5.0),
     Fault("disk full", harm.fill_disk(2, 12), None),
 ]
 KILLS = [KILL_LEADER, KILL_FOLLOWER, KILL_CONTROLLER, KILL_ETCD]

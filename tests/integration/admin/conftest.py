@@ -10,6 +10,8 @@ import pytest
 
 from headrace_cli.local import LocalCluster
 
+JSON = {"content-type": "application/json"}
+
 
 @contextmanager
 def cluster_at(directory: object, **options: object) -> Iterator[LocalCluster]:
@@ -25,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def http(shared: LocalCluster) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=shared.admin_url, timeout=60) as client:
+    with httpx.Client(base_url=shared.admin_url, timeout=60, headers=JSON) as client:
         yield client
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +13,11 @@ import grpc
 import httpx
 import pytest
 
+from headrace import AdminClient
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import Kind
-from headrace_common.rpc.options import open_channel
+from headrace_common.core.features import HIGHEST
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
@@ -22,6 +25,8 @@ from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+JSON = {"content-type": "application/json"}
 
 
 def eventually(what: Callable[[], Any], holds: Callable[[Any], bool], seconds: float = 30) -> Any:
@@ -135,6 +140,37 @@ def test_settings_are_changed_and_take_their_default_again(http: httpx.Client) -
     assert retention()[1] == "default"
 
 
+def test_a_new_cluster_has_all_features_at_once(http: httpx.Client, shared: LocalCluster) -> None:
+    found = eventually(lambda: http.get("/v1/cluster/features").json(), lambda seen: seen["level"] == HIGHEST)
+    assert found["waits_for"] is None
+    assert {node["node"].partition("-")[0] for node in found["nodes"]} == {
+        "broker",
+        "controller",
+        "coordinator",
+        "admin",
+    }
+    assert {node["feature_level_max"] for node in found["nodes"]} == {HIGHEST}
+    with AdminClient(shared.bootstrap_servers) as admin:
+        assert admin.describe_features().level == HIGHEST
+
+
+def test_pages_of_others_and_names_of_others_reach_nothing(http: httpx.Client) -> None:
+    attacks: list[tuple[int, dict[str, str]]] = [
+        (415, {"content-type": "application/x-www-form-urlencoded"}),
+        (415, {"content-type": "text/plain"}),
+        (403, {"sec-fetch-site": "cross-site"}),
+        (403, {"origin": "https://evil.example"}),
+        (421, {"host": "evil.example"}),
+    ]
+    for status, headers in attacks:
+        answer = http.post("/v1/brokers/1/drain", headers=headers)
+        assert answer.status_code == status, answer.text
+    (broker,) = [b for b in http.get("/v1/cluster/status").json()["brokers"] if b["id"] == 1]
+    assert not broker["drained"]
+    for host in ("localhost", socket.gethostname(), "[::1]:80"):
+        assert http.get("/v1/cluster", headers={"host": host}).status_code == 200
+
+
 async def test_the_same_over_grpc_and_found_through_metadata(shared: LocalCluster) -> None:
     async with open_channel(shared.bootstrap_servers[0]) as channel:
         metadata = await BrokerStub(channel).Metadata(broker_pb2.MetadataRequest())
@@ -168,7 +204,7 @@ async def test_the_same_over_grpc_and_found_through_metadata(shared: LocalCluste
 
 def test_a_new_controller_is_found(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(brokers=1, controllers=2)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         assert http.post("/v1/topics", json={"name": "before"}).status_code == 201
         active = http.get("/v1/cluster").json()["active_controller"]["id"]
         cluster.kill(f"controller-{active}")
@@ -188,7 +224,7 @@ def test_a_new_controller_is_found(make_cluster: Callable[..., LocalCluster]) ->
 def test_a_paused_controller_is_passed_over(make_cluster: Callable[..., LocalCluster]) -> None:
     """Its connections stay open; only silence tells."""
     cluster = make_cluster(brokers=1, controllers=2)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         active = http.get("/v1/cluster").json()["active_controller"]["id"]
         cluster.signal(f"controller-{active}", signal.SIGSTOP)
         try:
@@ -212,7 +248,7 @@ def test_a_paused_controller_is_passed_over(make_cluster: Callable[..., LocalClu
 
 def test_brokers_and_admin_that_are_away(make_cluster: Callable[..., LocalCluster]) -> None:
     cluster = make_cluster(brokers=2)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         http.post("/v1/topics", json={"name": "t", "partitions": 2})
         cluster.kill("broker-2")
         partitions = http.get("/v1/topics/t").json()["partitions"]

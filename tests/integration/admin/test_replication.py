@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 MakeCluster = Callable[..., LocalCluster]
 QUICK = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300"}
 
+JSON = {"content-type": "application/json"}
+
 
 def eventually(what: Callable[[], Any], holds: Callable[[Any], bool], seconds: float = 30) -> Any:
     end = time.monotonic() + seconds
@@ -54,7 +56,7 @@ def ends_of(http: httpx.Client, topic: str) -> list[int]:
 
 def test_replicas_move_under_a_throttle_are_cancelled_and_arrive(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         post(http, "/v1/topics", {"name": "t", "assignments": [[1, 2], [1, 2]]})
         fill(http, "t", 1000)
         fill(http, "t", 1000)
@@ -84,7 +86,7 @@ def test_replicas_move_under_a_throttle_are_cancelled_and_arrive(make_cluster: M
 
 def test_a_broker_is_emptied_and_forgotten_and_a_new_one_gets_its_share(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=4, settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         post(http, "/v1/topics", {"name": "t", "assignments": [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]})
         fill(http, "t", 500)
         before = ends_of(http, "t")
@@ -111,7 +113,7 @@ def test_a_broker_is_emptied_and_forgotten_and_a_new_one_gets_its_share(make_clu
 
 def test_the_verdict_follows_brokers_that_die_and_return(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         made = post(http, "/v1/topics", {"name": "t", "partitions": 3})
         assert {len(p["replicas"]) for p in made["partitions"]} == {3}, "as many replicas as brokers, up to three"
 
@@ -139,7 +141,7 @@ def test_the_verdict_follows_brokers_that_die_and_return(make_cluster: MakeClust
 
 def test_a_drained_broker_leads_nothing_until_it_may_again(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3, racks=("a", "b", "c"), settings=QUICK)
-    with httpx.Client(base_url=cluster.admin_url, timeout=60) as http:
+    with httpx.Client(base_url=cluster.admin_url, timeout=60, headers=JSON) as http:
         assert [b["rack"] for b in http.get("/v1/brokers").json()["brokers"]] == ["a", "b", "c"]
         post(http, "/v1/topics", {"name": "t", "partitions": 6})
         post(http, "/v1/brokers/1/drain")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,7 +30,8 @@ def test_cluster_json_says_where_everything_is_and_afterwards_that_nothing_runs(
     cluster.start()
     file = tmp_path / "data" / "cluster.json"
     told = json.loads(file.read_text())
-    assert set(told) == {"bootstrap_servers", "admin_url", "processes"}
+    assert set(told) == {"cluster_id", "data_dir", "bootstrap_servers", "admin_url", "processes"}
+    assert told["data_dir"] == os.path.realpath(tmp_path / "data")
     assert [p["name"] for p in told["processes"]] == NAMES
     assert all(set(p) == {"name", "role", "pid", "grpc", "metrics"} for p in told["processes"])
     assert told["bootstrap_servers"] == cluster.bootstrap_servers == [p["grpc"] for p in told["processes"][2:5]]
@@ -135,6 +137,46 @@ def test_what_a_killed_supervisor_leaves_is_cleared_and_the_next_start_works(
     again = make_cluster()
     again.start()
     assert again.bootstrap_servers == stale["bootstrap_servers"]
+
+
+def test_a_copy_of_a_live_directory_starts_beside_its_original(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = make_cluster()
+    cluster.start()
+    before = [(p.name, p.pid) for p in cluster.processes]
+    shutil.copytree(tmp_path / "data", tmp_path / "copy", ignore=shutil.ignore_patterns("etcd-*"))
+    told = headrace("status", "--data-dir", "copy", "-o", "json", cwd=tmp_path)
+    assert (told.returncode, json.loads(told.stdout)["processes"]) == (7, [])
+    assert "no cluster runs on" in headrace("down", "--data-dir", "copy", cwd=tmp_path).stderr
+    with LocalCluster(tmp_path / "copy") as copy:
+        assert copy.state.data_dir == os.path.realpath(tmp_path / "copy")
+        assert not set(copy.bootstrap_servers) & set(cluster.bootstrap_servers)
+        assert [(p.name, p.pid) for p in cluster.processes] == before
+        assert all(p.alive() and p.health is Health.READY and p.restarts == 0 for p in cluster.processes)
+    assert all(p.alive() for p in cluster.processes)
+
+
+def test_a_copy_leaves_its_ports_to_an_original_that_is_down(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    cluster = make_cluster(brokers=1)
+    cluster.start()
+    cluster.stop()
+    ports = cluster.state.ports
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    with LocalCluster(tmp_path / "copy", brokers=1) as copy:
+        assert not set(copy.state.ports.values()) & set(ports.values())
+        cluster.start()
+        assert copy.running()
+
+
+def test_a_moved_directory_goes_on_where_it_was(make_cluster: MakeCluster, own_port: dict[str, int]) -> None:
+    first = make_cluster(ports=own_port)
+    first.start()
+    ports = first.state.ports
+    first.stop()
+    data = first.directory.path
+    data.rename(data.parent / "moved")
+    with LocalCluster(data.parent / "moved") as moved:
+        assert moved.state.ports == ports
+        assert moved.state.data_dir == os.path.realpath(data.parent / "moved")
 
 
 def test_a_pid_that_now_belongs_to_somebody_else_is_never_signalled() -> None:

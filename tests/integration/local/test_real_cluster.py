@@ -29,6 +29,8 @@ def test_a_newcomer_goes_from_nothing_to_records_with_the_command_alone(tmp_path
     told = json.loads(run("up", "--brokers", "2", "--detach", "-o", "json", cwd=tmp_path))
     try:
         assert len(told["bootstrap_servers"]) == 2
+        metadata = json.loads(run("debug", "metadata", "-o", "json", cwd=tmp_path))
+        assert told["cluster_id"] == metadata["cluster_id"], "what clients compare the answers with"
         assert run("topic", "create", "orders", "-p", "3", "-c", "retention.ms=86400000", cwd=tmp_path) == ""
         assert "orders exists" in run("topic", "create", "orders", cwd=tmp_path, code=1)
         lines = "".join(f"k{n % 5}:value {n}\n" for n in range(1000))

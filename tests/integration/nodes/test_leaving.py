@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
+from headrace_broker.core import leaving
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -133,6 +138,24 @@ async def test_a_broker_that_never_joined_leaves_at_once(site: Site) -> None:
     assert await broker.health("ready") == "NOT_SERVING"
     assert not broker.logged("registered"), "it does not join any more"
     assert await broker.stop() == 0
+
+
+async def test_nobody_is_heard_on_the_health_port_however_near_he_seems(site: Site) -> None:
+    """With a service mesh every connection comes from this machine, a stranger's too."""
+    broker = site.broker()
+    await broker.start()
+    await broker.until("live")
+    near = site.channel(f"127.0.0.1:{broker.health_port}")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await near.unary_unary(leaving.PATH)(b"", timeout=30)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    await site.start(site.etcd(), site.controller())
+    await broker.until("ready")
+    socket = Path(broker.settings["HEADRACE_BROKER_LEAVE_SOCKET"])
+    assert stat.S_ISSOCK(socket.stat().st_mode)
+    assert socket.stat().st_mode & 0o777 == 0o600
+    assert await broker.stop() == 0
+    assert not socket.exists()
 
 
 async def ended_of(process: Process) -> int:

@@ -19,7 +19,7 @@ import pytest
 
 from headrace.testing import TestCluster
 from headrace_cli.local import LocalCluster
-from headrace_cli.local.etcd import etcd_serves, find_etcd
+from headrace_cli.local.etcd import EtcdFiles, etcd_serves, find_etcd
 from headrace_common.testing.ports import free_port
 
 
@@ -54,7 +54,19 @@ class Restorable:
     def back_up(self) -> Path:
         """A backup of the running cluster."""
         etcd = self.local.process("etcd-1").grpc
-        return Path(self.program("backup", "--etcd", etcd, "--to", self.directory / "backups")["backup"])
+        said = self.program("backup", "--etcd", etcd, *self.shown_to_etcd(), "--to", self.directory / "backups")
+        return Path(said["backup"])
+
+    @property
+    def etcd_files(self) -> EtcdFiles:
+        """What the cluster's etcd asks for."""
+        return EtcdFiles(self.directory / "data" / "certificates")
+
+    def shown_to_etcd(self) -> Sequence[object]:
+        """Arguments for a program that uses it."""
+        files = self.etcd_files
+        key = files.key(files.controller)
+        return ("--etcd-ca", files.ca, "--etcd-cert", files.controller, "--etcd-key", key)
 
     def lose_metadata(self, *, killed: bool) -> None:
         """All processes end, and etcd's data is gone."""

@@ -238,7 +238,7 @@ async def watch(plan: dict[str, Any], out: Writer) -> None:
     """Leaders and in-sync replicas as the newest image of any broker has them, every ``WATCH_S``."""
     import grpc
 
-    from headrace_common.rpc.options import open_channel
+    from headrace_common.rpc.channels import open_channel
     from headrace_proto.v1 import broker_pb2 as pb
     from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 

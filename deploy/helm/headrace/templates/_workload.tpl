@@ -300,6 +300,10 @@ liveness:
 - name: HEADRACE_BOOTSTRAP
   value: {{ include "headrace.bootstrap" .root }}
 {{- end }}
+{{- with (get .root.Values.listeners .component).internalPort }}
+- name: {{ $prefix }}_INTERNAL_LISTEN
+  value: 0.0.0.0:{{ int . }}
+{{- end }}
 {{- if and .external .root.Values.external.enabled }}
 - name: {{ $prefix }}_EXTERNAL_LISTEN
   value: 0.0.0.0:{{ int (get .root.Values.listeners .component).externalPort }}
@@ -334,6 +338,10 @@ mounts:
 {{- define "headrace.servicePorts" -}}
 - name: grpc
   port: {{ int .port }}
+{{- with (get .root.Values.listeners .component).internalPort }}
+- name: internal
+  port: {{ int . }}
+{{- end }}
 {{- if and .external .root.Values.external.enabled }}
 - name: external
   port: {{ int (get .root.Values.listeners .component).externalPort }}

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from types import TracebackType
+
+from headrace_cli.interrupts import held, interruptible
+
+INTERRUPTED = 130
+"""As ``exits.ExitCode`` has it, which is not there yet when Ctrl+C comes early."""
 
 
 def main() -> None:
@@ -13,14 +19,27 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - it lives as long as the process
     if "--debug" not in sys.argv:
         sys.excepthook = _one_line
-    from headrace_cli.app import app
+    try:
+        with interruptible(signal.SIGINT):
+            _run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
+
+def _run() -> None:
+    with held(signal.SIGINT):  # Python drops what is raised while it ends the import of a module
+        from headrace_cli.app import app, build_only
+
+    if "_HEADRACE_COMPLETE" not in os.environ:
+        build_only(sys.argv[1:])
     app(prog_name="headrace")
 
 
 def _one_line(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
-    text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{kind.__name__}: {error}"
-    sys.stderr.write(f"error: {text}\nThis looks like a bug in Headrace; run it again with --debug and report it.\n")
+    if isinstance(error, KeyboardInterrupt):
+        return  # while the process ends: nothing is left to be done
+    sys.stderr.write(f"error: {kind.__name__}: {error}\n")
+    sys.stderr.write("This looks like a bug in Headrace; run it again with --debug and report it.\n")
 
 
 if __name__ == "__main__":

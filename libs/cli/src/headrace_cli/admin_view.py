@@ -5,6 +5,7 @@ What commands ask the admin service, as plain rows for people and programs. The 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli import log_view
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from headrace.admin_types import BrokerInfo, BrokerLogs, ConfigEntry, LogInfo, TopicDescription
     from headrace_proto.v1.broker_pb2 import MetadataResponse
 
+TrimOffsets = dict[tuple[str, int], int]
+"""By topic and partition: what is below goes; -1: all there is."""
 Row = dict[str, Any]
 
 
@@ -33,6 +36,11 @@ def create_topic(
     """The topic as it was made, or would be."""
     made = admin.create_topic(name, partitions, replication_factor, configs, validate_only=dry_run)
     return _topic(made) | {"notes": list(made.notes)}
+
+
+def topic_there(admin: AdminClient, name: str) -> Row:
+    """The topic that was to be made, in the same words."""
+    return _topic(admin.describe_topic(name))
 
 
 def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> list[Row]:
@@ -111,43 +119,67 @@ def add_partitions(admin: AdminClient, name: str, total: int, *, dry_run: bool) 
     return _topic(admin.add_partitions(name, total, validate_only=dry_run))
 
 
-def trim(admin: AdminClient, name: str, partitions: list[int] | None, offset: int) -> list[Row]:
+def trim_offsets(admin: AdminClient, name: str, partitions: list[int] | None, offset: int) -> TrimOffsets:
     """
-    The first offset that is left, per partition. Without ``partitions`` it is all of the topic's; a shorter one then
-    loses what it has, for an offset beyond its end would be refused when others are trimmed already.
+    Below which offset to remove records, per partition; -1: all there are. Without ``partitions`` it is all of the
+    topic's; a shorter one then loses what it has, for an offset beyond its end would be refused when others are trimmed
+    already.
 
     Raises:
         CommandFailed: no partition reaches ``offset``, so all would be gone: it is a slip.
     """
     if partitions or offset < 0:
         numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
-        upto = dict.fromkeys(numbers, offset)
-    else:
-        rows = describe_topic(admin, name, segments=False)["partitions"]
-        ends = [r["end_offset"] for r in rows]
-        if None not in ends and offset > max(ends, default=0):
-            raise CommandFailed(
-                f"no partition of {name} reaches offset {offset}, the longest ends at {max(ends, default=0)};"
-                " nothing was removed. --all removes all there is now"
-            )
-        upto = {r["partition"]: offset if r["end_offset"] is None else min(offset, r["end_offset"]) for r in rows}
-    starts = admin.delete_records({(name, number): last for number, last in upto.items()})
-    return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
+        return {(name, number): offset for number in numbers}
+    rows = describe_topic(admin, name, segments=False)["partitions"]
+    ends = [r["end_offset"] for r in rows]
+    if None not in ends and offset > max(ends, default=0):
+        raise CommandFailed(
+            f"no partition of {name} reaches offset {offset}, the longest ends at {max(ends, default=0)};"
+            " nothing was removed. --all removes all there is now"
+        )
+    lasts = [offset if end is None else min(offset, end) for end in ends]
+    return {(name, row["partition"]): last for row, last in zip(rows, lasts, strict=True)}
 
 
-def trim_before_time(
+def trim_offsets_before_time(
     admin: AdminClient, consumer: Consumer, name: str, partitions: list[int] | None, time_ms: int
-) -> list[Row]:
+) -> TrimOffsets:
     """
-    The first offset that is left, per partition: that of the first record at or after the time, or the end as it was
-    before that was looked up, so that no younger record goes.
+    The same for a time: the offset of the first record at or after it, or the end as it was before that was looked up,
+    so that no younger record goes.
     """
     numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
     ends = consumer.end_offsets([(name, number) for number in numbers])
     found = consumer.offsets_for_times({(name, number): time_ms for number in numbers})
-    upto = {(tp.topic, tp.partition): ends[tp] if at is None else at.offset for tp, at in found.items()}
-    starts = admin.delete_records(upto)
+    return {(tp.topic, tp.partition): ends[tp] if at is None else at.offset for tp, at in found.items()}
+
+
+def trim(admin: AdminClient, offsets: TrimOffsets) -> list[Row]:
+    """The first offset that is left, per partition."""
+    starts = admin.delete_records(offsets)
     return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
+
+
+def trim_plan(admin: AdminClient, name: str, offsets: TrimOffsets) -> list[Row]:
+    """What ``trim`` would remove, as far as leaders answer; compacted logs hold fewer records than offsets."""
+    rows: list[Row] = []
+    for row in describe_topic(admin, name, segments=False)["partitions"]:
+        last, start, end = offsets.get((name, row["partition"])), row["start_offset"], row["end_offset"]
+        if last is None:
+            continue
+        known = start is not None and end is not None
+        new = (end if last < 0 else min(max(last, start), end)) if known else None
+        rows.append(
+            {
+                "partition": row["partition"],
+                "start_offset": start,
+                "new_start_offset": new,
+                "offsets_removed": new - start if known else None,
+                "end_offset": end,
+            }
+        )
+    return rows
 
 
 # --- cluster and brokers --------------------------------------------------------------------------------------
@@ -179,13 +211,16 @@ def describe_broker(admin: AdminClient, broker: int) -> Row:
     row = _broker(admin.describe_broker(broker))
     for logs in admin.describe_logs(broker=broker):
         row |= _holding(logs) | {"disk_total_bytes": logs.disk_total_bytes, "recovery": logs.recovery_report or None}
+        row["scrub"] = None if logs.scrub is None else asdict(logs.scrub)
     return row | {"configs": broker_configs(admin, broker, {})}
 
 
-def broker_configs(admin: AdminClient, broker: int | None, changes: Mapping[str, str | None]) -> list[Row]:
+def broker_configs(
+    admin: AdminClient, broker: int | None, changes: Mapping[str, str | None], *, dry_run: bool = False
+) -> list[Row]:
     """Settings of one broker, or (None) of all, after the changes."""
     if changes:
-        return _configs(admin.alter_configs(changes, broker=broker).values())
+        return _configs(admin.alter_configs(changes, broker=broker, validate_only=dry_run).values())
     return _configs(admin.describe_configs(broker=broker).values())
 
 
@@ -222,12 +257,12 @@ def metadata(bootstrap: str, topics: list[str]) -> Row:
     from google.protobuf.json_format import MessageToDict
 
     from headrace_common.core.errors import NetworkFailed
-    from headrace_common.rpc.options import channel_options
+    from headrace_common.rpc.channels import open_sync_channel
     from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 
     said: list[str] = []
     for address in bootstrap.split(","):
-        with grpc.insecure_channel(address.strip(), options=channel_options()) as channel:
+        with open_sync_channel(address.strip()) as channel:
             request = broker_pb2.MetadataRequest(topics=topics, all_topics=not topics)
             try:
                 answer = broker_pb2_grpc.BrokerStub(channel).Metadata(request, timeout=5)

@@ -16,14 +16,18 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from headrace.finding import DEFAULT_BOOTSTRAP, ClusterAddress
+from headrace_cli import completing
 from headrace_cli.exits import ExitCode, exit_code_of, hint_of
 from headrace_cli.interrupts import interruptible
+from headrace_cli.one_voice import Named
 from headrace_cli.output import Output
-from headrace_cli.session import DEFAULT_BOOTSTRAP, Session, open_session
+from headrace_cli.session import Session, open_session, open_session_anyway
+from headrace_cli.terminal import say_error
 from headrace_common.core.errors import HeadraceError
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -34,7 +38,12 @@ BootstrapOption = Annotated[
 ]
 ProfileOption = Annotated[
     str | None,
-    typer.Option("--profile", metavar="NAME", help="A section of config.toml [env: HEADRACE_PROFILE]"),
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="A section of config.toml [env: HEADRACE_PROFILE]",
+        autocompletion=completing.profiles,
+    ),
 ]
 OutputOption = Annotated[
     Output | None, typer.Option("--output", "-o", help="How to print data; table unless told otherwise")
@@ -42,8 +51,16 @@ OutputOption = Annotated[
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error")]
 
 
-def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """Register a function whose first parameter is a ``Session`` as a command."""
+_SHARED: Final = ("bootstrap", "profile", "output", "debug")
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, needs_cluster: bool = True, **settings: Any
+) -> Callable[[F], F]:
+    """
+    Register a function whose first parameter is a ``Session`` as a command. One that has something to do without a
+    cluster (``needs_cluster=False``) runs where none can be found, and fails when it asks it.
+    """
     shared = [
         _keyword("bootstrap", BootstrapOption, None),
         _keyword("profile", ProfileOption, None),
@@ -53,13 +70,16 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
 
     def register(function: F) -> F:
         @functools.wraps(function)
-        def run(**given: Any) -> None:
-            where = {key: given.pop(key) for key in ("bootstrap", "profile", "output", "debug")}
+        def run(ctx: typer.Context, **given: Any) -> None:
+            before: dict[str, Any] = ctx.obj or {}
+            where: dict[str, Any] = {key: given.pop(key) or before.get(key) for key in _SHARED}
+            where["debug"] = bool(where["debug"])
             with errors_end_the_command(where["debug"]), interruptible(signal.SIGINT):
-                session = open_session(**where, env=os.environ, here=Path.cwd())
+                opening = open_session if needs_cluster else open_session_anyway
+                session = opening(**where, env=os.environ, here=Path.cwd())
                 function(session, **given)
 
-        app.command(name, **settings)(_with_parameters(run, function, shared))
+        app.command(name, cls=Named, **settings)(_with_parameters(run, function, shared))
         return function
 
     return register
@@ -71,15 +91,38 @@ def plain_command(app: typer.Typer, name: str | None = None, **settings: Any) ->
 
     def register(function: F) -> F:
         @functools.wraps(function)
-        def run(**given: Any) -> None:
-            output, debug = given.pop("output"), given.pop("debug")
+        def run(ctx: typer.Context, **given: Any) -> None:
+            before: dict[str, Any] = ctx.obj or {}
+            if before.get("bootstrap") or before.get("profile"):
+                raise typer.BadParameter("this command asks no cluster; leave out --bootstrap and --profile")
+            output: Output | None = given.pop("output") or before.get("output")
+            debug = bool(given.pop("debug") or before.get("debug"))
             with errors_end_the_command(debug), interruptible(signal.SIGINT):
-                function(Session(DEFAULT_BOOTSTRAP, output or Output.TABLE, debug), **given)
+                function(Session(ClusterAddress((DEFAULT_BOOTSTRAP,)), output or Output.TABLE, debug), **given)
 
-        app.command(name, **settings)(_with_parameters(run, function, shared))
+        app.command(name, cls=Named, **settings)(_with_parameters(run, function, shared))
         return function
 
     return register
+
+
+def shared_options(app: typer.Typer, help_text: str | None = None) -> None:
+    """The options of every command before its name too: ``headrace -b HOST topic -o json list``. The nearest counts."""
+
+    @app.callback(help=help_text)
+    def options(
+        ctx: typer.Context,
+        bootstrap: BootstrapOption = None,
+        profile: ProfileOption = None,
+        output: OutputOption = None,
+        debug: DebugOption = False,
+    ) -> None:
+        note_options(ctx, bootstrap=bootstrap, profile=profile, output=output, debug=debug)
+
+
+def note_options(ctx: typer.Context, **given: object) -> None:
+    """Keep what stands before the command's name for the command."""
+    ctx.obj = {**(ctx.obj or {}), **{name: value for name, value in given.items() if value}}
 
 
 class errors_end_the_command:  # noqa: N801 - reads as the statement it is
@@ -117,11 +160,6 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def say_error(text: str, hint: str) -> None:
-    """One error on stderr."""
-    sys.stderr.write(f"error: {text}\n" + (f"{hint}\n" if hint else ""))
-
-
 def pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     """
     ``["a=1", "b=2"]`` as a mapping.
@@ -147,6 +185,7 @@ def _keyword(name: str, annotation: Any, default: object) -> inspect.Parameter:
 def _with_parameters(run: Callable[..., None], function: Any, shared: list[inspect.Parameter]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in list(signature.parameters.values())[1:]]
-    run.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined] # how inspect is told
-    run.__annotations__ = {p.name: p.annotation for p in [*own, *shared]}
+    context = _keyword("ctx", typer.Context, inspect.Parameter.empty)
+    run.__signature__ = signature.replace(parameters=[context, *own, *shared])  # type: ignore[attr-defined] # how inspect is told
+    run.__annotations__ = {p.name: p.annotation for p in [context, *own, *shared]}
     return run

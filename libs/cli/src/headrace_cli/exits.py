@@ -17,8 +17,11 @@ How commands end: exit codes that scripts can rely on, and a next step for every
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
+from typing import Final
 
+from headrace_common.core.configs import BROKER_SETTINGS, TOPIC_SETTINGS
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind
 
 
@@ -46,7 +49,15 @@ class CommandFailed(HeadraceError):
         self.hint = hint
 
 
-_UNREACHABLE = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.METADATA_UNAVAILABLE})
+_DOTTED: Final = re.compile(r"[a-z]+(?:\.[a-z]+)+")
+_UNREACHABLE = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.METADATA_UNAVAILABLE,
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+    }
+)
 
 _BY_KIND = {
     Kind.INVALID: ExitCode.USAGE,
@@ -66,10 +77,9 @@ _HINTS_BY_KIND = {
 _HINTS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topic list` shows the topics there are.",
     ErrorCode.TOPIC_ALREADY_EXISTS: "`headrace topic describe NAME` shows it; `headrace topic delete NAME` removes it.",
-    ErrorCode.INVALID_CONFIG: "`headrace topic set NAME` shows a topic's settings, "
-    "`headrace cluster configs --all` the brokers', --help those of a command.",
     ErrorCode.NETWORK_EXCEPTION: "Is it running? `headrace status` looks at the local cluster, `headrace up` starts "
     "one; --bootstrap HOST:PORT or HEADRACE_BOOTSTRAP names another.",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "`headrace status` shows the local cluster; --bootstrap names another.",
     ErrorCode.METADATA_UNAVAILABLE: "Look at etcd and the controller: `headrace status`.",
     ErrorCode.LEADER_NOT_AVAILABLE: "`headrace cluster health` shows which broker is missing.",
     ErrorCode.REQUEST_TIMED_OUT: "`headrace cluster health` shows whether the cluster is well; then try again.",
@@ -120,11 +130,27 @@ def exit_code_of(error: HeadraceError) -> ExitCode:
     return _BY_KIND.get(error.kind, ExitCode.FAILED)
 
 
+def _fitting(error: HeadraceError) -> str | None:
+    """Where the code alone does not say what was wrong: the text names it."""
+    text = str(error)
+    if error.code is ErrorCode.INVALID_CONFIG:
+        named = set(_DOTTED.findall(text))
+        if named & TOPIC_SETTINGS.keys():
+            return "`headrace topic set NAME` shows a topic's settings."
+        if named & BROKER_SETTINGS.keys():
+            return "`headrace cluster configs --all` shows the brokers' settings."
+    if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and re.search(r"has (no partition|partitions) \d", text):
+        return "`headrace topic describe NAME` shows the partitions there are."
+    return None
+
+
 def hint_of(error: HeadraceError) -> str:
     """What to do next; empty when the error's own text says it."""
     if isinstance(error, CommandFailed):
         return error.hint
     if "`headrace" in str(error):
         return ""
+    if (fitting := _fitting(error)) is not None:
+        return fitting
     by_kind = _HINTS_BY_KIND.get(error.kind, "Run it again with --debug to see where it comes from.")
     return _HINTS.get(error.code, by_kind)

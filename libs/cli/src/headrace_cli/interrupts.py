@@ -3,6 +3,9 @@ Ctrl+C and SIGTERM as an exception of our own, which every command may catch as 
 
 Python ends a process by SIGINT, whatever its exit code was to be, if a plain ``KeyboardInterrupt`` ever left code that
 was run from text, and importing a module with a dataclass in it is such code. A subclass does not count there.
+
+An exception that comes while Python runs a finaliser or a callback of a weak reference is dropped by Python. Loops that
+go on until somebody interrupts them call ``end_if_interrupted``, so that Ctrl+C need not be pressed twice.
 """
 
 from __future__ import annotations
@@ -16,6 +19,12 @@ class Interrupted(KeyboardInterrupt):
     """Somebody wants the command to end."""
 
 
+class _Came:
+    """Whether a signal came since the block was entered; set by the handler, in the main thread alone."""
+
+    signal = False
+
+
 class interruptible:  # noqa: N801 - reads as the statement it is
     """While in this block these signals raise ``Interrupted``; for the main thread."""
 
@@ -24,6 +33,7 @@ class interruptible:  # noqa: N801 - reads as the statement it is
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> None:
+        _Came.signal = False
         self._before = {number: signal.signal(number, _interrupt) for number in self._numbers}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -53,4 +63,11 @@ class held:  # noqa: N801 - reads as the statement it is
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    _Came.signal = True
     raise Interrupted
+
+
+def end_if_interrupted() -> None:
+    """Raises: Interrupted: a signal came, and what it raised was dropped."""
+    if _Came.signal:
+        raise Interrupted

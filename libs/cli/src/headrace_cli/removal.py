@@ -28,9 +28,10 @@ class Holding:
     partitions: tuple[str, ...]
     """Those of which it is a replica, or becomes one, or is about to cease to be one."""
 
-    def as_row(self) -> dict[str, Any]:
-        """For people and programs."""
-        shown = [*self.partitions[:PARTITIONS_SHOWN], *["..."][: len(self.partitions) > PARTITIONS_SHOWN]]
+    def as_row(self, most: int | None = None) -> dict[str, Any]:
+        """For programs; for people the first ``most`` partitions and how many more there are."""
+        more = len(self.partitions) - len(self.partitions[:most])
+        shown = [*self.partitions[:most], *([f"and {more} more"] if more else [])]
         return {"id": self.id, "state": self.state, "replicas": len(self.partitions), "partitions": shown}
 
 

@@ -4,6 +4,7 @@ What ``headrace apply`` is given, and what is to be changed for it. Pure; nothin
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.admin_types import ConfigEntry, TopicDescription
 
 _HINT: Final = (
-    'It is JSON: {"cluster": {"configs": {}}, "topics": '
+    'It is YAML or JSON: {"cluster": {"configs": {}}, "topics": '
     '[{"name": "a", "partitions": 3, "replicationFactor": 3, "configs": {"retention.ms": 86400000}}]}'
 )
 _INT_MAX: Final = 2**31 - 1
@@ -72,10 +73,7 @@ def parse(text: str, source: str) -> Wanted:
     Raises:
         CommandFailed: it cannot mean anything; the text says where and what would be right.
     """
-    try:
-        found = json.loads(text, object_pairs_hook=_once)
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{source}: {error}", ExitCode.USAGE, _HINT) from None
+    found = _read_json(text, source) if text.lstrip()[:1] in ("{", "[") else _read_yaml(text, source)
     try:
         top = _section(found, "the file", {"cluster", "topics"})
         cluster = _section(_given(top, "cluster", {}), "cluster", {"configs"})
@@ -90,6 +88,28 @@ def parse(text: str, source: str) -> Wanted:
         return Wanted(_configs(_given(cluster, "configs", {}), "cluster.configs"), wanted)
     except _Wrong as error:
         raise CommandFailed(f"{source}: {error}", ExitCode.USAGE, _HINT) from None
+
+
+def _read_json(text: str, source: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, json.JSONDecodeError):
+            with contextlib.suppress(CommandFailed):
+                return _read_yaml(text, source)  # {a: b} is YAML
+        raise CommandFailed(f"{source}: {error}", ExitCode.USAGE, _HINT) from None
+
+
+def _read_yaml(text: str, source: str) -> Any:
+    import yaml
+
+    from headrace_cli.once import OnceLoader
+
+    try:
+        return yaml.load(text, OnceLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        said = " ".join(str(error).split()) or "it is nested too deeply"
+        raise CommandFailed(f"{source}: {said}", ExitCode.USAGE, _HINT) from None
 
 
 def cluster_changes(wanted: Wanted, present: Mapping[str, ConfigEntry]) -> list[Change]:

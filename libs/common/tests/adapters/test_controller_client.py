@@ -21,7 +21,9 @@ from headrace_common.core.errors import (
     NetworkFailed,
     NotRegistered,
     RequestTimedOut,
+    UnsupportedVersion,
 )
+from headrace_common.core.features import OWNER_TIMES, too_old
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, ImageDelta, Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
@@ -119,6 +121,27 @@ async def test_registration_waits_until_a_controller_answers() -> None:
         assert not joining.done()
         async with fake.serve(endpoint.port):
             assert (await joining).epoch == 1
+
+
+async def test_registration_and_heartbeats_tell_the_highest_feature_level(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        await client.register(Registration(replace(NODE, feature_level_max=3)))
+        assert controller.registrations[0].node.feature_level_max == 3
+        assert (await controller.until_beat()).feature_level_max == 3
+
+
+async def test_a_node_below_the_clusters_level_is_refused_at_once(controller: FakeController) -> None:
+    controller.refusals["RegisterNode"] = [too_old("broker-1", 0, 1)]
+    async with opened(at(controller)) as client:
+        with pytest.raises(UnsupportedVersion, match="start the newer version again"):
+            await client.register(Registration(NODE))
+    assert controller.calls.count("RegisterNode") == 1
+
+
+async def test_the_image_follows_the_feature_level(controller: FakeController) -> None:
+    async with opened(at(controller)) as client:
+        controller.change(feature_level=1)
+        assert (await image_where(client, lambda i: i.feature_level == 1)).has(OWNER_TIMES)
 
 
 async def test_data_of_another_cluster_is_refused_at_once(controller: FakeController) -> None:

@@ -9,14 +9,15 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headrace_common.adapters import controller_calls, controller_heartbeat
+from headrace_common.adapters import controller_heartbeat
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import NetworkFailed
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
-from headrace_common.rpc.options import open_channel, open_sync_channel
+from headrace_common.rpc import channels
+from headrace_common.rpc.channels import Security, open_channel, open_sync_channel
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.service import ServerConfig
@@ -34,13 +35,13 @@ async def names(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeNames]:
     """The name server that nodes ask."""
     async with FakeNames.serve() as served:
 
-        def channel(to: str) -> grpc.aio.Channel:
+        def channel(to: str, *_: Security, **__: object) -> grpc.aio.Channel:
             return open_channel(served.target(to), own_connection=True)
 
-        def sync_channel(to: str, *, own_connection: bool) -> grpc.Channel:
-            return open_sync_channel(served.target(to), own_connection=own_connection)
+        def sync_channel(to: str, security: Security, *, own_connection: bool) -> grpc.Channel:
+            return open_sync_channel(served.target(to), security, own_connection=own_connection)
 
-        monkeypatch.setattr(controller_calls, "open_channel", channel)
+        monkeypatch.setattr(channels, "open_channel", channel)
         monkeypatch.setattr(controller_heartbeat, "open_sync_channel", sync_channel)
         yield served
 

@@ -79,6 +79,7 @@ def steps(draw: st.DrawFn) -> dict[str, object]:
         "cluster_configs": draw(st.none() | configs),
         "broker_configs": draw(st.dictionaries(node_ids, configs, max_size=2)),
         "active_controller": draw(st.none() | st.builds(ActiveController, node_ids, st.integers(0, 9), st.none())),
+        "feature_level": draw(st.none() | st.integers(0, 9)),
     }
 
 
@@ -95,6 +96,7 @@ class Truth:
         self.cluster: dict = {}
         self.brokers: dict = {}
         self.active = None
+        self.level = 0
 
     def take(self, step: dict) -> None:
         for node in step["nodes"]:
@@ -122,6 +124,7 @@ class Truth:
             self.brokers[node] = own
         self.brokers = {n: c for n, c in self.brokers.items() if c}
         self.active = step["active_controller"] or self.active
+        self.level = self.level if step["feature_level"] is None else step["feature_level"]
 
 
 def delta(image: ClusterImage, step: dict) -> ImageDelta:
@@ -147,6 +150,7 @@ def test_deltas_lead_where_the_truth_is(sequence: list[dict]) -> None:
     assert dict(image.cluster_configs) == truth.cluster
     assert dict(image.broker_configs) == truth.brokers
     assert image.active_controller == truth.active
+    assert image.feature_level == truth.level
     assert image.topic_ids == {t.name: t.topic_id for t in truth.topics.values()}
     assert all(image.topic(t.name) is image.topics[t.topic_id] for t in truth.topics.values())
 

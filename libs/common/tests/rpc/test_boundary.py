@@ -24,7 +24,8 @@ from headrace_common.core.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from headrace_common.rpc.options import MESSAGE_BYTES_MAX, open_channel, open_sync_channel
+from headrace_common.rpc.channels import open_channel, open_sync_channel
+from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.service import GrpcService, ServerConfig
 
@@ -86,7 +87,7 @@ class Target:
 @pytest.fixture
 async def target() -> AsyncIterator[tuple[Target, grpc.aio.Channel, int]]:
     servicer = Target()
-    config = ServerConfig(drain_ms_max=0)
+    config = ServerConfig(drain_ms_max=0, request_bytes_max=32 << 20)
     servicers = [(lambda s, server: s.add_to(server), servicer)]
     async with (
         GrpcService.open(config, servicers, ["test.Target"]) as server,

@@ -13,7 +13,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from headrace_common.core.errors import NetworkFailed, Overloaded
 from headrace_common.rpc.calls import CallTo, never_sent
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import abort_with
 from headrace_common.testing.silent_node import unreachable
 

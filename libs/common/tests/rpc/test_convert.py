@@ -50,6 +50,8 @@ nodes = st.builds(
     version=text,
     drained=st.booleans(),
     external=optional_endpoint,
+    internal=optional_endpoint,
+    feature_level_max=int32,
 )
 topics = st.builds(Topic, text, sixteen, int32, configs, st.booleans())
 partitions = st.builds(
@@ -96,6 +98,7 @@ deltas = st.builds(
     cluster_configs=st.none() | configs,
     broker_configs=st.dictionaries(int32, configs, max_size=2),
     active_controller=st.none() | st.builds(ActiveController, st.integers(-1, 9), int64, optional_endpoint),
+    feature_level=st.none() | int32,
 )
 
 

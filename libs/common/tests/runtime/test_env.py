@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -144,6 +145,20 @@ def test_help_says_every_setting_with_its_docstring() -> None:
     assert "--colour  (HEADRACE_DEMO_COLOUR, red|blue, default red)" in text
     assert "--tags  (HEADRACE_DEMO_TAGS, list of str, with commas, default a,b)" in text
     assert "      Which node\n      this is." in text
+
+
+def test_settings_can_be_checked_and_listed_without_a_service() -> None:
+    given = ("--node-id", "3")
+    with pytest.raises(HelpWanted):
+        load(*given, "--check-settings")
+    with pytest.raises(InvalidConfig, match="stray is not a setting"):
+        load(*given, "--check-settings", "--stray", "1")
+    with pytest.raises(HelpWanted) as wanted:
+        load("--settings-json")
+    rows = {row["name"]: row for row in json.loads(str(wanted.value))}
+    assert rows["storage_flush"]["type"] == "group|always|os"
+    assert rows["storage_flush"]["default"] == "group"
+    assert rows["node_id"]["documentation"] == "Which node this is."
 
 
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.options import open_channel, open_sync_channel
+from headrace_common.rpc.channels import open_channel, open_sync_channel
 from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.service import ServerConfig
 

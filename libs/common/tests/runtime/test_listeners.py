@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.options import open_channel
-from headrace_common.runtime.listeners import ExternalListener, Listeners
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.rpc.channels import open_channel
+from headrace_common.runtime.listeners import ExternalListener, InternalListener, Listeners
 from headrace_common.runtime.service import ServerConfig, Servicer
 
 ANY = Endpoint("127.0.0.1", 0)
@@ -48,6 +50,38 @@ async def test_each_listener_has_its_own_servicers_and_the_inner_address_is_regi
                 answers.append(await channel.unary_unary("/t.T/who")(b"", timeout=10))
         assert answers == [b"inside", b"outside"]
         assert listeners.endpoint == Endpoint("broker-0", listeners.ports[0])
+
+
+async def test_other_nodes_have_a_listener_that_clients_cannot_fill() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    config = ServerConfig(listen=ANY, advertise_host="broker-0", concurrent_rpcs_max=1, request_bytes_max=1 << 20)
+    servicers = [says(b"word", begun, go_on)]
+    beside = InternalListener(internal_listen=ANY)
+    async with Listeners.open(
+        config, ExternalListener(), servicers, servicers, internal=beside, health_names=[], interceptors=[]
+    ) as listeners:
+        assert listeners.internal == Endpoint("broker-0", listeners.ports[-1])
+        assert listeners.endpoint == Endpoint("broker-0", listeners.ports[0])
+        client, node = (open_channel(f"127.0.0.1:{port}") for port in listeners.ports)
+        held = asyncio.ensure_future(client.unary_unary("/t.T/who")(b"", timeout=30))
+        await begun.wait()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await client.unary_unary("/t.T/who")(b"", timeout=30)
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        begun.clear()
+        large = asyncio.ensure_future(node.unary_unary("/t.T/who")(bytes(20 << 20), timeout=30))
+        await begun.wait()
+        go_on.set()
+        assert await asyncio.gather(held, large) == [b"word", b"word"]
+        for channel in (client, node):
+            await channel.close()
+
+
+def test_a_node_of_an_older_version_is_called_where_clients_call_it() -> None:
+    old = Node(NodeKey(Role.BROKER, NodeId(1)), Endpoint("b", 9292), b"i" * 16, 1)
+    new = replace(old, internal=Endpoint("b", 9293))
+    assert (old.inside, new.inside) == (Endpoint("b", 9292), Endpoint("b", 9293))
+    assert new.for_clients() == old
 
 
 async def test_without_an_external_address_there_is_one_listener() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from headrace_common.core.errors import Overloaded
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime import traceparent
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics

@@ -19,7 +19,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.options import open_channel, open_sync_channel
+from headrace_common.rpc.channels import open_channel, open_sync_channel
 from headrace_common.runtime.service import GrpcService, Ready, ServerConfig, announce_ready
 
 CHILD = Path(__file__).with_name("service_child.py")
@@ -185,7 +185,9 @@ def test_addresses_to_register() -> None:
     assert named.reachable(None) is None
 
 
-@pytest.mark.parametrize("wrong", [{"drain_ms_max": -1}, {"concurrent_rpcs_max": 0}, {"log_level": "loud"}])
+@pytest.mark.parametrize(
+    "wrong", [{"drain_ms_max": -1}, {"concurrent_rpcs_max": 0}, {"log_level": "loud"}, {"feature_level_max": 99}]
+)
 def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="takes"):
         ServerConfig(**wrong)

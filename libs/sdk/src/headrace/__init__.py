@@ -10,6 +10,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace._descriptors import needing_descriptors
+
 if TYPE_CHECKING:
     from headrace import aio, errors, serializers
     from headrace._core.fetch_events import LogDiverged, PositionReset
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.log_watch import LogBounds, LogWatch, TopicLayout
     from headrace.producer import Producer
     from headrace.range_reader import RangeReader
-    from headrace.records import Committed, Record, RecordMetadata, TimestampType, TopicPartition
+    from headrace.records import Committed, Record, RecordMetadata, SkippedBatch, TimestampType, TopicPartition
     from headrace.serializers import bulk_partitioner
     from headrace.transactions import PreparedTransaction, PreparedTransactions, UnitOwner
 
@@ -47,6 +49,7 @@ _HOME: Final = {
     "RangeReader": "headrace.range_reader",
     "Record": "headrace.records",
     "RecordMetadata": "headrace.records",
+    "SkippedBatch": "headrace.records",
     "TimestampType": "headrace.records",
     "TopicLayout": "headrace.log_watch",
     "TopicPartition": "headrace.records",
@@ -73,6 +76,7 @@ __all__ = [
     "RangeReader",
     "Record",
     "RecordMetadata",
+    "SkippedBatch",
     "TimestampType",
     "TopicLayout",
     "TopicPartition",
@@ -87,11 +91,13 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"headrace.{name}")
+        with needing_descriptors():
+            return importlib.import_module(f"headrace.{name}")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    with needing_descriptors():
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

@@ -6,10 +6,10 @@ Called by both twins, before anything is accepted; the slices are then added one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace._bulk_tables import header_sizes, headers_of, partitions_of
+from headrace._bulk_tables import arrow_table, header_sizes, headers_of, partitions_of
 from headrace._core.chunk import RECORD_OVERHEAD, Chunk
 from headrace._intake import Extra, Intake
 from headrace._record_rules import View, check_headers
@@ -52,11 +52,11 @@ def slices(
     Raises:
         Rejected, SerializationFailed, RecordTooLarge, UnknownTopicOrPartition: nothing was accepted.
     """
-    if hasattr(values, "null_count") and (keys is None or hasattr(keys, "null_count")) and not intake.rules.serializes:
+    if _is_arrow(values) and (keys is None or _is_arrow(keys)) and not intake.rules.serializes:
         extra = _extra(intake, view, len(values), headers, partition, timestamps_ms)
         return _arrow_slices(intake, view, values, keys, extra)
-    listed = intake.rules.many_values(_as_list(values))
-    listed_keys = None if keys is None else intake.rules.many_keys(_as_list(keys))
+    listed = intake.rules.many_values(_as_list(values, "values"))
+    listed_keys = None if keys is None else intake.rules.many_keys(_as_list(keys, "keys"))
     count = len(listed)
     if listed_keys is not None and len(listed_keys) != count:
         raise Rejected(f"{len(listed_keys)} keys for {count} values; give one for each, or None")
@@ -68,11 +68,12 @@ def slices(
 
 def table_columns(intake: Intake, view: View, table: Any) -> list[Slice]:
     """
-    The same for an Arrow table.
+    The same for an Arrow table, or what gives one by Arrow's C interface.
 
     Raises:
-        Rejected: it has no column ``value``, or one of another meaning.
+        Rejected: it is no table, has no column ``value``, or one of another meaning.
     """
+    table = arrow_table(table)
     names = set(table.schema.names)
     if "value" not in names:
         raise Rejected(f"the table needs a column 'value'; it has {', '.join(sorted(names))}")
@@ -102,17 +103,54 @@ def _stamps(column: Any) -> Any:
     return column.cast(pa.int64()).to_numpy()
 
 
-def _as_list(given: Any) -> list[Any]:
+def _as_list(given: Any, what: str) -> list[Any]:
     if type(given) is list:
         return given
-    if isinstance(given, bytes | str | bytearray):
-        raise SerializationFailed("send_many takes a list of values; for one record use send")
+    _check_listed(given, what)
     for name in ("to_pylist", "tolist"):
         convert = getattr(given, name, None)
         if convert is not None:
             listed: list[Any] = convert()
             return listed
     return list(given)
+
+
+def _is_arrow(given: Any) -> bool:
+    """Whether it is an array of Arrow; others count their nulls too, and have no type of Arrow's."""
+    return hasattr(given, "null_count") and hasattr(given, "type")
+
+
+def _check_listed(given: Any, what: str) -> None:
+    """
+    Whether this is one entry for each record, in an order.
+
+    Raises:
+        Rejected, SerializationFailed: it is a table, or something whose iteration gives no records.
+    """
+    kind = type(given).__name__
+    if any(hasattr(given, name) for name in _OF_TABLES):
+        raise Rejected(
+            f"send_many takes {what} as a list or one column, and this {kind} has named columns: send_table(topic, "
+            "table) sends its rows, from a column 'value' and, if they are there, 'key', 'partition', 'timestamp_ms' "
+            "and 'headers'"
+        )
+    if isinstance(given, Mapping):
+        raise Rejected(
+            f"send_many takes {what} as a list, and iterating this {kind} gives its names alone; for one record use "
+            "send, for columns by name send_table with a table made of them"
+        )
+    if isinstance(given, bytes | str | bytearray | memoryview):
+        raise SerializationFailed(f"send_many takes a list of {what}, not {kind}; for one record use send")
+    if isinstance(given, Set):
+        raise Rejected(f"send_many keeps the order of {what}, and a {kind} has none; give a list")
+    try:
+        iter(given)
+    except TypeError:
+        raise SerializationFailed(f"send_many takes a list of {what}, not {kind}; for one record use send") from None
+
+
+_OF_TABLES: Final = ("columns", "column_names", "schema")
+"""What tables have and columns do not: of pandas, polars, DuckDB and Spark, of Arrow, of Arrow's readers."""
 
 
 def _extra(intake: Intake, view: View, count: int, headers: Any, partition: Any, timestamps_ms: Any) -> Extra:

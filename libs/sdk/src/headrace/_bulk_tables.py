@@ -6,7 +6,7 @@ What ``send_table`` makes of columns that are not keys and values: checked and b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace.errors import Rejected
@@ -14,6 +14,36 @@ from headrace.errors import Rejected
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+
+class ArrowTable(Protocol):
+    """What gives its rows by Arrow's C interface: tables of Arrow, pandas, polars, DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+def arrow_table(given: Any) -> Any:
+    """
+    The Arrow table itself, or what another library's gives by Arrow's C interface: pandas (2.2 and newer), polars,
+    DuckDB, readers of batches. None of these is imported.
+
+    Raises:
+        Rejected: it has no such interface, or fails to give its rows.
+    """
+    import pyarrow as pa
+
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        return given
+    kind = type(given).__name__
+    if not hasattr(given, "__arrow_c_stream__") and not hasattr(given, "__arrow_c_array__"):
+        raise Rejected(
+            f"send_table takes an Arrow table, or what has Arrow's C interface (pandas from 2.2, polars, DuckDB), not "
+            f"{kind}; for lists use send_many"
+        )
+    try:
+        return pa.table(given)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise Rejected(f"send_table: this {kind} gives no Arrow table: {error}") from error
 
 
 def partitions_of(column: Any) -> np.ndarray[Any, Any]:

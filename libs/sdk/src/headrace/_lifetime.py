@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from typing import Any, ClassVar, Self, TypeVar
 
 from headrace import _runtime
+from headrace._waits import check_seconds
 from headrace.errors import ClientClosed, HeadraceError
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Lifetime:
         Args:
             timeout: seconds.
         """
+        check_seconds(timeout)
         if self._closed or self._abandoned:
             return
         self._closed = True

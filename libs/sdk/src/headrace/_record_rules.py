@@ -58,7 +58,7 @@ class RecordRules:
         self._settings = settings
         self._value_bytes = _serializing(settings.value_serializer, "value")
         self._key_bytes = _serializing(settings.key_serializer, "key")
-        self._partitioner = settings.partitioner
+        self._partitioner: Any = settings.partitioner
         self._per_record = self._partitioner is not None and not takes_many(self._partitioner)
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -17,17 +18,21 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final, Protocol, TypeVar
 
-from headrace.errors import Rejected, WaitTimedOut
+from headrace._callbacks import BLOCKED_LOOK_S, warn_of_blocked
+from headrace._descriptors import needing_descriptors
+from headrace.errors import ClientClosed, Rejected, WaitTimedOut
 
 T = TypeVar("T")
 
 EXIT_FLUSH_MS: Final = 5_000
 """How long the end of the process waits for clients that were never closed, all together."""
+EXIT_STEP_S: Final = 1.0
+"""And then for each of these: connections to close, tasks to end, the thread to end."""
 CLOSE_ROUNDS_MAX: Final = 16
 """How often closing looks whether tasks that ended have started others."""
 
@@ -124,18 +129,28 @@ class ExitClosed(Protocol):
         ...
 
 
+class Connections(Protocol):
+    """What a client has open, as this module sees it."""
+
+    async def close(self) -> None:
+        """Close all. Idempotent."""
+        ...
+
+
 class LoopThread:
     """An event loop on a daemon thread. Any thread may call its methods; none may be called on the loop itself."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self._ended = False
+        with needing_descriptors():
+            self.loop = _new_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
         self._ready.wait()
 
     def _run(self) -> None:
-        self.loop = _new_loop()
         asyncio.set_event_loop(self.loop)
         self.loop.call_soon(self._ready.set)
         self.loop.run_forever()
@@ -155,12 +170,15 @@ class LoopThread:
         Raises:
             WaitTimedOut: it took longer than ``timeout``; it was cancelled.
         """
+        if self._ended:
+            coro.close()
+            raise ClientClosed("the process ends, and its clients were closed")
         if self.here:
             coro.close()
             raise Rejected("a sync client cannot wait on its own background thread, where callbacks run")
         future: ThreadFuture[T] = asyncio.run_coroutine_threadsafe(coro, self.loop)
         try:
-            return future.result(timeout)
+            return self._wait(future, timeout)
         except FutureTimeoutError:
             if future.done():  # the coroutine's own
                 raise
@@ -170,9 +188,40 @@ class LoopThread:
             future.cancel()
             raise
 
+    def _wait(self, future: ThreadFuture[T], timeout: float | None) -> T:
+        if timeout is not None and timeout <= BLOCKED_LOOK_S:
+            return future.result(timeout)
+        try:
+            return future.result(BLOCKED_LOOK_S)
+        except FutureTimeoutError:
+            if future.done():  # the coroutine's own
+                raise
+        warn_of_blocked(self._thread.ident)
+        return future.result(None if timeout is None else timeout - BLOCKED_LOOK_S)
+
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Run ``callback`` on the loop, soon."""
         self.loop.call_soon_threadsafe(callback, *args)
+
+    def end(self, connections: Collection[Connections]) -> None:
+        """The process ends: close ``connections``, end all tasks, then the thread. Each is given little time."""
+        self._ended = True
+        ending = asyncio.run_coroutine_threadsafe(_end_all(connections), self.loop)
+        with contextlib.suppress(FutureTimeoutError):
+            ending.result(3 * EXIT_STEP_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(EXIT_STEP_S)
+
+
+async def _end_all(connections: Collection[Connections]) -> None:
+    closing = [asyncio.ensure_future(each.close()) for each in connections]
+    if closing:
+        await asyncio.wait(closing, timeout=EXIT_STEP_S)
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=EXIT_STEP_S)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -192,9 +241,10 @@ class _Process:
 
     def reset(self) -> None:
         """Start anew in a child; with a new lock, for another thread may have held the old one at the fork."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.loop: LoopThread | None = None
         self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 _process = _Process()
@@ -220,6 +270,23 @@ def dismiss(client: ExitClosed) -> None:
         _process.clients.discard(client)
 
 
+def connected(connections: Connections) -> None:
+    """These were opened on the current loop; what belongs to the loop thread is closed at the end of the process."""
+    with _process.lock:
+        if _process.loop is not None and _process.loop.here:
+            _process.connections.add(connections)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run ``work`` beside the loop; at the end of the process, when no threads are given out any more, on it."""
+    try:
+        return await asyncio.to_thread(work)
+    except RuntimeError as error:
+        if "shutdown" not in str(error):
+            raise
+        return work()
+
+
 def _after_fork() -> None:
     clients = list(_process.clients)
     _process.reset()
@@ -230,9 +297,24 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     deadline = time.monotonic() + EXIT_FLUSH_MS / 1_000
     with _process.lock:
-        clients = list(_process.clients)
-    for client in clients:
-        client._close_at_exit(max(0.1, deadline - time.monotonic()))
+        clients, loop = list(_process.clients), _process.loop
+    try:
+        for client in clients:
+            client._close_at_exit(max(0.1, deadline - time.monotonic()))
+    finally:  # a thread that wakes after the interpreter's end crashes the process
+        if loop is not None and loop.pid == os.getpid():
+            loop.end(list(_process.connections))
+        _end_as_interrupted()
+
+
+def _end_as_interrupted() -> None:
+    """
+    Ctrl+C ends the process: so say it again. The interpreter notes that when a program's text ends by it, and forgets
+    it when another text is run, which importing a module with a named tuple does. One line of text has it note it.
+    """
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 if hasattr(os, "register_at_fork"):

@@ -49,11 +49,8 @@ class TransactionCalls:
             WaitTimedOut: first time: no coordinator answered within ``max_block_ms``.
         """
         transactions = self._usable()
-        with self._engine.intake.hold:  # nobody has to be asked, so no thread either
-            if transactions.ready:
-                transactions.begin_now()
-                return
-        self._thread.call(transactions.begin())
+        if not self._engine.intake.within(transactions.begin_if_ready):  # else nobody has to be asked
+            self._thread.call(transactions.begin())
 
     def commit_transaction(self) -> None:
         """

@@ -8,12 +8,14 @@ Each call runs on the process's loop thread by ``headrace.aio.AdminClient``, whi
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from headrace import _runtime
 from headrace._group_admin import GroupAdmin
 from headrace._restore_admin import RestoreAdmin
+from headrace._setting_names import Servers
 from headrace._transaction_admin import TransactionAdmin
+from headrace.admin_feature_types import FeaturesInfo
 from headrace.admin_types import (
     BrokerInfo,
     BrokerLogs,
@@ -32,6 +34,7 @@ from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
+    from headrace.setting_types import AdminSettingsDict
 
 T = TypeVar("T")
 
@@ -61,6 +64,8 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         8
         >>> admin.delete_records({("departures", 0): -1})
         {TopicPartition(topic='departures', partition=0): 0}
+        >>> len(admin.create_topic("departures", partitions=3, if_not_exists=True).partitions)   # as it is
+        8
         >>> results = admin.create_topics([NewTopic("arrivals"), NewTopic("departures")])
         >>> type(results["departures"]).__name__
         'TopicAlreadyExists'
@@ -103,10 +108,10 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
 
     def __init__(
         self,
-        bootstrap_servers: str | Sequence[str] | None = None,
+        bootstrap_servers: Servers = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[AdminSettingsDict],
     ) -> None:
         self._client: AsyncAdminClient = AsyncAdminClient(bootstrap_servers, _transport=_transport, **settings)
         self._transactions = self._client
@@ -150,9 +155,13 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         *,
         assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
+        if_not_exists: bool = False,
     ) -> TopicDescription:
         """
         Create a topic, and wait until a broker knows it with leaders for all its partitions.
+
+        Args:
+            if_not_exists: be content with a topic of this name, whatever it is like; it is described.
 
         Raises:
             TopicAlreadyExists: there is one of this name.
@@ -161,7 +170,13 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         """
         return self._wait(
             self._client.create_topic(
-                name, partitions, replication_factor, configs, assignments=assignments, validate_only=validate_only
+                name,
+                partitions,
+                replication_factor,
+                configs,
+                assignments=assignments,
+                validate_only=validate_only,
+                if_not_exists=if_not_exists,
             )
         )
 
@@ -258,6 +273,10 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
     def describe_cluster(self) -> ClusterDescription:
         """Who is there, and how much there is."""
         return self._wait(self._client.describe_cluster())
+
+    def describe_features(self) -> FeaturesInfo:
+        """The cluster's feature level, what comes with each, what every node knows, and what the next waits for."""
+        return self._wait(self._client.describe_features())
 
     def list_brokers(self) -> list[BrokerInfo]:
         """All registered brokers by id, fenced ones too."""

@@ -386,6 +386,27 @@ class LogInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrubInfo:
+    """How far a broker is with reading all it stores, by which rot is found while other replicas are sound."""
+
+    running: bool
+    logs: int
+    """Of the pass under way, or of the last one; 0: none since the broker's start."""
+    logs_done: int
+    bytes_read: int
+    lost_logs: int
+    """With a batch that could not be read, since the broker's start."""
+    last_ended_ms: int | None
+    """Wall clock; None: no pass has ended since the broker's start."""
+
+    @staticmethod
+    def of(scrub: broker.Scrub) -> ScrubInfo:
+        """From the wire."""
+        ended_ms = scrub.last_ended_ms if scrub.HasField("last_ended_ms") else None
+        return ScrubInfo(scrub.running, scrub.logs, scrub.logs_done, scrub.bytes_read, scrub.lost_logs, ended_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerLogs:
     """All logs of one broker, or why it could not be asked."""
 
@@ -397,6 +418,8 @@ class BrokerLogs:
     """What opening the data directory found."""
     error: str | None
     """None: it answered."""
+    scrub: ScrubInfo | None = None
+    """None: it does not tell."""
 
     @staticmethod
     def of(logs: admin_pb2.BrokerLogs) -> BrokerLogs:
@@ -409,4 +432,5 @@ class BrokerLogs:
             answer.disk_total_bytes,
             answer.recovery_report,
             logs.error.message or None if logs.HasField("error") else None,
+            ScrubInfo.of(answer.scrub) if answer.HasField("scrub") else None,
         )

@@ -10,13 +10,15 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from headrace import _runtime
 from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginning, End, Start
 from headrace._group_calls import GroupCalls
+from headrace._setting_names import Servers
+from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
     ConsumerHealth,
     PartitionLike,
@@ -30,7 +32,7 @@ from headrace.aio._consumer_setup import (
 from headrace.aio._offsets import OffsetAndTimestamp
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed, Rejected
-from headrace.records import Record, TopicPartition
+from headrace.records import K, Record, SkippedBatch, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from headrace._transport.port import Transport
     from headrace.aio._group import Group
     from headrace.aio._reading import Reading
+    from headrace.setting_types import ConsumerKeywords
 
 WAIT_SLICE_MS = 500
 """Nobody waits longer without looking for failures."""
@@ -45,7 +48,7 @@ WAIT_SLICE_MS = 500
 CLOSE_TIMEOUT_S = 10.0
 
 
-class Consumer(GroupCalls, Transactional):
+class Consumer(GroupCalls, Transactional, Generic[K, V]):
     """
     Reads records of one or more topics: with a group the partitions that it gives to this member, else all of them.
 
@@ -58,6 +61,8 @@ class Consumer(GroupCalls, Transactional):
     Making one connects to nothing yet; the first call that needs the cluster does. For one thread at a time: calls that
     overlap are refused. Ctrl+C ends any wait, and loses nothing. Prefetched records take up to ``fetch_max_bytes`` per
     broker.
+
+    ``Consumer[K, V]`` tells type checkers what the deserializers make of keys and values.
 
     Raises:
         InvalidConfig: a setting is unknown or out of bounds; all of them are named.
@@ -117,11 +122,11 @@ class Consumer(GroupCalls, Transactional):
 
     def __init__(
         self,
-        *topics: str,
-        bootstrap_servers: str | Sequence[str] | None = None,
+        *topics: str | Mapping[str, Any],
+        bootstrap_servers: Servers = None,
         group_id: str | None = None,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerKeywords],
     ) -> None:
         self._closed = True  # until it works, there is nothing to warn of
         arguments = read_arguments(topics, bootstrap_servers, group_id, settings)
@@ -155,6 +160,7 @@ class Consumer(GroupCalls, Transactional):
         Args:
             timeout: seconds, for commits and the good-bye each.
         """
+        check_seconds(timeout)
         self._close(timeout, handled_only=False)
 
     def _close(self, timeout: float, *, handled_only: bool) -> None:
@@ -219,21 +225,25 @@ class Consumer(GroupCalls, Transactional):
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> list[Record]:
+    def poll(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> list[Record[K, V]]:
         """
         Records that are here, waiting up to ``timeout_ms`` for the first (None: for as long as it takes).
 
         Args:
+            timeout_ms: milliseconds; ``poll(1.0)``, which is seconds elsewhere, is refused.
             max_records: at most so many; by default ``max_poll_records``.
 
         Raises:
+            Rejected: a time below 0 or in seconds; a consumer that was told of nothing to read.
             HeadraceError: what stops a partition: a position that does not exist, damaged bytes, a leader that could
                 not be reached for ``default_api_timeout_ms``. The next poll tries again.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
+        check_wait_ms(timeout_ms)
         self._enter()
         try:
             self._start()
+            self._check_reads()
             deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
             while True:
                 self._arrived.clear()
@@ -250,9 +260,11 @@ class Consumer(GroupCalls, Transactional):
         lives, the batches it came from stay in memory.
         Without records within ``timeout_ms`` it has no rows.
         """
+        check_wait_ms(timeout_ms)
         self._enter()
         try:
             self._start()
+            self._check_reads()
             deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
             while True:
                 self._arrived.clear()
@@ -262,16 +274,54 @@ class Consumer(GroupCalls, Transactional):
         finally:
             self._using.release()
 
-    def __iter__(self) -> Iterator[Record]:
+    def read_to_end(self, timeout_ms: float | None = None) -> list[Record[K, V]]:
+        """
+        Everything from the positions to the ends that the logs have at this call, as one list; positions are then at
+        these ends, and the next poll goes on with what came later. With a group of the partitions that this member
+        has, once the group has settled who reads what. With ``read_committed`` the end is before the first transaction
+        that is not decided. Paused partitions are left alone.
+
+        It is for what fits into memory; for more, iterate. Automatic commits take it for handled at the next call that
+        asks for records, and at ``close``.
+
+        Args:
+            timeout_ms: milliseconds for all of it; by default ``default_api_timeout_ms``.
+
+        Raises:
+            WaitTimedOut: it took longer. As after every error of this call, positions are where they were before it.
+            HeadraceError: as ``poll``.
+
+        ::
+
+            >>> import headrace
+            >>> with headrace.Consumer("flights", auto_offset_reset="earliest") as consumer:
+            ...     print(len(consumer.read_to_end()), len(consumer.read_to_end()))
+            4 0
+        """
+        from headrace.aio._group_steps import run_blocking
+        from headrace.aio._to_end import read_to_end
+
+        check_wait_ms(timeout_ms)
+        self._enter()
+        try:
+            self._start()
+            self._check_reads()
+            waiting = (self._arrived, self._wait)
+            return run_blocking(read_to_end(self._reading, self._steps, self._clock, waiting, timeout_ms), self._loop)
+        finally:
+            self._using.release()
+
+    def __iter__(self) -> Iterator[Record[K, V]]:
         """All records, without end. A record counts as handed out when the loop gets it; ``break`` loses nothing."""
         return chain.from_iterable(self._runs())
 
-    def _runs(self) -> Iterator[Iterator[Record]]:
+    def _runs(self) -> Iterator[Iterator[Record[K, V]]]:
         """One iterator per batch: the ``for`` loop of the application walks them in C."""
         while True:
             self._enter()
             try:
                 self._start()
+                self._check_reads()
                 self._arrived.clear()
                 run = self._out.next_run() if self._step() else None
                 if run is None:
@@ -313,6 +363,21 @@ class Consumer(GroupCalls, Transactional):
         """Go on at ``offset``. Whether it exists is seen when it is fetched; ``auto_offset_reset`` applies."""
         self._start()
         self._out.seek({TopicPartition(*partition): check_offset(offset)})
+
+    def skip_batch(self, partition: PartitionLike | None = None) -> SkippedBatch:
+        """
+        Go on behind the batch that cannot be read, after a poll has raised ``CorruptBatch``, ``UnsupportedVersion`` or
+        ``UnsupportedCompression``. What is returned says what was skipped, and why. The group hears of it with the next
+        commit; a transaction that is aborted comes back to it.
+
+        Args:
+            partition: which one; it may be left out where only one has stopped.
+
+        Raises:
+            Rejected: no batch was met there that cannot be read, or several were and none is named.
+        """
+        self._start()
+        return self._out.skip_batch(None if partition is None else TopicPartition(*partition))
 
     def seek_to_beginning(self, *partitions: PartitionLike) -> None:
         """Go on at the first record there is, in these partitions or in all."""
@@ -380,7 +445,8 @@ class Consumer(GroupCalls, Transactional):
     @property
     def state(self) -> str:
         """
-        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``.
+        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now), ``topic_deleted``
+        (one that is subscribed to does not exist any more) or ``closed``.
 
         A member of a group is also ``joining``, ``rebalancing`` (what it reads may change soon), ``disconnected`` (it
         does not know whether it still is a member, and hands nothing out) or ``out`` (its next poll joins again).

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, get_args, runtime_checkable
 
 from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
+from headrace.setting_types import AutoOffsetReset, DeserializerName, GroupProtocol, IsolationLevel, RemoteAssignor
 from headrace.settings import INT_MAX, ClientSettings, read_settings, setting
 from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE, MemberSubscription
 from headrace_common.core.errors import InvalidConfig
@@ -66,7 +67,7 @@ class ConsumerSettings(ClientSettings):
 
     group_id: str | None = None
     """The group whose members share the partitions, and under which positions are committed; 1 to 249 characters."""
-    group_protocol: str = setting(CONSUMER, choices=(CONSUMER, CLASSIC))
+    group_protocol: GroupProtocol = setting(CONSUMER, choices=get_args(GroupProtocol))
     """Who assigns partitions: ``consumer``: the coordinator (KIP-848); ``classic``: a member."""
     group_instance_id: str | None = None
     """Static membership: the name of this instance, unique in its group. A restart within the session moves nothing."""
@@ -76,17 +77,17 @@ class ConsumerSettings(ClientSettings):
     """Classic: how often to say that this member lives. Rebalances are told at once, whatever it is."""
     max_poll_interval_ms: int = setting(300_000, low=1, high=INT_MAX)
     """A member that does not poll for so long leaves the group; its next poll joins again."""
-    partition_assignment_strategy: Any = ("range", "cooperative-sticky")
+    partition_assignment_strategy: str | Sequence[str | Assignor] = ("range", "cooperative-sticky")
     """Classic: assignors in the order of preference: names, or objects with ``name`` and ``assign``."""
-    group_remote_assignor: str | None = None
+    group_remote_assignor: RemoteAssignor | None = None
     """Server-side protocol: ``uniform`` or ``range``; None: the coordinator's default, ``uniform``."""
     enable_auto_commit: bool = True
     """Commit what was handled: every auto_commit_interval_ms, before partitions are given up, and at close."""
     auto_commit_interval_ms: int = setting(5_000, low=0, high=INT_MAX)
     """How often, at the polls after it has passed."""
-    auto_offset_reset: str = "latest"
+    auto_offset_reset: AutoOffsetReset = "latest"
     """Where to read without a position: ``latest``, ``earliest``, ``by_duration:PT1H``, or ``none``: raise."""
-    on_position_reset: Callable[[PositionReset | LogDiverged], None] | None = None
+    on_position_reset: Callable[[PositionReset | LogDiverged], object] | None = None
     """Called by the next poll when ``auto_offset_reset`` moved a position: what was lost, and where reading goes on."""
     fetch_min_bytes: int = setting(1, low=0, high=INT_MAX)
     """A broker answers when it has so much, or after fetch_max_wait_ms."""
@@ -100,15 +101,17 @@ class ConsumerSettings(ClientSettings):
     """Most records that ``poll`` returns when it is not told another number."""
     client_rack: str = ""
     """Where this client is; followers of the same rack are read from where brokers have a rack. Empty: only leaders."""
+    allow_auto_create_topics: bool = False
+    """Whether reading creates topics. It never does; ``False`` is taken for those who bring it along."""
     check_crcs: bool = True
     """Check the bytes of each batch against the checksum that its producer computed."""
-    isolation_level: str = setting(READ_UNCOMMITTED, choices=(READ_UNCOMMITTED, READ_COMMITTED))
+    isolation_level: IsolationLevel = setting(READ_UNCOMMITTED, choices=get_args(IsolationLevel))
     """``read_committed``: only below the first undecided transaction, and nothing of aborted ones."""
     default_api_timeout_ms: int = setting(60_000, low=1, high=INT_MAX)
     """Calls without a timeout of their own, and partitions that cannot be read, raise after this time, in ms."""
-    key_deserializer: Callable[[bytes], Any] | str | None = None
+    key_deserializer: Callable[[bytes], Any] | DeserializerName | None = None
     """Turns a key into something else: a function, or a name: ``json``, ``string``, ``int64`` … None stays None."""
-    value_deserializer: Callable[[bytes], Any] | str | None = None
+    value_deserializer: Callable[[bytes], Any] | DeserializerName | None = None
     """The same for values."""
 
     def rules(self) -> list[str]:
@@ -123,6 +126,10 @@ class ConsumerSettings(ClientSettings):
         told: Any = self.on_position_reset
         if told is not None and not callable(told):
             wrong.append(f"on_position_reset takes a function, not {told!r}")
+        if self.allow_auto_create_topics:
+            wrong.append(
+                "allow_auto_create_topics takes False: reading creates no topics; see AdminClient.create_topic"
+            )
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             wrong.append(f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is below retry_backoff_ms")
         return wrong + self._group_rules()

@@ -19,15 +19,23 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, NamedTuple, overload
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final, NamedTuple, overload
 
-from headrace._core.batch import Batch
+from headrace._callbacks import BLOCKED_LOOK_S, call_back, warn_of_blocked
+from headrace._core.batch import Batch, Watcher
 from headrace._core.chunk import Chunk
+from headrace._waits import check_seconds
 from headrace.errors import HeadraceError, Rejected, WaitTimedOut
 from headrace.records import RecordMetadata
 
-_lock = threading.Lock()
-"""Guards the watchers of all chunks and batches; held for an append or a swap."""
+END: Final = float("inf")
+"""Behind the last record of a batch."""
+
+_lock = threading.RLock()
+"""Guards the watchers of all chunks and batches; held for a push or a pop. A finalizer may come here while it is."""
+_numbers = count()
 
 
 class DeliveredBatch(NamedTuple):
@@ -53,7 +61,7 @@ class Delivery:
 
     def done(self) -> bool:
         """Whether the record was acknowledged, or has failed."""
-        return _holder(self._chunk, self._row) is None
+        return _done(self._chunk, self._row)
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """
@@ -67,17 +75,27 @@ class Delivery:
             Rejected: called where the wait could never end: in the event loop that delivers the record.
             HeadraceError: the record was not written, or nobody can tell; see ``headrace.errors``.
         """
-        if _holder(self._chunk, self._row) is not None:
+        timeout = check_seconds(timeout)
+        if not _done(self._chunk, self._row):
             if self._chunk.home == threading.get_ident():
                 raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
             settled = threading.Event()
             _when_settled(self._chunk, self._row, settled.set)
-            if not settled.wait(timeout):
+            if not self._wait(settled, timeout):
                 raise WaitTimedOut(f"not acknowledged within {timeout:g} s; it is still on its way")
         return _metadata(self._chunk, self._row)
 
+    def _wait(self, settled: threading.Event, timeout: float | None) -> bool:
+        if timeout is not None and timeout <= BLOCKED_LOOK_S:
+            return settled.wait(timeout)
+        if settled.wait(BLOCKED_LOOK_S):
+            return True
+        warn_of_blocked(self._chunk.home)
+        return settled.wait(None if timeout is None else timeout - BLOCKED_LOOK_S)
+
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         """Wait like ``result``, and return why the record failed; None when it was acknowledged."""
+        timeout = check_seconds(timeout)
         try:
             self.result(timeout)
         except HeadraceError as error:
@@ -87,11 +105,19 @@ class Delivery:
         return None
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call ``callback(delivery)`` once it is done: at once, or on the client's own thread; be quick there."""
-        _when_settled(self._chunk, self._row, lambda: callback(self))
+        """
+        Call ``callback(delivery)`` once it is done: at once, or on the client's own thread; be quick there. Callbacks
+        of one partition are called in the order in which its records were sent. What one raises is logged.
+        """
+        _when_settled(self._chunk, self._row, partial(self._call_back, callback))
+
+    def _call_back(self, callback: Callable[[Delivery], object]) -> None:
+        found = self._chunk.locate(self._row)
+        partition = None if found is None else found[0].partition
+        call_back(callback, self, self._chunk.topic, partition)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if _holder(self._chunk, self._row) is not None:
+        if not _done(self._chunk, self._row):
             loop = asyncio.get_running_loop()
             future = loop.create_future()
             _when_settled(self._chunk, self._row, lambda: _wake(loop, future))
@@ -148,6 +174,7 @@ class Deliveries(Sequence[Delivery]):
         Raises:
             HeadraceError: the first failure.
         """
+        timeout = check_seconds(timeout)
         return [delivery.result(timeout) for delivery in self]
 
     def __await__(self) -> Generator[Any, None, list[RecordMetadata]]:
@@ -165,14 +192,9 @@ def _handle(chunk: Chunk, row: int) -> Delivery:
     return delivery
 
 
-def _holder(chunk: Chunk, row: int) -> Chunk | Batch | None:
-    """Who will know more about the row; None when its fate is known."""
-    if chunk.error is not None:
-        return None
+def _done(chunk: Chunk, row: int) -> bool:
     found = chunk.locate(row)
-    if found is None:
-        return chunk
-    return found[0] if found[0].outcome is None else None
+    return (chunk if found is None else found[0]).told >= 0
 
 
 def _metadata(chunk: Chunk, row: int) -> RecordMetadata:
@@ -190,48 +212,95 @@ def _metadata(chunk: Chunk, row: int) -> RecordMetadata:
 
 
 def _when_settled(chunk: Chunk, row: int, then: Callable[[], object]) -> None:
+    """Call ``then`` once the fate of the row is told: now, or in its turn."""
     while True:
-        holder = _holder(chunk, row)
-        if holder is None:
-            then()
-            return
-        if watch(holder, lambda: _when_settled(chunk, row, then)):
-            return
-
-
-def batch_settled(batch: Batch, then: Callable[[], object]) -> None:
-    """Call ``then`` once all records of ``batch`` have their outcome; at once if they have."""
-    while batch.outcome is None:
-        if batch.parts is not None:
-            first, second = batch.parts
-            batch_settled(first, partial(batch_settled, second, then))
-            return
-        if watch(batch, partial(batch_settled, batch, then)):
+        found = chunk.locate(row)
+        holder, place = (chunk, row) if found is None else found
+        with _lock:
+            if holder.told >= place:
+                break
+            if found is None and chunk.route is not None:
+                continue  # spread meanwhile
+            if isinstance(holder, Batch) and holder.parts is not None:
+                continue
+            _await_turn(holder, Watcher(place, next(_numbers), then))
             return
     then()
 
 
-def watch(holder: Chunk | Batch, look: Callable[[], None]) -> bool:
-    """Call ``look`` when something is new about ``holder``; False when it is already."""
+def _await_turn(holder: Chunk | Batch, watcher: Watcher) -> None:
+    if holder.watchers is None:
+        holder.watchers = []
+    heappush(holder.watchers, watcher)
+
+
+def batch_told(batch: Batch, then: Callable[[], object]) -> None:
+    """Call ``then`` once all who wait for records of ``batch`` were told; at once if they were. On the loop."""
+    if batch.parts is not None:
+        first, second = batch.parts
+        batch_told(first, partial(batch_told, second, then))
+        return
     with _lock:
-        if isinstance(holder, Chunk):
-            if holder.route is not None or holder.error is not None:
-                return False
-        elif holder.outcome is not None or holder.parts is not None:
-            return False
-        if holder.watchers is None:
-            holder.watchers = []
-        holder.watchers.append(look)
-        return True
+        if batch.told < END:
+            _await_turn(batch, Watcher(END, next(_numbers), partial(batch_told, batch, then)))
+            return
+    then()
 
 
-def changed(holder: Chunk | Batch) -> list[Callable[[], None]]:
-    """Those who wait for news of ``holder``; it was changed before this is called."""
-    if holder.watchers is None and not _lock.locked():
-        return []
+def all_told(batches: Sequence[Batch], then: Callable[[], object]) -> None:
+    """Call ``then`` once that is so for all. On the loop."""
+    left = len(batches)
+
+    def one_less() -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            then()
+
+    for batch in batches:
+        batch_told(batch, one_less)
+    if not batches:
+        then()
+
+
+def tell(holder: Chunk | Batch) -> None:
+    """
+    The fate of ``holder`` is known: call all who wait, in the order of its records, also those who come meanwhile.
+    Who comes for a record that was told of is called at once, where it comes. On the loop.
+    """
+    with _lock:
+        holder.told = max(holder.told, 0)
+    while True:
+        with _lock:
+            if not holder.watchers:
+                holder.told, holder.watchers = END, None
+                return
+            watcher = heappop(holder.watchers)
+            holder.told = max(holder.told, watcher.place)
+        watcher.look()
+
+
+def moved(holder: Chunk | Batch) -> None:
+    """Rows of ``holder`` are in batches of their own now, or in its halves: who waits for them waits there."""
     with _lock:
         watchers, holder.watchers = holder.watchers, None
-    return watchers or []
+        rows = [watcher for watcher in watchers or () if watcher.place < END]
+        for watcher in rows:
+            batch, place = _new_place(holder, int(watcher.place))
+            _await_turn(batch, watcher._replace(place=place))
+    for watcher in watchers or ():
+        if watcher.place == END:
+            watcher.look()
+
+
+def _new_place(holder: Chunk | Batch, row: int) -> tuple[Batch, int]:
+    if isinstance(holder, Chunk):
+        found = holder.locate(row)
+        assert found is not None, "it was spread"
+        return found
+    assert holder.parts is not None, "it was halved"
+    first, second = holder.parts
+    return (first, row) if row < first.count else (second, row - first.count)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:

@@ -20,6 +20,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   ├── NoGroup                     the call needs a group_id
     │   ├── InvalidGroupId              a group id has 1 to 249 characters
     │   ├── InvalidSessionTimeout       outside the bounds that the coordinator sets
+    │   ├── InconsistentClusterId       another cluster answers where the one that is meant was
     │   ├── InconsistentGroupProtocol   the other members speak another protocol, or share no assignor
     │   ├── UnsupportedAssignor         there is none of this name
     │   ├── InvalidRegularExpression    the pattern of a subscription cannot be read
@@ -118,6 +119,7 @@ from headrace_common.core.errors import (
     GroupNotFound,
     HeadraceError,
     IllegalGeneration,
+    InconsistentClusterId,
     InconsistentGroupProtocol,
     Internal,
     InvalidCommitOffset,
@@ -206,6 +208,7 @@ __all__ = [
     "GroupNotFound",
     "HeadraceError",
     "IllegalGeneration",
+    "InconsistentClusterId",
     "InconsistentGroupProtocol",
     "Internal",
     "InvalidCommitOffset",

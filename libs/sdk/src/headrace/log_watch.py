@@ -7,7 +7,7 @@ The engine runs on the process's loop thread; this is its face for a thread that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from headrace._lifetime import Lifetime
 from headrace._runtime import SystemClock
@@ -15,11 +15,12 @@ from headrace.aio._consumer_setup import PartitionLike, check_offset, check_time
 from headrace.aio._log_watching import LogBounds, LogWatching, TopicLayout
 from headrace.consumer_settings import reading_settings
 from headrace.errors import Rejected
+from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
-from headrace.settings import bootstrap_addresses
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
+    from headrace.setting_types import ReadingSettingsDict
 
 WAIT_MS_MAX: Final = 300_000
 
@@ -29,7 +30,7 @@ class LogWatch(Lifetime):
     Looks at topics and at the bounds of their logs; reads no records.
 
     Args:
-        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
+        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; else as ``headrace.finding`` says.
         settings: those of a consumer that are not about groups, resets or records: ``isolation_level`` decides what an
             end is, ``default_api_timeout_ms`` how long calls are repeated while brokers cannot answer.
 
@@ -64,7 +65,7 @@ class LogWatch(Lifetime):
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[ReadingSettingsDict],
     ) -> None:
         read = reading_settings(self._KIND, settings)
         addresses = bootstrap_addresses(bootstrap_servers)

@@ -25,25 +25,30 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from headrace import _runtime
 from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._intake import closed_error
+from headrace._setting_names import Servers, split
 from headrace._transaction_calls import TransactionCalls
+from headrace._waits import check_seconds
 from headrace.aio._engine import ProducerEngine
 from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, exhausted
 from headrace.delivery import Deliveries, Delivery
 from headrace.errors import ClientClosed, HeadraceError, UnknownTopicOrPartition, WaitTimedOut
+from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
-from headrace.settings import ProducerSettings, bootstrap_addresses, read_settings
+from headrace.settings import ProducerSettings, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace._bulk_tables import ArrowTable
     from headrace._record_rules import View
     from headrace._transport.port import Transport
+    from headrace.setting_types import ProducerSettingsDict
 
 T = TypeVar("T")
 
@@ -53,9 +58,10 @@ class Producer(TransactionCalls):
     Sends records from any thread.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas, or a list; else ``HEADRACE_BOOTSTRAP``, else
-            ``127.0.0.1:9292``.
-        settings: see ``headrace.settings.ProducerSettings``; Kafka's names with underscores.
+        bootstrap_servers: ``"host:port"``, several with commas, or a list; else as ``headrace.finding`` says:
+            ``HEADRACE_BOOTSTRAP``, a profile, the local cluster of ``./.headrace``, ``127.0.0.1:9292``.
+        settings: see ``headrace.settings.ProducerSettings``; Kafka's names, with underscores or dots. A dict of
+            them may stand in the place of ``bootstrap_servers``, as with confluent-kafka.
 
     Raises:
         InvalidConfig: all that is wrong with the settings.
@@ -63,16 +69,17 @@ class Producer(TransactionCalls):
 
     def __init__(
         self,
-        bootstrap_servers: str | Sequence[str] | None = None,
+        bootstrap_servers: Servers = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerSettingsDict],
     ) -> None:
         self._closed = True  # until it works, there is nothing to warn of
-        self._settings = read_settings(ProducerSettings, settings)
-        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(bootstrap_servers)), self._settings)
+        servers, given = split(bootstrap_servers, settings)
+        self._settings = read_settings(ProducerSettings, given)
+        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(servers)), self._settings)
         self._intake = self._engine.intake
-        self._one = self._intake.one
+        self._token = self._intake.token
         self._fast = self._intake.fast
         self._thread = _runtime.loop_thread()
         self._thread.call(self._started())
@@ -113,10 +120,10 @@ class Producer(TransactionCalls):
                 size = len(value) + len(key) + RECORD_OVERHEAD
             else:
                 return self._send(topic, value, key, None, None, None)
-            one = self._one
+            token = self._token
             try:
-                token = one.pop()
-            except IndexError:
+                del token.free  # not a call, so nothing comes between it and the next ``try``: see ``_intake``
+            except AttributeError:
                 return self._send(topic, value, key, None, None, None)
             try:
                 chunk = self._fast[topic]
@@ -133,8 +140,11 @@ class Producer(TransactionCalls):
                         return delivery
             except KeyError:
                 pass
+            except BaseException:
+                self._intake.mend()
+                raise
             finally:
-                one.append(token)
+                token.free = True
         return self._send(topic, value, key, headers, partition, timestamp_ms)
 
     def _send(
@@ -166,8 +176,7 @@ class Producer(TransactionCalls):
     def _until_room(self, add: Callable[[], T | None], size: int) -> T:
         """What ``add`` gives, once there is room."""
         intake = self._intake
-        with intake.hold:
-            added = add()
+        added = intake.within(add)
         if added is not None:
             return added
         if self._thread.here:
@@ -175,12 +184,9 @@ class Producer(TransactionCalls):
         deadline = clocks.monotonic() + self._settings.max_block_ms / 1_000
         while True:
             room = threading.Event()
-            with intake.hold:
-                added = add()
-                if added is not None:
-                    return added
-                intake.close_all()
-                intake.wait_for_room(room.set)
+            added = intake.within(partial(intake.add_or_wait, add, room.set))
+            if added is not None:
+                return added
             if not room.wait(max(0.0, deadline - clocks.monotonic())):
                 raise exhausted(self._settings, size)
 
@@ -213,10 +219,11 @@ class Producer(TransactionCalls):
         parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
         return self._send_slices(view, parts)
 
-    def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> Deliveries:
+    def send_table(self, topic: str, table: ArrowTable) -> Deliveries:
         """
-        Accept the rows of an Arrow table: columns ``value``, and where present ``key``, ``partition``,
-        ``timestamp_ms`` and ``headers`` (list of key and value), as ``poll_table`` of a consumer gives them. A null
+        Accept the rows of an Arrow table, or of what gives one by Arrow's C interface (pandas, polars, DuckDB): columns
+        ``value``, and where present ``key``, ``partition``, ``timestamp_ms`` and ``headers`` (list of key and value),
+        as ``poll_table`` of a consumer gives them. A null
         partition, as -1, leaves it to the key; null headers are none::
 
             >>> import pyarrow as pa
@@ -242,7 +249,9 @@ class Producer(TransactionCalls):
 
         Raises:
             WaitTimedOut: ``timeout`` seconds have passed; the work goes on.
+            Rejected: below 0, or in milliseconds.
         """
+        timeout = check_seconds(timeout)
         self._intake.check_alive()
         self._thread.call(self._engine.flush(timeout))
 
@@ -257,6 +266,7 @@ class Producer(TransactionCalls):
         Raises:
             WaitTimedOut: something was not acknowledged; the producer is closed nevertheless.
         """
+        timeout = check_seconds(timeout)
         if self._closed:
             return
         self._closed = True
@@ -280,13 +290,14 @@ class Producer(TransactionCalls):
     def _abandon(self) -> None:
         self._closed = True
         self._fast.clear()
-        self._one[:] = [None]
+        self._token.free = True
         self._intake.failure = ClientClosed.by_fork("producer")
 
     def _close_at_exit(self, timeout: float) -> None:
         warnings.warn("a headrace.Producer was never closed; it is flushed now", ResourceWarning, 1, self)
+        self._closed = True
         with contextlib.suppress(HeadraceError):
-            self.close(timeout)
+            self._thread.call(self._engine.close(timeout, closed_error("producer")), timeout + _runtime.EXIT_STEP_S)
 
     def __del__(self) -> None:
         if self._closed:

@@ -11,13 +11,14 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from headrace._core.ranges import RangeQueue
 from headrace._core.record_runs import Deserializers
 from headrace._core.record_tables import TABLE_COLUMNS
 from headrace._lifetime import CLOSE_TIMEOUT_S, Lifetime
 from headrace._runtime import SystemClock
+from headrace._waits import check_wait_ms
 from headrace.aio._client import UNKNOWN_TOPIC_GRACE_MS
 from headrace.aio._consumer_setup import open_transport
 from headrace.aio._reading import Reading
@@ -30,13 +31,14 @@ from headrace.errors import (
     UnknownTopicOrPartition,
     WaitTimedOut,
 )
-from headrace.settings import bootstrap_addresses
+from headrace.finding import bootstrap_addresses
 from headrace_common.core.ids import TopicId
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace._transport.port import Transport
+    from headrace.setting_types import ReadingSettingsDict
 
 WAIT_SLICE_MS: Final = 500
 """Nobody waits longer without looking for failures."""
@@ -49,7 +51,7 @@ class RangeReader(Lifetime):
     An iterator over tables of the records in some ranges of offsets: each record once, those of a partition in order.
 
     Args:
-        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
+        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; else as ``headrace.finding`` says.
         ranges: (topic, partition, start, end) each; ``end`` is not among them. Several of one partition do not overlap.
         columns: which columns are wanted, in this order; the others are not made. By default all of
             ``Consumer.poll_table``.
@@ -87,7 +89,7 @@ class RangeReader(Lifetime):
         topic_ids: Mapping[str, str] | None = None,
         poll_timeout_ms: float | None = None,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[ReadingSettingsDict],
     ) -> None:
         read = reading_settings(self._KIND, settings)
         addresses = bootstrap_addresses(bootstrap_servers)
@@ -238,7 +240,8 @@ def _checked_columns(given: Sequence[str] | None) -> tuple[str, ...]:
 def _checked_timeout(given: Any) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
         raise InvalidConfig(f"poll_timeout_ms takes a number of ms above 0, not {given!r}")
-    return given
+    check_wait_ms(given, "poll_timeout_ms")
+    return float(given)
 
 
 def _checked_ids(given: Mapping[str, str]) -> dict[str, TopicId]:

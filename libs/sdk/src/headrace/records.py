@@ -14,11 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias
+
+from typing_extensions import TypeVar
 
 from headrace_common.core.ids import TopicPartition
 
-__all__ = ["Committed", "Header", "Headers", "HeadersIn", "Record", "RecordMetadata", "TimestampType", "TopicPartition"]
+__all__ = [
+    "Committed",
+    "Header",
+    "Headers",
+    "HeadersIn",
+    "Record",
+    "RecordMetadata",
+    "SkippedBatch",
+    "TimestampType",
+    "TopicPartition",
+]
 
 Header: TypeAlias = tuple[str, bytes | None]
 Headers: TypeAlias = Sequence[Header]
@@ -33,14 +45,22 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
-class Record(NamedTuple):
-    """One record as it was read. ``key`` and ``value`` are bytes unless the consumer has deserializers."""
+K = TypeVar("K", default=Any)
+V = TypeVar("V", default=Any)
+
+
+class Record(NamedTuple, Generic[K, V]):
+    """
+    One record as it was read. ``key`` and ``value`` are bytes or None unless the consumer has deserializers.
+
+    ``Record[K, V]`` tells type checkers what they are, for example ``Record[bytes | None, Flight]``.
+    """
 
     topic: str
     partition: int
     offset: int
-    key: Any
-    value: Any
+    key: K
+    value: V
     headers: Headers
     timestamp_ms: int
     """Milliseconds since the epoch, UTC."""
@@ -58,6 +78,17 @@ class Committed(NamedTuple):
     """Under which leader the record before it was written; -1: not known."""
     metadata: str = ""
     """For people; up to 4096 bytes."""
+
+
+class SkippedBatch(NamedTuple):
+    """Records that were passed over because their batch cannot be read."""
+
+    partition: TopicPartition
+    offsets: range
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.partition}: offsets {self.offsets[0]} to {self.offsets[-1]} were skipped: {self.reason}"
 
 
 class RecordMetadata(NamedTuple):

@@ -25,7 +25,8 @@ from uuid import UUID
 
 from headrace.errors import InvalidConfig, SerializationFailed
 
-Serializer = Callable[[Any], bytes | None]
+Serializer = Callable[[Any], bytes | bytearray | memoryview | str | None]
+"""What a producer takes as one; text is written as UTF-8."""
 Deserializer = Callable[[bytes | None], Any]
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -16,17 +16,19 @@ All that is wrong is told in one error, an unknown name with those that are near
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
+from headrace._setting_names import said_of
+from headrace.setting_types import Acks, CompressionType, Partitioner, SerializerName
 from headrace_common.core.errors import InvalidConfig
-from headrace_common.core.ids import Endpoint
 
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
-BOOTSTRAP_VARIABLE: Final = "HEADRACE_BOOTSTRAP"
-CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+if TYPE_CHECKING:
+    from headrace.delivery import DeliveredBatch
+    from headrace.serializers import Serializer
+
+CODECS: Final[tuple[str, ...]] = get_args(CompressionType)
 INT_MAX: Final = 2**31 - 1
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 """A partition remembers this many batches of a producer."""
@@ -44,39 +46,6 @@ def setting(
 
 def _int(default: int, low: int, high: int = INT_MAX) -> Any:
     return setting(default, low=low, high=high)
-
-
-def bootstrap_addresses(given: str | Sequence[str] | None) -> list[str]:
-    """
-    The addresses to ask first: the argument, else ``HEADRACE_BOOTSTRAP``, else ``127.0.0.1:9292``.
-
-    Raises:
-        InvalidConfig: an address is not ``host:port``.
-    """
-    source = "bootstrap_servers"
-    if given is None:
-        given = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-        source = BOOTSTRAP_VARIABLE
-    if not isinstance(given, str | Sequence):
-        raise InvalidConfig(
-            f"{source} is a text or a list of host:port, not {type(given).__name__}; settings are keyword arguments, "
-            "so write (**settings) for those in a dict"
-        )
-    texts = given.split(",") if isinstance(given, str) else list(given)
-    addresses: list[str] = []
-    for text in texts:
-        try:
-            endpoint = Endpoint.parse(text)
-        except (ValueError, AttributeError):
-            raise InvalidConfig(
-                f"{source}: {text!r} is not an address; write host:port, as in 127.0.0.1:9292"
-            ) from None
-        if not endpoint.port:
-            raise InvalidConfig(f"{source}: {text!r} has port 0; give the port that a broker listens on")
-        addresses.append(str(endpoint))
-    if not addresses:
-        raise InvalidConfig(f"{source} is empty; give at least one host:port")
-    return list(dict.fromkeys(addresses))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +84,7 @@ class DecidingSettings(ClientSettings):
 class ProducerSettings(ClientSettings):
     """Settings of a producer. Defaults are those of Kafka's Java client 4.x, except ``batch_size``."""
 
-    acks: str | int = "all"
+    acks: Acks = "all"
     """``"all"`` (or -1): all in-sync replicas hold the record. 1: the leader does. 0: nobody answers."""
     enable_idempotence: bool = True
     """No duplicates and no reordering through retries; off by itself with acks other than all, unless asked for."""
@@ -135,13 +104,13 @@ class ProducerSettings(ClientSettings):
     """How long a call waits for metadata or for buffer space, in ms."""
     max_request_size: int = _int(1 << 20, 64, 64 << 20)
     """Largest record, and largest request, in bytes."""
-    compression_type: str = setting("none", choices=CODECS)
+    compression_type: CompressionType = setting("none", choices=CODECS)
     """none, gzip, snappy, lz4 or zstd; a whole batch is compressed."""
-    partitioner: Any = None
+    partitioner: Partitioner | None = None
     """``f(topic, key, partitions) -> int``, called per record; or one marked with ``headrace.bulk_partitioner``."""
-    key_serializer: Callable[[Any], bytes | None] | None = None
+    key_serializer: Serializer | SerializerName | None = None
     """Turns a key into bytes; a function of one argument, or a name: ``string``, ``json``, ``int64``…"""
-    value_serializer: Callable[[Any], bytes | None] | None = None
+    value_serializer: Serializer | SerializerName | None = None
     """Turns a value into bytes; a function of one argument, or a name."""
     transactional_id: str | None = None
     """Names this producer for ever, 1 to 249 characters: then it writes in transactions, and fences earlier producers
@@ -150,7 +119,7 @@ class ProducerSettings(ClientSettings):
     """One that is open for longer is aborted by its coordinator, in ms; at most transaction.max.timeout.ms."""
     owner_epoch: int | None = None
     """What ``UnitOwner.init()`` gave the owner of this transactional id."""
-    on_delivery: Callable[[Any], None] | None = None
+    on_delivery: Callable[[DeliveredBatch], object] | None = None
     """Called with each ``DeliveredBatch``, on the client's own thread: be quick."""
     trace: bool = True
     """Add ``traceparent`` to the headers where an OpenTelemetry span is active."""
@@ -223,7 +192,7 @@ def read_settings(kind: type[S], given: Mapping[str, Any]) -> S:
     for written, value in given.items():
         name = aliases.get(written, written.replace(".", "_"))
         if name not in known:
-            wrong.append(_unknown(written, [*known, *aliases]))
+            wrong.append(said_of(written) or _unknown(written, [*known, *aliases]))
             continue
         problem = _problem(name, value, known[name])
         if problem:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 
 from google.protobuf.message import DecodeError
 
@@ -26,6 +26,7 @@ from headrace_proto.v1 import transaction_pb2 as pb
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
     from headrace.aio import transactions as aio
+    from headrace.setting_types import DecidingSettingsDict
 
 T = TypeVar("T")
 
@@ -165,7 +166,7 @@ class PreparedTransactions(_Deciding):
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[DecidingSettingsDict],
     ) -> None:
         from headrace.aio.transactions import PreparedTransactions as Twin
 
@@ -230,7 +231,7 @@ class UnitOwner(_Deciding):
         *,
         epoch: int | None = None,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[DecidingSettingsDict],
     ) -> None:
         from headrace.aio.transactions import UnitOwner as Twin
 

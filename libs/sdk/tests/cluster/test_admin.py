@@ -30,6 +30,8 @@ def test_a_topic_lives_from_creation_to_deletion(admin: headrace.AdminClient) ->
     assert {t.name: t.partitions for t in admin.list_topics()}["life"] == 3
     with pytest.raises(errors.TopicAlreadyExists):
         admin.create_topic("life")
+    again = admin.create_topic("life", 9, if_not_exists=True)
+    assert (again.topic_id, len(again.partitions)) == (created.topic_id, 3), "it is as it was"
     assert len(admin.add_partitions("life", 5).partitions) == 5
     with pytest.raises(errors.InvalidPartitions):
         admin.add_partitions("life", 4)

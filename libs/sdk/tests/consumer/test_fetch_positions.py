@@ -419,9 +419,58 @@ def test_a_batch_that_cannot_be_decoded_is_fetched_again_from_the_position() -> 
     plan = core.fetch(A)
     core.answered(plan, [answer_for(plan, K0, log)], 0.0)
     opened = core.next_batch()
-    core.damaged(opened, opened.epoch, 1)
+    told = core.damaged(opened, opened.epoch, 1, CorruptBatch("rubbish"))
+    assert str(told) == "t-0@1: rubbish; reading can go on at offset 2, see Consumer.skip_batch()"
+    assert core.partitions[T0].stuck_at == (1, 2, told)
     on_wire = core.fetch(A)
     assert asked(on_wire) == {0: 1}
+
+
+def test_a_record_that_the_application_could_not_take_is_no_unreadable_batch() -> None:
+    core, log = reading(), PlainLog()
+    log.append(2)
+    plan = core.fetch(A)
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    opened = core.next_batch()
+    own = Rejected("no JSON")
+    assert core.damaged(opened, opened.epoch, 0, own) is own
+    assert core.partitions[T0].unreadable is None
+
+
+def test_a_skip_goes_on_behind_the_batch_and_a_rewind_before_it() -> None:
+    core, log = reading(), PlainLog()
+    log.append(2)
+    log.append(3)
+    plan = core.fetch(A)
+    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    assert hand_out(core) == (T0, [0, 1])
+    opened = core.next_batch()
+    core.damaged(opened, opened.epoch, 2, CorruptBatch("rubbish"))
+    assert core.skip(T0)[:2] == (2, 5)
+    assert core.partitions[T0].position == 5
+    assert core.partitions[T0].stuck_at is None
+    core.rewind(T0)
+    [recall] = core.recalls()
+    core.looked_up(recall, 0)
+    assert core.partitions[T0].position == 0
+
+
+def test_a_header_that_cannot_be_read_is_skipped_up_to_the_next_that_can() -> None:
+    core, log = reading(), PlainLog()
+    log.append(2)
+    rubbish = b"these bytes are no batch, however one looks at them" * 2
+    plan = core.fetch(A)
+    core.answered(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [*log.batches, rubbish, rubbish, batch(6, 3)])], 0.0)
+    assert core.partitions[T0].stuck_at is None, "there are records before it"
+    hand_out(core)
+    assert isinstance(core.take_failure(0.0), CorruptBatch)
+    assert core.partitions[T0].stuck_at[:2] == (2, 6)
+    core.skip(T0)
+    assert core.partitions[T0].position == 6
+    plan = core.fetch(A)
+    core.answered(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [rubbish])], 0.0)
+    core.take_failure(0.0)
+    assert core.partitions[T0].stuck_at[:2] == (6, 7), "without one, by one offset"
 
 
 def test_a_topic_created_again_is_told_and_starts_by_the_rule() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import doctest
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from headrace._transport.memory import MemoryCluster
 from headrace.testing import MemoryBackend
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-DOCS = Path(__file__).parents[4] / "docs"
 MODULES = ["headrace._group_calls", "headrace.aio._group_calls", "headrace.aio._transactional"]
 
 
@@ -34,12 +32,6 @@ def run(example: doctest.DocTest) -> None:
     outcome = doctest.DocTestRunner(optionflags=FLAGS).run(example)
     assert outcome.attempted
     assert not outcome.failed
-
-
-@pytest.mark.parametrize("page", ["recipes-delivery.md", "recipes-exactly-once.md"])
-def test_the_recipes_do_what_they_say(memory: MemoryBackend, tmp_path: Path, page: str) -> None:
-    names = {"bootstrap": "127.0.0.1:1", "path": tmp_path / "rows.db"}
-    run(doctest.DocTestParser().get_doctest((DOCS / page).read_text(), names, "recipes", str(DOCS / page), 0))
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -18,6 +18,7 @@ MODULES = [
     "headrace.errors",
     "headrace.records",
     "headrace.settings",
+    "headrace.setting_types",
     "headrace.serializers",
     "headrace.delivery",
     "headrace.producer",

@@ -6,9 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import grpc
+import grpc.aio
 import pytest
 
 from headrace._transport.grpc import GrpcTransport
+from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
 
@@ -79,3 +82,24 @@ async def test_the_last_that_is_left_is_asked_though_it_was_silent(monkeypatch: 
         members[0].answers, members[1].answers, members[2].answers = True, False, False
         async with asyncio.timeout(20):
             assert await ask(transport) == 1
+
+
+async def test_each_client_of_a_process_has_connections_of_its_own() -> None:
+    """A server bounds the calls of one connection: clients that shared one would wait for each other."""
+    peers: set[str] = set()
+
+    async def metadata(_: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        peers.add(context.peer())
+        return b""
+
+    def add(_: object, server: grpc.aio.Server) -> None:
+        handlers = {"Metadata": grpc.unary_unary_rpc_method_handler(metadata)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("headrace.v1.Broker", handlers),))
+
+    async with GrpcService.open(ServerConfig(drain_ms_max=0), [(add, None)]) as server:
+        clients = [GrpcTransport([f"127.0.0.1:{server.port}"]) for _ in range(2)]
+        for client in clients:
+            await client.metadata(pb.MetadataRequest())
+        for client in clients:
+            await client.close()
+    assert len(peers) == 2

@@ -201,3 +201,23 @@ def test_what_is_newer() -> None:
     assert not newest.is_behind(told("d", b"", 0))
     newest.take(told("d", b"", 0))
     assert not newest.is_another(told("d", b"e", 0)), "nothing is left of the other cluster"
+
+
+def test_the_feature_level_never_falls_within_a_cluster() -> None:
+    newest = Newest()
+    first = told("c", b"a", 1)
+    newest.take(first)
+    assert newest.feature_level == 0
+    first.feature_level = 2
+    newest.take(first)
+    newest.take(told("c", b"", 3))
+    assert newest.feature_level == 2, "a broker of an older version says nothing of it"
+    newest.take(told("d", b"e", 0))
+    assert newest.feature_level == 0, "another cluster has its own"
+
+
+async def test_everything_that_is_asked_brings_the_feature_level(asked: Asked) -> None:
+    assert asked.client.feature_level == 0
+    asked.cluster.feature_level = 1
+    await asked.client.everything()
+    assert asked.client.feature_level == 1

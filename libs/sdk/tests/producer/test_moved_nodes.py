@@ -73,7 +73,7 @@ async def test_a_broker_that_moves_under_a_call(
     waiting = asyncio.ensure_future(BROKER_CALLS[call](transport))
     await node.until_asked()
     if abruptly:
-        await transport._drop(here)
+        await transport._channels.drop(here)
     else:
         await transport._learn(answer((1, 2, "127.0.0.2:1")))
     with pytest.raises(NetworkFailed, match="unknown"):
@@ -118,7 +118,7 @@ async def test_a_coordinator_that_moves_under_a_call(call: str, node: SilentNode
                 first = waiting
         with pytest.raises(NetworkFailed, match="unknown"):
             await first
-        await transport._drop(at.address)
+        await transport._channels.drop(at.address)
         with pytest.raises(NetworkFailed, match="unknown"):
             await waiting
 
@@ -130,7 +130,7 @@ async def test_a_member_whose_stream_never_got_through(transport: GrpcTransport)
         asked = asyncio.ensure_future(stream.receive())
         while transport._channels[str(nobody)].get_state() is not grpc.ChannelConnectivity.CONNECTING:
             await asyncio.sleep(0)
-        await transport._drop(str(nobody))
+        await transport._channels.drop(str(nobody))
         with pytest.raises(NetworkFailed, match="closed"):
             await asked
         await asyncio.wait([stream._writer])
@@ -143,9 +143,9 @@ async def test_a_question_whose_connection_is_closed_is_asked_elsewhere(transpor
         await transport._learn(answer(*((n, 1, str(node.endpoint)) for n, node in enumerate(nodes))))
         asked = asyncio.ensure_future(transport.metadata(pb.MetadataRequest()))
         await nodes[0].until_asked()
-        await transport._drop(str(nodes[0].endpoint))
+        await transport._channels.drop(str(nodes[0].endpoint))
         await nodes[1].until_asked()
-        await transport._drop(str(nodes[1].endpoint))
+        await transport._channels.drop(str(nodes[1].endpoint))
         with pytest.raises(NetworkFailed, match=r"no broker answered.*was closed.*was closed"):
             await asked
 

@@ -173,15 +173,6 @@ def _forget(holders: list[Producer]) -> None:
     gc.collect()
 
 
-def test_a_lost_token_is_found_again(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl+C can strike between taking the token and the block that gives it back."""
-    monkeypatch.setattr("headrace._intake._NAPS_MAX", 3)
-    with Producer(_transport=cluster.transport()) as producer:
-        producer.send("one", b"a").result(10)
-        producer._one.clear()
-        assert producer.send("one", b"b").result(10).offset == 1
-
-
 def test_a_fork_leaves_the_producer_behind(cluster: MemoryCluster) -> None:
     with Producer(_transport=cluster.transport()) as producer:
         producer.send("one", b"x").result(10)
@@ -292,3 +283,22 @@ def test_every_public_name_can_be_had() -> None:
         assert getattr(headrace.aio, name) is not None
     with pytest.raises(AttributeError, match="nothing_like_it"):
         _ = headrace.nothing_like_it
+
+
+LEFT = """
+import headrace, sys, time
+producer = headrace.Producer(sys.argv[1], linger_ms=10_000)
+for number in range(100):
+    producer.send("left", b"%d" % number)
+"""
+
+
+def test_records_that_nobody_flushed_are_sent_at_the_end_of_the_process() -> None:
+    """More than a few: what sorts them is loaded then, when no thread is given out any more."""
+    broker = BrokerThread({"left": 1})
+    try:
+        subprocess.run([sys.executable, "-W", "ignore", "-c", LEFT, broker.address], timeout=100, check=True)
+        with Producer(broker.address) as producer:
+            assert producer.send("left", b"last").result(20).offset == 100
+    finally:
+        broker.stop()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from headrace._core.batch import Batch
-from headrace._core.effects import AskIdentity, Effect, SendBatches, Settle
+from headrace._core.effects import AskIdentity, Effect, SendBatches
 from headrace._core.producing import Answer
 from headrace._transport.memory_log import MemoryLog
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
@@ -184,10 +184,9 @@ class ReplicatedMachine(ProducerMachine):
                     self.requests[broker].append(Request(batches, epochs, [b.encoded or b"" for b in batches]))
                 case AskIdentity(previous):
                     self.asked.append(previous)
-                case Settle(batch, size_bytes):
-                    assert batch not in self.settled
-                    self.settled.append(batch)
-                    self.given_back += size_bytes
+                case _:
+                    pass
+        self.settle(effects)
 
     @rule(partition=PARTITION)
     def learn(self, partition: int) -> None:

@@ -19,10 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
-from headrace._core.effects import AskIdentity, Effect, SendBatches, Settle
+from headrace._core.effects import AskIdentity, Divided, Effect, SendBatches, Settle
 from headrace._core.lane import Lane, LaneRules
 from headrace._core.producing import Answer, ProducerCore
 from headrace._transport.memory_log import MemoryLog
+from headrace.delivery import Delivery, moved, tell
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
 from headrace_common.core.batch import Codec, decode_batch
 
@@ -48,6 +49,8 @@ class ProducerMachine(RuleBasedStateMachine):
         self.asked: list[Identity | None] = []
         self.chunks: list[tuple[Chunk, list[bytes]]] = []
         self.settled: list[Batch] = []
+        self.told: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        """Values whose callbacks were called."""
         self.sent_values = 0
         self.given_back = 0
         self.granted = 0
@@ -69,8 +72,8 @@ class ProducerMachine(RuleBasedStateMachine):
 
     # --- the application --------------------------------------------------------------------------------------
 
-    @rule(partitions=st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=40))
-    def send(self, partitions: list[int]) -> None:
+    @rule(partitions=st.lists(st.integers(0, PARTITIONS - 1), min_size=1, max_size=40), late=st.integers(1, 4))
+    def send(self, partitions: list[int], late: int = 3) -> None:
         chunk = Chunk("t", opened_ms=self.now, record_max=1_000)
         values = [b"%06d" % (self.sent_values + n) for n in range(len(partitions))]
         self.sent_values += len(values)
@@ -80,8 +83,21 @@ class ProducerMachine(RuleBasedStateMachine):
         chunk.mark(int(self.now))
         for at, partition in enumerate(partitions):
             chunk.name_partition(at, at + 1, partition)
+        # Each ``late``th callback comes when the rows have their batches, but those of before were not moved there yet.
+        for row, value in enumerate(values):
+            if row % late:
+                self.call_when_told(chunk, row, value, partitions[row])
         self.core.take(chunk, PARTITIONS, 1 << 20)
+        for row, value in enumerate(values):
+            if not row % late:
+                self.call_when_told(chunk, row, value, partitions[row])
+        moved(chunk)
         self.chunks.append((chunk, values))
+
+    def call_when_told(self, chunk: Chunk, row: int, value: bytes, partition: int) -> None:
+        delivery = Delivery()
+        delivery._chunk, delivery._row = chunk, row
+        delivery.add_done_callback(lambda _: self.told[partition].append(value))
 
     @rule()
     def drain(self) -> None:
@@ -95,11 +111,25 @@ class ProducerMachine(RuleBasedStateMachine):
                     self.wire[broker].append(batches)
                 case AskIdentity(previous):
                     self.asked.append(previous)
+                case _:
+                    pass
+        self.settle(effects)
+
+    def settle(self, effects: list[Effect]) -> None:
+        """As the engine does: first all is moved, then told."""
+        for effect in effects:
+            match effect:
                 case Settle(batch, size_bytes):
                     assert batch.outcome is not None
                     assert batch not in self.settled
                     self.settled.append(batch)
                     self.given_back += size_bytes
+                case Divided(batch):
+                    moved(batch)
+        for effect in effects:
+            if isinstance(effect, Settle):
+                for batch in self.core.reports(effect.batch):
+                    tell(batch)
 
     # --- the cluster ------------------------------------------------------------------------------------------
 
@@ -193,6 +223,11 @@ class ProducerMachine(RuleBasedStateMachine):
             assert values == sorted(set(values))
 
     @invariant()
+    def callbacks_are_called_once_and_in_the_order_of_the_calls(self) -> None:
+        for values in self.told:
+            assert values == sorted(set(values))
+
+    @invariant()
     def acknowledged_records_are_where_it_was_said(self) -> None:
         written = self.written()
         for chunk, values in self.chunks:
@@ -218,6 +253,8 @@ class ProducerMachine(RuleBasedStateMachine):
             self.now += 50
         assert self.core.idle, "when the faults end, everything is settled"
         assert self.given_back == self.granted
+        assert sum(map(len, self.told)) == self.sent_values, "each is told of"
+        self.callbacks_are_called_once_and_in_the_order_of_the_calls()
         for chunk, values in self.chunks:
             assert all((chunk.locate(row) or pytest.fail("lost"))[0].outcome is not None for row in range(len(values)))
         self.nothing_is_written_twice_or_out_of_order()
@@ -258,6 +295,20 @@ def _known(**settings: int) -> ProducerMachine:
     machine.drain()
     _answer(machine)
     return machine
+
+
+def test_an_outcome_is_told_behind_those_of_the_records_before() -> None:
+    machine = _known()
+    for _ in range(2):
+        machine.send([0])
+        machine.drain()
+    machine.carry_out_requests(1, 2)
+    machine.lose_an_answer()
+    machine.deliver_answers(1)
+    assert [batch.written for batch in machine.settled] == [True, True]
+    assert machine.told[0] == [b"000000"]
+    machine.teardown()
+    assert machine.told[0] == [b"000000", b"000001", b"000002"]
 
 
 def _answer(machine: ProducerMachine) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import headrace
 from headrace.testing import ClusterUnavailable, MemoryBackend, TestCluster, started_cluster
 
 
@@ -55,4 +56,6 @@ def test_a_real_cluster_does_the_same(headrace_cluster: TestCluster) -> None:
         producer.send(topic, b"one").result(timeout=10)
     with headrace_cluster.consumer(topic) as consumer:
         assert [record.value for record in consumer.poll(timeout_ms=10_000)] == [b"one"]
+    with headrace.Producer() as elsewhere:
+        assert elsewhere.partitions_for(topic) == 3, "without arguments the same cluster is found"
     assert headrace_cluster.admin_url.startswith("http://127.0.0.1")

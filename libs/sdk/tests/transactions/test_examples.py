@@ -5,14 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from headrace.testing import MemoryBackend
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
-PAGE = Path(__file__).parents[4] / "docs" / "transactions.md"
 TOPICS = ("flights", "board", "invoices", "receipts", "payments", "parts")
 
 
@@ -32,10 +30,6 @@ def run(example: doctest.DocTest) -> None:
     outcome = doctest.DocTestRunner(optionflags=FLAGS).run(example)
     assert outcome.attempted
     assert not outcome.failed
-
-
-def test_the_page_does_what_it_says() -> None:
-    run(doctest.DocTestParser().get_doctest(PAGE.read_text(), {"bootstrap": "127.0.0.1:1"}, PAGE.name, str(PAGE), 0))
 
 
 @pytest.mark.parametrize("module", ["headrace._transaction_calls", "headrace.transactions"])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from headrace_spark.adapters.clients import warn_once
+from headrace_spark.adapters.sdk_address import cluster_of
 from headrace_spark.adapters.sdk_rows import Reading
 from headrace_spark.core.batch import lookups, plan_batch
 from headrace_spark.core.offsets import OffsetRange, Snapshot
@@ -70,7 +71,7 @@ class HeadraceBatchReader(DataSourceReader):
     def _logs(self) -> Logs:
         from headrace_spark.adapters.sdk_logs import SdkLogs
 
-        return SdkLogs(self._options.bootstrap_servers, self._options.client)
+        return SdkLogs(cluster_of(self._options), self._options.client)
 
     def _planned(self, snapshot: Snapshot, logs: Logs) -> tuple[OffsetRange, ...]:
         times = lookups(self._options, snapshot)

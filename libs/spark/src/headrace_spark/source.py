@@ -27,6 +27,12 @@ NAME = "headrace"
 class HeadraceDataSource(DataSource):
     """Topics of a Headrace cluster as tables; options and columns: README.md."""
 
+    @told
+    def __init__(self, options: dict[str, str]) -> None:
+        from headrace_spark.adapters.sdk_address import located
+
+        super().__init__(located(options))
+
     @classmethod
     def name(cls) -> str:
         """For ``format``."""

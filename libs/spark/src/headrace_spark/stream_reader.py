@@ -111,6 +111,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _asked(self) -> StreamQuery:
         if self._query is None:
+            from headrace_spark.adapters.sdk_address import cluster_of
             from headrace_spark.adapters.sdk_logs import SdkLogs, SdkOnlookers
 
             options = ConnectorOptions.parse(self._given, Mode.READ_STREAM)
@@ -119,8 +120,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 warn_once(warning)
             self._query = StreamQuery(
                 options,
-                SdkLogs(options.bootstrap_servers, options.client),
-                SdkOnlookers(options.bootstrap_servers, options.client),
+                SdkLogs(cluster_of(options), options.client),
+                SdkOnlookers(cluster_of(options), options.client),
             )
         return self._query
 

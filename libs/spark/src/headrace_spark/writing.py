@@ -88,9 +88,10 @@ class Writing:
         abort_unit(self._sink(), self._plan, _told(messages))
 
     def _sink(self) -> Sink:
+        from headrace_spark.adapters.sdk_address import cluster_of
         from headrace_spark.adapters.sdk_writing import SdkSink  # not where a query is only planned: it loads gRPC
 
-        return SdkSink(self._options.bootstrap_servers, self._options.client)
+        return SdkSink(cluster_of(self._options), self._options.client)
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage | None]:

@@ -28,13 +28,22 @@ class Limits:
     """Longest that a read waits for records, in ms."""
     reads_max: int = 16
     """Reads and writes of messages at one time; more are refused with OVERLOADED."""
+    http_connections_max: int = 1_000
+    """Open HTTP connections, and at most a quarter of the descriptors that the process may have."""
+    http_connections_per_address_max: int = 64
+    """Open HTTP connections of one address, for IPv6 of one /64; 0 behind a proxy: only the sum is bounded then."""
+    http_head_ms_max: int = 5_000
+    """How long the head of an HTTP request may take to arrive, in ms."""
+    http_body_ms_max: int = 30_000
+    """How long the body of an HTTP request may take to arrive, in ms."""
     call_ms_max: int = 30_000
     """How long one call to the controller or a broker may take over all its tries, in ms."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value < 1:
-                raise ValueError(f"{name} takes 1 or more, not {value}")
+            least = 0 if name == "http_connections_per_address_max" else 1
+            if value < least:
+                raise ValueError(f"{name} takes {least} or more, not {value}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,9 @@ class AdminConfig:
     """Unique among admin processes; 0 to 2147483647."""
     http_listen: Endpoint = Endpoint("127.0.0.1", 9480)
     """Address of REST; port 0 takes a free one. Only this machine reaches 127.0.0.1."""
+    hosts: tuple[str, ...] = ()
+    """Further names by which people reach REST, with commas, without ports; its own, localhost and addresses are known.
+    *: any, which lets a web page reach it by a name of its own."""
     server: ServerConfig = inline(_server)
     """Where gRPC listens, and how the process leaves."""
     external: ExternalListener = inline(ExternalListener)
@@ -85,5 +97,8 @@ class AdminConfig:
     def __post_init__(self) -> None:
         if not self.controllers:
             raise ValueError("controllers is empty; name at least one as host:port")
+        for name in self.hosts:
+            if not name or any(c in name for c in "/:@ "):
+                raise ValueError(f"hosts takes names such as headrace.example, without scheme and port, not {name!r}")
         if not 0 <= self.node_id <= 2**31 - 1:
             raise ValueError(f"node_id takes 0 to 2147483647, not {self.node_id}")

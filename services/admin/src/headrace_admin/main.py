@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -11,13 +12,16 @@ from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_controllers import GrpcCluster, GrpcControllers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
 from headrace_admin.adapters.headrace_messages import HeadraceMessages
+from headrace_admin.adapters.http_protocol import HttpBounds
 from headrace_admin.adapters.http_server import HttpServer
 from headrace_admin.adapters.otel_waiting import publish
-from headrace_admin.config import AdminConfig
+from headrace_admin.config import AdminConfig, Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.waiting_watch import WaitingWatch
 from headrace_admin.rpc.engines import Engines, Ports
+from headrace_admin.rpc.foreign_pages import Hosts
+from headrace_admin.rpc.problems import refusal
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -41,7 +45,6 @@ SERVICE: Final = "headrace.v1.Admin"
 _LEAVE_MS: Final = 1_500.0
 _COORDINATOR_MS_MAX: Final = 8_000
 """One call to a coordinator: longer than it waits for its own log, short enough to find the next one."""
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 _log = logger(__name__)
 
@@ -87,11 +90,13 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
             engines,
             config.limits,
             ready=lambda: state.ready and not stop.is_set(),
-            local_only=config.http_listen.host in _LOOPBACK,
+            hosts=_hosts(config),
             meter=metrics.meter,
         )
         http = await stack.enter_async_context(
-            HttpServer.open(app, config.http_listen, tasks, drain_ms_max=config.server.drain_ms_max)
+            HttpServer.open(
+                app, config.http_listen, tasks, _http_bounds(config.limits), drain_ms_max=config.server.drain_ms_max
+            )
         )
         grpc = await stack.enter_async_context(
             Listeners.open(
@@ -113,6 +118,23 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         await _leave(client)
 
 
+def _hosts(config: AdminConfig) -> Hosts:
+    """The names of this process, and those of the setting."""
+    advertised = config.external.external_advertise
+    own = [socket.gethostname(), config.server.advertise_host, config.http_listen.host, advertised and advertised.host]
+    return Hosts.of([*(name for name in own if name), *config.hosts])
+
+
+def _http_bounds(limits: Limits) -> HttpBounds:
+    return HttpBounds(
+        connections_max=limits.http_connections_max,
+        connections_per_address_max=limits.http_connections_per_address_max,
+        head_ms_max=limits.http_head_ms_max,
+        body_ms_max=limits.http_body_ms_max,
+        refusal=refusal,
+    )
+
+
 def _node(config: AdminConfig, grpc: Endpoint, http: Endpoint, metrics: Endpoint | None) -> Node:
     return Node(
         key=NodeKey(Role.ADMIN, NodeId(config.node_id)),
@@ -123,6 +145,7 @@ def _node(config: AdminConfig, grpc: Endpoint, http: Endpoint, metrics: Endpoint
         epoch=-1,
         version=VERSION,
         external=config.external.external_advertise,
+        feature_level_max=config.server.feature_level_max,
     )
 
 

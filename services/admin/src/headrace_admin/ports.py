@@ -28,6 +28,13 @@ class Cluster(Protocol):
         """The image once its revision is above ``revision``, or the present one after ``timeout_ms``."""
         ...
 
+    async def caught_up(self, timeout_ms: float) -> ClusterImage:
+        """
+        The image once it is as new as the active controller's is now: what it lacks then is not there. The present one
+        after ``timeout_ms``, or where no controller answers.
+        """
+        ...
+
 
 class Controllers(Protocol):
     """The active controller, wherever it is. What may be repeated safely is repeated until the time is over."""

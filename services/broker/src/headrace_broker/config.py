@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
-from headrace_common.runtime.listeners import ExternalListener
-from headrace_common.runtime.service import ServerConfig
+from headrace_common.runtime.listeners import ExternalListener, InternalListener
+from headrace_common.runtime.service import SOCKET_PATH_BYTES_MAX, ServerConfig
+
+REQUEST_BYTES_MAX: Final = 16 << 20
+"""Largest request of a client by default: sixteen of the largest batches that a topic takes by default."""
 
 
 def _server() -> ServerConfig:
-    return ServerConfig(listen=Endpoint("127.0.0.1", 9292))
+    return ServerConfig(listen=Endpoint("127.0.0.1", 9292), request_bytes_max=REQUEST_BYTES_MAX)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,9 @@ class BrokerConfig:
     """How long a broker that is to stop waits, serving, until others hold enough copies of what it holds, in ms: while
     a partition here has fewer in sync than min.insync.replicas, or would have without this broker. 0: it does not wait;
     to 3600000. A partition with no more replicas than its minimum is not waited for."""
+    leave_socket: Path | None = None
+    """Unix socket where `python -m headrace_broker.prestop` asks this broker to leave; its own user alone can. At most
+    107 bytes; a path that no other process uses. Without it nobody can ask."""
     ready_ms_max: int = 300_000
     """How long the broker may call itself not ready at its health port because replicas here are catching up, in ms,
     from when it takes part; 0 to 86400000."""
@@ -54,6 +61,8 @@ class BrokerConfig:
     may take its time to end. 0 to 3600000."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
+    internal: InternalListener = inline(InternalListener)
+    """Where the other nodes of the cluster reach it."""
     external: ExternalListener = inline(ExternalListener)
     """Where clients from outside reach it."""
     otlp_endpoint: str | None = None
@@ -87,6 +96,11 @@ class BrokerConfig:
             (
                 0 <= self.lock_wait_ms_max <= 3_600_000,
                 f"lock_wait_ms_max takes 0 to 3600000, not {self.lock_wait_ms_max}",
+            ),
+            (
+                self.leave_socket is None or len(os.fsencode(self.leave_socket)) <= SOCKET_PATH_BYTES_MAX,
+                f"leave_socket takes a path of at most {SOCKET_PATH_BYTES_MAX} bytes, as every unix socket does: "
+                f"give a shorter one, such as /tmp/headrace-leave.sock",
             ),
             (0 <= self.ready_ms_max <= 86_400_000, f"ready_ms_max takes 0 to 86400000, not {self.ready_ms_max}"),
         ]

@@ -31,7 +31,7 @@ from headrace_broker.engine.departure import Departure
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.ports import Disk
-from headrace_broker.rpc.leaving import LeavingServicer, add_leaving_servicer
+from headrace_broker.rpc.leaving import hearing
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
@@ -43,6 +43,7 @@ from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.memory import keep_freed_memory
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.private_files import narrow
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -72,8 +73,8 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         departure = Departure(
             NodeId(config.node_id), clock, wait_ms_max=config.restart_wait_ms_max, leave_ms_max=config.shutdown_ms_max
         )
-        leaving = (add_leaving_servicer, LeavingServicer(departure.ask))
-        health = await stack.enter_async_context(HealthPort.open(config.server, [leaving]))
+        health = await stack.enter_async_context(HealthPort.open(config.server))
+        await stack.enter_async_context(hearing(config.leave_socket, departure.ask))
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
@@ -81,6 +82,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         if directory is None:
             return
         stack.callback(directory.close)
+        await _keep_private(directory)
         directory.check(None, config.node_id)
         closing = await stack.enter_async_context(_open_logs(directory))
         tasks = await stack.enter_async_context(TaskRunner())
@@ -94,19 +96,26 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         disk = Disk(closing.logs, TopicNotesFile(directory.path))
         broker = _broker(config, who, disk, client, transactions, clock, tasks)
         broker.upkeep.remember(TimeFile(directory.path))
-        publish(metrics.meter, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
+        publish(metrics, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
+        largest = config.server.request_bytes_max
         server = await stack.enter_async_context(
             Listeners.open(
                 config.server,
                 config.external,
-                inside=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining))],
-                outside=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining, outside=True))],
+                inside=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining, request_bytes_max=largest))],
+                outside=[
+                    (
+                        add_BrokerServicer_to_server,
+                        BrokerServicer(broker, draining, outside=True, request_bytes_max=largest),
+                    )
+                ],
+                internal=config.internal,
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
             )
         )
-        node = _as_node(config, who, server.endpoint, metrics_at)
+        node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         member = _Member(broker, client, directory, server, ready)
         joining = tasks.start(member.join(node, config), name="join")
@@ -125,6 +134,12 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         finally:
             draining.set()
             broker.drain()
+
+
+async def _keep_private(directory: DataDirectory) -> None:
+    narrowed = str(await asyncio.to_thread(narrow, directory.path))  # with many files it takes a second, once
+    if narrowed:
+        _log.warning("the data directory was not private: %s", narrowed, extra={"path": str(directory.path)})
 
 
 def _broker(
@@ -270,4 +285,5 @@ def _as_node(config: BrokerConfig, who: Who, grpc: Endpoint, metrics: Endpoint |
         rack=config.rack,
         version=VERSION,
         external=config.external.external_advertise,
+        feature_level_max=config.server.feature_level_max,
     )

@@ -332,6 +332,10 @@ class Cluster(Protocol):
         """
         ...
 
+    def say_disk_low(self, low: bool) -> None:
+        """Say from now on that this broker's disk has no room, so that others lead, or that it has again."""
+        ...
+
     async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
         """
         Say that this broker's logs of these topics, and of these single partitions, are gone.

@@ -37,7 +37,7 @@ from headrace_broker.core.rows import (
 from headrace_broker.core.segments import Segments
 from headrace_broker.testing.assignments import elected
 from headrace_broker.testing.batches import NOW_MS, batch_of
-from headrace_common.core.batch import read_header
+from headrace_common.core.batch import read_header, stamp_producer
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader, OffsetOutOfRange
 from headrace_common.core.ids import Offset, PartitionId, TopicId
@@ -290,3 +290,17 @@ def test_a_leader_epoch_below_the_logs_own_is_not_taken() -> None:
     partition = Partition.recovered(state, LOG, CONFIG, segments, Offset(0), [EpochRow(7, Offset(0))], Producers())
     assert partition.handle(elected(6)) == []
     assert partition.leader_epoch is None
+
+
+def test_a_partition_remembers_as_many_producers_as_the_setting_says() -> None:
+    config = TopicConfig.effective({}, {"producer.ids.max": "100"})
+    partition = fresh(config)
+    for producer_id in range(102):
+        partition.handle(arrived(stamp_producer(batch_of(1), producer_id, 0, 0)))
+    assert len(partition.producers) == 100
+    assert partition.producers.check(1, 0, 5, 1) is None, "forgotten: it may start anywhere"
+    again = arrived(stamp_producer(batch_of(1), 101, 0, 0), "again")
+    assert not only(partition.handle(again), PutBatch), "remembered: this one was sent before"
+    partition.handle(Reconfigured(replace(config, producer_ids_max=50)))
+    partition.handle(arrived(stamp_producer(batch_of(1), 200, 0, 0)))
+    assert len(partition.producers) == 50

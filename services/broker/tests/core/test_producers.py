@@ -176,3 +176,87 @@ def test_the_highest_id_is_of_those_that_can_have_been_given_out() -> None:
     append(producers, 0, 0, 1, 0, producer_id=1005)
     append(producers, 0, 0, 1, 1, producer_id=2**63 - 1)
     assert producers.highest_id(2**48) == 1005
+
+
+# --- the bound --------------------------------------------------------------------------------------------------------
+
+
+def known_to(producers: Producers) -> set[int]:
+    return {row.producer_id for row in producers.snapshot()}
+
+
+def test_the_one_that_has_not_written_for_longest_is_forgotten_and_may_start_anywhere_again() -> None:
+    producers = Producers()
+    for producer_id in (1, 2, 3):
+        append(producers, 0, 0, 1, producer_id, producer_id=producer_id)
+    append(producers, 0, 1, 1, 4, producer_id=1)
+    producers.bound(2)
+    assert known_to(producers) == {1, 3}
+    assert producers.check(2, 0, 700, 1) is None
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(3, 0, 700, 1)
+
+
+def test_who_has_an_open_transaction_stays_and_goes_by_its_end() -> None:
+    producers = Producers()
+    for producer_id in (1, 2, 3):
+        producers.appended(producer_id, 0, 0, 1, Offset(producer_id), NOW, NOW, transactional=producer_id != 3)
+    producers.bound(1)
+    assert known_to(producers) == {1, 2, 3}, "the last one to write stays as well"
+    append(producers, 0, 0, 1, 4, producer_id=4)
+    producers.bound(1)
+    assert known_to(producers) == {1, 2, 4}
+    producers.ended(1, 1, True, NOW)
+    producers.bound(2)
+    assert known_to(producers) == {1, 2}
+    assert producers.check_marker(1, 1, True) is False, "a repeat of its marker is known as one"
+
+
+def test_the_order_survives_a_snapshot() -> None:
+    producers = Producers()
+    for now_ms, producer_id in ((30, 1), (10, 2), (20, 3)):
+        append(producers, 0, 0, 1, now_ms, producer_id=producer_id, now_ms=now_ms)
+    again = Producers(producers.snapshot())
+    again.bound(2)
+    assert known_to(again) == {1, 3}
+
+
+@given(
+    most=st.integers(1, 6),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["write", "transaction", "end", "expire", "snapshot"]), st.integers(0, 11))
+    ),
+)
+def test_against_one_that_forgets_nobody(most: int, steps: list[tuple[str, int]]) -> None:
+    """The oracle sorts all by when they last wrote, and keeps the newest and those in transactions."""
+    producers, last, opened = Producers(), dict[int, int](), set[int]()
+    epochs: dict[int, int] = {}
+    for now_ms, (what, producer_id) in enumerate(steps):
+        match what:
+            case "write" if producer_id not in opened:
+                producers.appended(producer_id, epochs.get(producer_id, 0), 0, 1, Offset(now_ms), now_ms, now_ms)
+            case "transaction":
+                epoch = epochs.setdefault(producer_id, 0)
+                producers.appended(producer_id, epoch, 0, 1, Offset(now_ms), now_ms, now_ms, transactional=True)
+                opened.add(producer_id)
+            case "end":
+                epochs[producer_id] = epochs.get(producer_id, 0) + 1
+                producers.ended(producer_id, epochs[producer_id], True, now_ms)
+                opened.discard(producer_id)
+            case "expire":
+                producers.expire(now_ms - 5)
+                last = {one: at for one, at in last.items() if at >= now_ms - 5 or one in opened}
+                continue
+            case "snapshot":
+                producers = Producers(producers.snapshot())
+                continue
+            case _:
+                continue
+        last[producer_id] = now_ms
+        producers.bound(most)
+        idle = sorted((one for one in last if one not in opened), key=last.__getitem__)
+        surplus = max(0, min(len(last) - most, len(idle) - 1))
+        for forgotten in idle[:surplus]:
+            del last[forgotten]
+        assert known_to(producers) == set(last)
+        assert set(producers.open) == opened

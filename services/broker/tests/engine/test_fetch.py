@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -178,3 +179,13 @@ async def test_a_reader_sees_the_list_of_what_was_produced(
                 seen += [value for at, value in pairs if at >= offset]
                 offset = max(offset, read_header(batch).next_offset)
         assert seen == expected[position:]
+
+
+async def test_a_client_that_says_what_is_not_so_is_not_believed() -> None:
+    async with running_engine() as engine:
+        await engine.produce(batch_of(3))
+        ask = FetchAsk([replace(entry(0), unreadable=True)], 1, 1 << 20, 0, doubted=0)
+        [result] = await engine.broker.fetches.fetch(ask)
+        assert result.batches
+        [replica] = [one for one in engine.broker.replicas.all() if one.id == entry(0).partition]
+        assert engine.broker.fetches.unreadable.text(replica) is None

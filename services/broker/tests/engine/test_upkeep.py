@@ -128,6 +128,27 @@ async def test_a_full_disk_lets_retention_run_at_once() -> None:
         assert await start_of(engine) == 1
 
 
+async def test_others_are_to_lead_below_the_reserve_until_there_is_a_good_part_more() -> None:
+    store, said = MemoryLogs(), []
+    async with running_engine(store=store) as engine:
+        engine.broker.upkeep.on_disk_low = said.append
+        reserve = engine.broker.disk()[2]
+        for free in (reserve - 1, reserve - 1, reserve, reserve + reserve // 4 - 1, reserve + reserve // 4, reserve):
+            store.free = (free, store.free[1])
+            await engine.clock.advance(3_000)
+            assert (engine.broker.loop.disk_full is None) is (free >= reserve), "appends resume at the reserve"
+        assert said == [True, False]
+
+
+async def test_the_controller_is_told_of_a_full_disk() -> None:
+    store = MemoryLogs()
+    async with running_engine(store=store) as engine:
+        assert not engine.cluster.disk_low
+        store.free = (1, 1 << 40)
+        await engine.clock.advance(3_000)
+        assert engine.cluster.disk_low
+
+
 async def test_space_of_trims_is_given_back_at_once_while_the_disk_is_full_and_with_retention_else() -> None:
     store = MemoryLogs()
     reclaims = 0

@@ -25,7 +25,7 @@ from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.image import ClusterImage
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub

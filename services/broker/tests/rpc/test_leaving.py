@@ -1,92 +1,81 @@
-"""A broker is asked to leave on its health port, by its own machine only; ``prestop`` does it and says how it ended."""
+"""A broker is asked to leave through a unix socket of its own; ``prestop`` does it and says how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from headrace_broker import prestop
-from headrace_broker.core import leaving
-from headrace_broker.rpc.leaving import LeavingServicer, add_leaving_servicer, is_local
-from headrace_common.core.errors import Rejected
-from headrace_common.core.ids import Endpoint
-from headrace_common.runtime.health import HealthPort
-from headrace_common.runtime.service import ServerConfig
+from headrace_broker.rpc.leaving import hearing
 
 
-@pytest.mark.parametrize(
-    ("peer", "local"),
-    [
-        ("ipv4:127.0.0.1:51000", True),
-        ("ipv6:%5B::1%5D:51000", True),
-        ("ipv6:[::1]:51000", True),
-        ("ipv6:%5B::ffff:127.0.0.1%5D:51000", True),
-        ("unix:", True),
-        ("ipv4:10.0.0.7:51000", False),
-        ("ipv6:%5B::ffff:10.0.0.7%5D:51000", False),
-        ("ipv6:%5Bfd00::7%5D:51000", False),
-        ("ipv4:localhost:1", False),
-        ("", False),
-    ],
-)
-def test_who_is_on_this_machine(peer: str, local: bool) -> None:
-    assert is_local(peer) is local
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Short, as a socket's path has to be."""
+    with TemporaryDirectory(prefix="hr-") as directory:
+        yield Path(directory) / "leave"
 
 
-async def served(listen: str, *, clean: bool) -> tuple[object, int]:
-    """An answer of prestop, asked of a port that listens there."""
-
-    async def leave() -> bool:
-        return clean
-
-    config = ServerConfig(health_listen=Endpoint(listen, 0))
-    async with HealthPort.open(config, [(add_leaving_servicer, LeavingServicer(leave))]) as port:
-        assert port.endpoint is not None
-        env = {"HEADRACE_BROKER_HEALTH_LISTEN": f"{listen}:{port.endpoint.port}"}
-        return await asyncio.to_thread(prestop.main, env), port.endpoint.port
+async def asked(path: Path) -> int:
+    return await asyncio.to_thread(prestop.main, {"HEADRACE_BROKER_LEAVE_SOCKET": str(path)})
 
 
-@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0"])
-@pytest.mark.parametrize(("clean", "code"), [(True, 0), (False, 1)])
-async def test_prestop_tells_how_it_ended(listen: str, clean: bool, code: int) -> None:
-    assert (await served(listen, clean=clean))[0] == code
+async def clean() -> bool:
+    return True
 
 
-class Context:
-    """A call from an address."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def peer(self) -> str:
-        return self._peer
+async def late() -> bool:
+    return False
 
 
-async def test_others_are_refused() -> None:
-    asked: list[bool] = []
-
-    async def leave() -> bool:
-        asked.append(True)
-        return True
-
-    servicer: Any = LeavingServicer(leave)
-    with pytest.raises(Rejected, match="own machine only"):
-        await servicer.handle(b"", Context("ipv4:10.0.0.7:51000"))
-    assert not asked
-    assert await servicer.handle(b"", Context("ipv4:127.0.0.1:51000")) == leaving.LEFT
+async def test_prestop_tells_how_it_ended(path: Path) -> None:
+    async with hearing(path, clean):
+        assert await asked(path) == 0
+        assert await asked(path) == 0
+    async with hearing(path, late):
+        assert await asked(path) == 1
+    assert not path.exists()
 
 
-def test_prestop_without_a_broker_that_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]  # bound, and nobody listens
-        assert prestop.main({"HEADRACE_BROKER_HEALTH_LISTEN": f"127.0.0.1:{port}"}) == 1
+async def test_the_socket_is_for_the_broker_s_user_alone(path: Path) -> None:
+    async with hearing(path, clean):
+        mode = path.stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert mode & 0o777 == 0o600
+
+
+async def test_a_socket_that_a_killed_broker_left_is_replaced(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    async with hearing(path, clean):
+        assert await asked(path) == 0
+
+
+async def test_where_there_can_be_no_socket_the_broker_does_not_start(path: Path) -> None:
+    path.write_text("precious")
+    for wrong in (path, path.parent / "no-such-directory" / "leave", path.parent / (110 * "x")):
+        with pytest.raises(OSError, match="cannot listen on"):
+            async with hearing(wrong, clean):
+                pass
+    assert path.read_text() == "precious"
+
+
+async def test_without_a_socket_nobody_is_heard() -> None:
+    async with hearing(None, clean):
+        assert prestop.main({}) == 2
+
+
+def test_prestop_without_a_broker_that_answers(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert prestop.main({"HEADRACE_BROKER_LEAVE_SOCKET": str(path)}) == 1
     assert "did not leave" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("listen", [None, "", "9101", "0.0.0.0:0", "0.0.0.0:x"])
-def test_prestop_without_a_port_to_ask(listen: str | None) -> None:
-    assert prestop.main({} if listen is None else {"HEADRACE_BROKER_HEALTH_LISTEN": listen}) == 2
+@pytest.mark.parametrize("settings", [{}, {"HEADRACE_BROKER_LEAVE_SOCKET": ""}])
+def test_prestop_without_a_socket_to_ask_at(settings: dict[str, str]) -> None:
+    assert prestop.main(settings) == 2

@@ -23,6 +23,7 @@ def node(role: Role, id: int, external: int | None) -> Node:
         metrics=Endpoint("metrics.internal", 9100),
         fenced=False,
         external=None if external is None else Endpoint(OUTSIDE, external),
+        internal=Endpoint("nodes.internal", 9293),
     )
 
 
@@ -55,6 +56,7 @@ def test_metadata_inside_is_as_ever() -> None:
         (4, 1, "admin-1.internal"),
     ]
     assert answer.active_controller.grpc.host == "controller-0.internal"
+    assert "nodes.internal" not in str(answer), "that is where nodes go, not clients"
 
 
 def test_a_coordinator_is_told_by_its_external_address_or_not_at_all() -> None:

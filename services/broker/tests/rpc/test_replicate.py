@@ -22,7 +22,7 @@ from headrace_broker.testing.standalone import FakeCluster, image_of, running_br
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, StaleBrokerEpoch
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 

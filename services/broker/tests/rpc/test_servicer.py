@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
+from headrace_broker.config import REQUEST_BYTES_MAX
 from headrace_broker.engine.broker import Broker, EngineSettings
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.testing.batches import batch_of
@@ -24,7 +25,7 @@ from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
@@ -187,11 +188,33 @@ async def test_a_huge_topic_id_is_not_sent_back(broker: Served) -> None:
 async def test_ten_thousand_partitions_in_one_request_and_one_more(broker: Served) -> None:
     batch = batch_of(1)
     call = broker.stub.Produce()
-    for count, code in ((10_000, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (10_001, ErrorCode.INVALID_REQUEST)):
-        parts = [pb.ProducePartition(topic_id=TOPIC, partition=100 + n, batch=batch) for n in range(count)]
-        answer = await ask(call, pb.ProduceRequest(correlation_id=1, acks=1, timeout_ms=1000, partitions=parts))
-        assert len(answer.partitions) == count
-        assert {one.error for one in answer.partitions} == {code}
+    parts = [pb.ProducePartition(topic_id=TOPIC, partition=100 + n, batch=batch) for n in range(10_000)]
+    answer = await ask(call, pb.ProduceRequest(correlation_id=1, acks=1, timeout_ms=1000, partitions=parts))
+    assert len(answer.partitions) == 10_000
+    assert {one.error for one in answer.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await ask(call, pb.ProduceRequest(acks=1, timeout_ms=1000, partitions=[*parts, pb.ProducePartition()]))
+    assert "10001 partitions; 10000 is the most" in str(error_from_rpc(raised.value))
+
+
+@pytest.mark.parametrize("kind", ["Produce", "Fetch"])
+async def test_half_a_million_empty_entries_get_one_refusal_and_nothing_is_built_for_them(
+    broker: Served, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[Any] = []
+    for name in ("produce_entry", "fetch_entry"):
+        monkeypatch.setattr(f"headrace_broker.rpc.decode.{name}", decoded.append)
+    many = {
+        "Produce": pb.ProduceRequest.FromString(bytes([0x22, 0]) * 500_000),
+        "Fetch": pb.FetchRequest.FromString(bytes([0x2A, 0]) * 500_000),
+    }[kind]
+    assert len(many.partitions) == 500_000
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await ask(getattr(broker.stub, kind)(), many)
+    error = error_from_rpc(raised.value)
+    assert error.code is ErrorCode.INVALID_REQUEST
+    assert "500000 partitions; 10000 is the most" in str(error)
+    assert not decoded
 
 
 @pytest.mark.parametrize(
@@ -223,6 +246,14 @@ async def test_fetches_are_answered_in_order_though_the_first_waits(broker: Serv
     assert [(await asyncio.wait_for(call.read(), 20)).correlation_id for _ in range(2)] == [1, 2]
 
 
+async def test_metadata_promises_no_larger_batch_than_the_listener_takes(tmp_path: Path) -> None:
+    configs = {"t": {"max.message.bytes": str(2 * REQUEST_BYTES_MAX)}}
+    async with served(tmp_path, configs=configs) as broker:
+        for request in (pb.MetadataRequest(topics=["t"]), pb.MetadataRequest(all_topics=True)):
+            (topic,) = (await broker.stub.Metadata(request)).topics
+            assert topic.max_message_bytes == REQUEST_BYTES_MAX
+
+
 async def test_metadata_names_what_there_is_and_what_there_is_not(broker: Served) -> None:
     answer = await broker.stub.Metadata(pb.MetadataRequest(topics=["t", "nope", "t", "x" * 300, "a\0b"]))
     assert [(topic.name[:4], topic.error) for topic in answer.topics] == [
@@ -246,6 +277,15 @@ async def test_metadata_tells_the_incarnation_that_it_is_of(broker: Served) -> N
         assert (await broker.stub.Metadata(asked)).incarnation == b"a" * 16
         broker.broker.replicas.image = replace(broker.broker.replicas.image, incarnation=b"b" * 16)
         assert (await broker.stub.Metadata(asked)).incarnation == b"b" * 16
+
+
+async def test_metadata_tells_the_feature_level(broker: Served) -> None:
+    for asked in (pb.MetadataRequest(), pb.MetadataRequest(all_topics=True)):
+        image = broker.broker.replicas.image
+        broker.broker.replicas.image = replace(
+            image, feature_level=image.feature_level + 1, revision=image.revision + 1
+        )
+        assert (await broker.stub.Metadata(asked)).feature_level == image.feature_level + 1
 
 
 @pytest.mark.parametrize(("incarnation", "later"), [(b"r" * 16, 0), (b"i" * 16, 1)])

@@ -24,7 +24,7 @@ from headrace_broker.testing.standalone import FakeCluster, image_of, running_br
 from headrace_common.core.batch import Marker, read_header, read_marker
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, NotCoordinator, ProducerFenced
 from headrace_common.core.ids import Endpoint, PartitionId
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2 as pb

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
@@ -43,6 +44,12 @@ class ControllerConfig:
     """Client addresses of etcd."""
     etcd_timeout_ms: int = 3_000
     """The longest one request to etcd may take, in ms; after it the outcome is unknown. 100 to 60000."""
+    etcd_ca: Path | None = None
+    """File with the CA of etcd's certificates (PEM); without it etcd is spoken to in plain text."""
+    etcd_cert: Path | None = None
+    """File with the client certificate that is shown to etcd (PEM)."""
+    etcd_key: Path | None = None
+    """File with the key of etcd_cert (PEM)."""
     rack: str | None = None
     """Failure domain of this process."""
     lease_ttl_s: int = 3
@@ -71,6 +78,7 @@ class ControllerConfig:
                 f"cluster takes a name without '/', not {self.cluster!r}",
             ),
             (100 <= self.etcd_timeout_ms <= 60_000, f"etcd_timeout_ms takes 100 to 60000, not {self.etcd_timeout_ms}"),
+            *etcd_files_rules(self.etcd_ca, self.etcd_cert, self.etcd_key),
             (2 <= self.lease_ttl_s <= 60, f"lease_ttl_s takes 2 to 60, not {self.lease_ttl_s}"),
             (self.watcher_queue_max >= 1, f"watcher_queue_max takes 1 or more, not {self.watcher_queue_max}"),
             (
@@ -91,3 +99,11 @@ class ControllerConfig:
     def prefix(self) -> str:
         """What every key in etcd starts with."""
         return f"/headrace/{self.cluster}/"
+
+
+def etcd_files_rules(ca: Path | None, cert: Path | None, key: Path | None) -> list[tuple[bool, str]]:
+    """What must hold of the files for etcd's TLS, and what is said where it does not."""
+    return [
+        ((cert is None) == (key is None), "etcd_cert and etcd_key are set together: the certificate and its key"),
+        (cert is None or ca is not None, "etcd_cert needs etcd_ca: without it etcd would be spoken to in plain text"),
+    ]

@@ -16,6 +16,7 @@ from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_common.runtime.tracing import open_tracing
+from headrace_controller.adapters.etcd_channels import EtcdTls
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.grpc_inventory import GrpcInventory
 from headrace_controller.adapters.grpc_log_ends import GrpcLogEnds
@@ -43,7 +44,12 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("controller", config.node_id, config.otlp_endpoint))
         store = await stack.enter_async_context(
-            EtcdStore.open(config.etcd, config.prefix, request_timeout_ms=config.etcd_timeout_ms)
+            EtcdStore.open(
+                config.etcd,
+                config.prefix,
+                request_timeout_ms=config.etcd_timeout_ms,
+                tls=EtcdTls.read(config.etcd_ca, config.etcd_cert, config.etcd_key),
+            )
         )
         peer = await stack.enter_async_context(GrpcPeer.open())
         serving: list[Endpoint] = []  # known once the server is bound, which needs the engine
@@ -108,4 +114,5 @@ def _as_node(config: ControllerConfig, grpc: Endpoint, metrics: Endpoint | None)
         metrics=metrics,
         rack=config.rack,
         version=VERSION,
+        feature_level_max=config.server.feature_level_max,
     )

@@ -9,9 +9,10 @@ from typing import Protocol
 
 from headrace_common.core.errors import ErrorCode, Internal, MetadataUnavailable, UnknownOutcome
 from headrace_common.core.ids import Endpoint, PartitionId, TopicId
-from headrace_common.core.image import Node, NodeKey
+from headrace_common.core.image import Node
 from headrace_controller.core.election import LogEnd
 from headrace_controller.core.held import Inventory
+from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.store import Changes, KeyValue, Listing, Outcome, Transaction
 
 
@@ -184,7 +185,7 @@ class ControllerPeer(Protocol):
         """
         ...
 
-    async def heartbeat(self, target: Endpoint, key: NodeKey, epoch: int, image_revision: int) -> None:
+    async def heartbeat(self, target: Endpoint, heartbeat: Heartbeat) -> None:
         """
         Say that this controller lives.
 

@@ -7,11 +7,14 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.private_files import keep_private
+from headrace_controller.adapters.etcd_channels import EtcdTls
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.ports import StoreUnavailable
 
@@ -27,15 +30,21 @@ def arguments(program: str, text: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--wait", type=int, default=120, metavar="S", help="seconds to wait for etcd (default 120)")
     parser.add_argument("--etcd-timeout-ms", type=int, default=5_000, help="the longest one request may take, in ms")
+    parser.add_argument("--etcd-ca", type=Path, metavar="FILE", help="CA of etcd's certificates; without it plain text")
+    parser.add_argument("--etcd-cert", type=Path, metavar="FILE", help="client certificate that is shown to etcd")
+    parser.add_argument("--etcd-key", type=Path, metavar="FILE", help="key of that certificate")
     return parser
 
 
 @asynccontextmanager
 async def opened(given: argparse.Namespace) -> AsyncIterator[EtcdStore]:
     """The store that the arguments name."""
-    endpoints = [Endpoint.parse(part.strip().removeprefix("http://")) for part in given.etcd.split(",")]
+    endpoints = [
+        Endpoint.parse(part.strip().removeprefix("http://").removeprefix("https://")) for part in given.etcd.split(",")
+    ]
     prefix = f"/headrace/{given.cluster}/"
-    async with EtcdStore.open(endpoints, prefix, request_timeout_ms=given.etcd_timeout_ms) as store:
+    tls = EtcdTls.read(given.etcd_ca, given.etcd_cert, given.etcd_key)
+    async with EtcdStore.open(endpoints, prefix, request_timeout_ms=given.etcd_timeout_ms, tls=tls) as store:
         yield store
 
 
@@ -59,6 +68,7 @@ async def once_it_answers(store: EtcdStore, clock: Clock, wait_s: int) -> None:
 
 def run(work: Coroutine[Any, Any, int]) -> int:
     """Run a program to its exit code; what it refuses is a sentence on stderr and 1."""
+    keep_private()
     try:
         return asyncio.run(work)
     except (HeadraceError, OSError) as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.env import inline
-from headrace_common.runtime.listeners import ExternalListener
+from headrace_common.runtime.listeners import ExternalListener, InternalListener
 from headrace_common.runtime.service import ServerConfig
 from headrace_coordinator.core.settings import SERVER_ASSIGNORS, GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
@@ -16,7 +16,12 @@ _HOUR_MS = 3_600_000
 
 
 def _server() -> ServerConfig:
-    return ServerConfig(listen=Endpoint("127.0.0.1", 9492), concurrent_rpcs_max=50_000)
+    return ServerConfig(
+        listen=Endpoint("127.0.0.1", 9492),
+        concurrent_rpcs_max=50_000,
+        calls_per_address_max=10_000,
+        request_bytes_max=16 << 20,
+    )
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,12 @@ class CoordinatorConfig:
     """A prepared transaction that is undecided for longer is overdue: the log and a metric tell, in ms."""
     unit_prepared_timeout_ms: int = 3_600_000
     """A prepared transaction of an owner (owner/suffix) that is undecided for so long is aborted, in ms."""
+    unit_claim_ahead_max_ms: int = 7_200_000
+    """How far the time in an owner's claim may be ahead of the coordinator's clock, in ms; more is refused."""
+    transactional_ids_max: int = 100_000
+    """Transactional ids and owners of the cluster; each coordinator refuses new ones beyond its shards' part of it."""
+    groups_max: int = 100_000
+    """Groups of the cluster; each coordinator refuses new ones beyond its shards' part of it."""
     coordinator_append_timeout_ms: int = 5_000
     """How long a call waits for its shard's log before it gets COORDINATOR_NOT_AVAILABLE, in ms."""
     group_lag_interval_ms: int = 10_000
@@ -70,6 +81,8 @@ class CoordinatorConfig:
     """How long to wait at shutdown for shards to move away, in ms; 0 to 600000."""
     server: ServerConfig = inline(_server)
     """Where it listens."""
+    internal: InternalListener = inline(InternalListener)
+    """Where the other nodes of the cluster reach it."""
     external: ExternalListener = inline(ExternalListener)
     """Where clients from outside reach it."""
     otlp_endpoint: str | None = None
@@ -101,8 +114,10 @@ class CoordinatorConfig:
         return TransactionSettings(
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             transactional_id_expiration_ms=self.transactional_id_expiration_ms,
+            unit_owner_expiration_ms=self.transactional_id_expiration_ms,
             transactional_id_check_interval_ms=self.transactional_id_check_interval_ms,
             unit_prepared_timeout_ms=self.unit_prepared_timeout_ms,
+            unit_claim_ahead_max_ms=self.unit_claim_ahead_max_ms,
         )
 
     def _rules(self) -> list[tuple[bool, str]]:
@@ -147,6 +162,9 @@ _BOUNDS = (
     ("transactional_id_check_interval_ms", 100, 24 * _HOUR_MS),
     ("transaction_prepared_max_ms", 1_000, 365 * 24 * _HOUR_MS),
     ("unit_prepared_timeout_ms", 1_000, 365 * 24 * _HOUR_MS),
+    ("unit_claim_ahead_max_ms", 0, 365 * 24 * _HOUR_MS),
+    ("transactional_ids_max", 1, 10_000_000),
+    ("groups_max", 1, 10_000_000),
     ("coordinator_append_timeout_ms", 100, _HOUR_MS),
     ("group_lag_interval_ms", 100, _HOUR_MS),
     ("group_lag_partitions_max", 0, 1_000_000),

@@ -38,6 +38,7 @@ from headrace_coordinator.adapters.grpc_shard_log import GrpcShardLogs
 from headrace_coordinator.adapters.otel_measures import OtelMeasures, Reading
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.core import room
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.lag import LagWatch
 from headrace_coordinator.engine.marker_driver import MarkerDriver
@@ -79,7 +80,7 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
         stack.push_async_callback(connections.close)
         engines = _engines(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
         draining = asyncio.Event()
-        servicers: list[Servicer] = [  # their answers name no addresses, so both listeners have the same
+        servicers: list[Servicer] = [  # their answers name no addresses, so all listeners have the same
             (add_CoordinatorServicer_to_server, CoordinatorServicer(engines.groups, draining)),
             (add_TransactionCoordinatorServicer_to_server, TransactionServicer(engines.transactions)),
         ]
@@ -89,11 +90,12 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
                 config.external,
                 inside=servicers,
                 outside=servicers,
+                internal=config.internal,
                 health_names=SERVICES,
                 interceptors=[tracing, RpcMetrics(metrics.meter)],
             )
         )
-        node = _node(config, engines.groups.who, server.endpoint, metrics_at)
+        node = replace(_node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"coordinator-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         tasks.start(_join(engines, client, node, server, ready, config), name="join")
         tasks.start(_ready_once_unfenced(client, health), name="health")
@@ -136,6 +138,7 @@ def _engines(
         tasks=tasks,
         settings=config.groups(),
         append_timeout_ms=config.coordinator_append_timeout_ms,
+        room=room.groups(config.groups_max),
     )
     groups = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
     lag = LagWatch(
@@ -149,7 +152,10 @@ def _engines(
     markers = NearMarkers(GrpcMarkers(connections), cluster, groups.who.node_id, groups)
     driver = MarkerDriver(markers, cluster, cluster, clock, tasks)
     transactions = enrolments.own = Transactions(
-        NodeId(config.node_id), TransactionSurroundings(around, config.transactions(), spares, driver)
+        NodeId(config.node_id),
+        TransactionSurroundings(
+            around, config.transactions(), spares, driver, room.transactional_ids(config.transactional_ids_max)
+        ),
     )
     watch = TransactionWatch(transactions, driver, clock, prepared_ms_max=config.transaction_prepared_max_ms)
     measures.publish({**_readings(lag), **_transaction_readings(watch)})
@@ -205,6 +211,7 @@ def _node(config: CoordinatorConfig, who: Who, grpc: Endpoint, metrics: Endpoint
         metrics=metrics,
         version=VERSION,
         external=config.external.external_advertise,
+        feature_level_max=config.server.feature_level_max,
     )
 
 
@@ -233,8 +240,8 @@ def _transaction_readings(watch: TransactionWatch) -> Mapping[str, Reading]:
     return {
         "transactions": by_state,
         "transactions_waiting": lambda: [(watch.census.waiting, {})],
-        "transaction_oldest_open_age": lambda: [(watch.census.oldest_open_ms / 1_000, {})],
-        "transaction_oldest_prepared_age": lambda: [(watch.census.oldest_prepared_ms / 1_000, {})],
+        "transaction_oldest_open_age_seconds": lambda: [(watch.census.oldest_open_ms / 1_000, {})],
+        "transaction_oldest_prepared_age_seconds": lambda: [(watch.census.oldest_prepared_ms / 1_000, {})],
         "transactions_prepared_overdue": lambda: [(watch.census.overdue, {})],
         "transactions_without_markers": lambda: [(watch.census.without_markers, {})],
     }

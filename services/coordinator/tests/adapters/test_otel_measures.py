@@ -27,4 +27,5 @@ def test_counts_times_and_gauges_are_published() -> None:
         assert lines[f"headrace_coordinator_{name}_total"].endswith(" 1.0")
     assert lines["headrace_coordinator_appended_records_total"].endswith(" 3.0")
     for name in ("append_latency", "commit_latency", "load_time"):
-        assert lines[f"headrace_coordinator_{name}_milliseconds_count"].endswith(" 1.0")
+        assert lines[f"headrace_coordinator_{name}_seconds_count"].endswith(" 1.0")
+    assert lines["headrace_coordinator_append_latency_seconds_sum"].endswith(" 0.0025")

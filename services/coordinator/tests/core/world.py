@@ -47,6 +47,7 @@ from headrace_coordinator.core.events import (
     TxnCommitAsked,
     Woken,
 )
+from headrace_coordinator.core.room import Room
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import (
@@ -86,7 +87,10 @@ def compacted(log: Mapping[bytes, bytes | None]) -> list[tuple[bytes, bytes | No
 class World:
     """Everything is committed and delivered at once; what was sent over a stream waits in ``inbox`` to be looked at."""
 
-    def __init__(self, topics: Mapping[str, int] | None = None, **settings: object) -> None:
+    def __init__(
+        self, topics: Mapping[str, int] | None = None, *, room: Room | None = None, **settings: object
+    ) -> None:
+        self.room = room
         self.settings = GroupSettings(**{"group_initial_rebalance_delay_ms": 100, **settings})
         self.now_ms = 1_000_000.0
         self.topics = {name: TopicInfo(topic_id(name), n) for name, n in (topics or {"t": 4}).items()}
@@ -108,7 +112,7 @@ class World:
         return Moment(self.now_ms, WALL + int(self.now_ms))
 
     def loaded(self) -> Shard:
-        shard = Shard(0, self.settings)
+        shard = Shard(0, self.settings, self.room)
         self.shard = shard
         shard.replay(compacted(self.log))
         self.tell(TopicsChanged(self.at, self.topics, self.matches))

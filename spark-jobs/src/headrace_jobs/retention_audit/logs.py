@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from headrace import AdminClient, LogWatch
 from headrace_common.core.errors import UnknownTopicOrPartition
@@ -35,7 +35,8 @@ def held(servers: str, *, topics: Iterable[str], pattern: str | None, isolation:
         HeadraceError: the cluster cannot be asked.
     """
     brokers = servers.split(",")
-    with LogWatch(brokers, isolation_level=isolation) as watch, AdminClient(brokers) as admin:
+    settings: dict[str, Any] = {"isolation_level": isolation}
+    with LogWatch(brokers, **settings) as watch, AdminClient(brokers) as admin:
         layouts = watch.topics()
         wanted = sorted(set(topics))
         if pattern is not None:

@@ -16,7 +16,15 @@ def run(role: str) -> None:
     parser = argparse.ArgumentParser()
     for name in ("--node-id", "--listen", "--metrics-listen", "--ready-file", "--etcd", "--controllers"):
         parser.add_argument(name)
-    for name in ("--data-dir", "--flush", "--http-listen"):
+    for name in (
+        "--data-dir",
+        "--flush",
+        "--http-listen",
+        "--etcd-ca",
+        "--etcd-cert",
+        "--etcd-key",
+        "--internal-listen",
+    ):
         parser.add_argument(name)
     parser.add_argument("--set", action="append")
     args = parser.parse_args()

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 def apply(
     session: Session,
     *,
-    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="JSON; - for standard input")],
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="YAML or JSON; - for standard input")],
     brokers: Annotated[int, typer.Option(min=1, help="First wait until so many brokers are up")] = 1,
     timeout: Annotated[float, typer.Option(min=1, help="How long to wait for the cluster, in seconds")] = 60,
     dry_run: DryRun = False,

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 
 from headrace_cli.commanding import command
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output
+from headrace_cli.output import Output, counted
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 
 HELP = "Measure produce, consume and end-to-end times"
@@ -25,6 +25,7 @@ READ_SECONDS = 30
 SAMPLES_MAX = 10_000
 MANY = 1_000
 WARM_UP = 300
+"""Round trips that are not measured, at most; of few a quarter."""
 
 Records = Annotated[int, typer.Option("--records", "-n", min=1, help="How many")]
 Size = Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of a value; random, so incompressible")]
@@ -83,7 +84,7 @@ def consume(
         raise typer.BadParameter("--mode takes iterate, poll or table")
     with bench_topic(session, topic, partitions) as name:
         if topic is None:
-            session.say(f"writing {records:,} records first ...")
+            session.say(f"writing {counted(records, 'record')} first ...")
             write(session, name, records, size, "many", {"compression_type": compression})
         result = read(session, name, records, mode)
     _report(session, "consume", name, result, flush_info)
@@ -104,7 +105,7 @@ def e2e(
     from importlib.util import find_spec
 
     async def run(name: str) -> dict[str, Any]:
-        return await round_trips(session.bootstrap, name, records, size, acks)
+        return await round_trips(session.cluster, name, records, size, acks)
 
     with bench_topic(session, topic, partitions) as name:
         factory = None
@@ -208,19 +209,20 @@ def read(session: Session, topic: str, records: int, mode: str) -> dict[str, Any
     return _rates(got - first, size, seconds, cpu)
 
 
-async def round_trips(bootstrap: str, topic: str, records: int, size: int, acks: str) -> dict[str, Any]:
+async def round_trips(bootstrap: Sequence[str], topic: str, records: int, size: int, acks: str) -> dict[str, Any]:
     """One record in flight at a time."""
     from headrace import aio
 
     value, tick = _values(size)[0], time.perf_counter
     acknowledged: list[float] = []
     arrived: list[float] = []
+    settings: dict[str, Any] = {"acks": acks, "linger_ms": 0}  # as typed; the producer checks it
     async with (
-        aio.Producer(bootstrap, acks=acks, linger_ms=0) as producer,
+        aio.Producer(bootstrap, **settings) as producer,
         aio.Consumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
     ):
         begun, cpu = tick(), time.process_time()
-        for _ in range(records + WARM_UP):
+        for _ in range(records):
             sent_at = tick()
             await (await producer.send(topic, value))
             acknowledged.append(tick() - sent_at)
@@ -228,8 +230,9 @@ async def round_trips(bootstrap: str, topic: str, records: int, size: int, acks:
                 pass
             arrived.append(tick() - sent_at)
         seconds, cpu = tick() - begun, time.process_time() - cpu
-    rates = _rates(records + WARM_UP, (records + WARM_UP) * size, seconds, cpu)
-    return rates | {"ack_ms": percentiles(acknowledged[WARM_UP:]), "read_ms": percentiles(arrived[WARM_UP:])}
+    warm_up = min(WARM_UP, records // 4)
+    latencies = {"ack_ms": percentiles(acknowledged[warm_up:]), "read_ms": percentiles(arrived[warm_up:])}
+    return _rates(records, records * size, seconds, cpu) | latencies
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
@@ -257,7 +260,7 @@ def _rates(records: int, size: int, seconds: float, cpu_seconds: float) -> dict[
 def _report(session: Session, what: str, topic: str, result: dict[str, Any], flush_info: bool) -> None:
     data = {"bench": what, "topic": topic, **result}
     if flush_info:
-        data["flush"] = _flush_policy(session.bootstrap)
+        data["flush"] = _flush_policy(session.cluster)
     if session.output is not Output.TABLE:
         session.show(data)
         return
@@ -270,11 +273,15 @@ def _report(session: Session, what: str, topic: str, result: dict[str, Any], flu
     session.show(shown | latencies)
 
 
-def _flush_policy(bootstrap: str) -> str:
+def _flush_policy(bootstrap: Sequence[str]) -> str:
     """Of the local cluster, if that is the one measured."""
+    from headrace_cli.local.failures import LocalClusterFailed
     from headrace_cli.local.state import DataDir
 
-    state = DataDir.at(Path(DEFAULT_DATA_DIR)).read()
-    if state is not None and set(bootstrap.split(",")) & set(state.bootstrap_servers):
+    try:
+        state = DataDir.at(Path(DEFAULT_DATA_DIR)).read()
+    except LocalClusterFailed:
+        state = None  # whatever is wrong there, what was measured is told
+    if state is not None and set(bootstrap) & set(state.bootstrap_servers):
         return state.options.flush
     return "not known: not the local cluster of this directory"

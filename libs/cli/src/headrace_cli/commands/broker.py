@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli import completing
 from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.cluster import show_plan
 from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, confirm
 from headrace_cli.exits import CommandFailed
-from headrace_cli.output import Output, bytes_for_people, counted
+from headrace_cli.output import Output, bytes_for_people, counted, moment_for_people
 from headrace_cli.session import Session
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def list_(session: Session) -> None:
     session.show(rows, *columns, empty="no broker is registered")
 
 
-BrokerId = Annotated[int, typer.Argument(min=0, max=2**31 - 1, help="Its id")]
+BrokerId = Annotated[int, typer.Argument(min=0, max=2**31 - 1, help="Its id", autocompletion=completing.brokers)]
 
 
 def describe(session: Session, broker: BrokerId) -> None:
@@ -65,8 +66,21 @@ def describe(session: Session, broker: BrokerId) -> None:
         for name in ("size", "disk_free", "disk_total"):
             count = data.pop(f"{name}_bytes", None)
             data[name] = None if count is None else bytes_for_people(count)
+        scrub = data["scrub"]
+        data["scrub"] = None if scrub is None else _scrub_for_people(scrub)
         data["configs"] = [row for row in data["configs"] if row["source"] != "default"]
     session.show(data)
+
+
+def _scrub_for_people(scrub: dict[str, Any]) -> str:
+    """How far the reading of all that is stored is, in one line."""
+    read = f"{scrub['logs_done']} of {scrub['logs']} logs, {bytes_for_people(scrub['bytes_read'])}"
+    ended = moment_for_people(scrub["last_ended_ms"])
+    parts = [f"running: {read}"] if scrub["running"] else []
+    parts.append("no pass has ended since the start" if ended is None else f"last pass ended {ended}")
+    if scrub["lost_logs"]:
+        parts.append(f"{scrub['lost_logs']} logs with a batch that cannot be read")
+    return "; ".join(parts)
 
 
 def configs(
@@ -76,13 +90,14 @@ def configs(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="Change these; KEY= gives the cluster's back")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Also those that have their default")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Show or change settings of one broker. They go before those of `cluster configs`."""
     from headrace_cli import admin_view
 
     changes = {key: value or None for key, value in pairs(setting, "KEY=VALUE").items()}
     with session.admin() as admin:
-        rows = admin_view.broker_configs(admin, broker, changes)
+        rows = admin_view.broker_configs(admin, broker, changes, dry_run=dry_run)
     shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
     session.show(
         shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
@@ -185,4 +200,4 @@ def unregister(
     confirm(f"forget broker {broker}?", yes)
     with session.calls() as calls:
         view.unregister(calls, broker)
-    session.say(f"broker {broker} is forgotten")
+    session.report({"broker": broker, "forgotten": True}, f"broker {broker} is forgotten")

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from headrace_cli.commanding import command, pairs
-from headrace_cli.commands.partition import Throttle, Timeout, Wait, wait_until_moved
+from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, agreed, wait_until_moved
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
 from headrace_cli.output import Output, bytes_for_people, counted
 from headrace_cli.session import Session
+from headrace_cli.terminal import visible
 
 HELP = "The cluster as a whole: status, health, nodes, settings"
 
@@ -24,6 +25,8 @@ def register(app: typer.Typer) -> None:
     command(app)(rebalance)
     command(app)(can_remove)
     command(app, "restore-status")(restore_status)
+    command(app)(features)
+    command(app)(forget)
 
 
 def status(session: Session) -> None:
@@ -54,7 +57,7 @@ def health(session: Session) -> None:
     with session.calls() as calls:
         found = view.status(calls)
     if session.output is Output.TABLE:
-        typer.echo(found["verdict"])
+        typer.echo(visible(found["verdict"]))
     else:
         session.show({name: found[name] for name in ("state", "healthy", "verdict")})
     _end(found["state"])
@@ -69,25 +72,26 @@ def _end(state: str) -> None:
 def rebalance(
     session: Session,
     *,
-    plan: Annotated[bool, typer.Option("--plan", help="Show what would move; so without either")] = False,
+    plan: Annotated[bool, typer.Option("--plan", "--dry-run", help="Show what would move; so without either")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Start it")] = False,
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only these")] = None,
     throttle: Throttle = None,
     wait: Wait = False,
     timeout: Timeout = 3_600,
 ) -> None:
-    """Level replicas and leaders over all brokers and racks, with few moves."""
+    """Level replicas and leaders over all brokers and racks, with few moves. At a terminal it shows them and asks."""
     from headrace_cli import replication_view as view
 
     if plan and execute:
         raise typer.BadParameter("give --plan or --execute, not both")
     with session.calls() as calls:
         found = view.rebalance(calls, topic or [], execute=execute, throttle=throttle if execute else None)
+        _show_moves(session, found)
+        if found["moves"] and not (plan or execute) and agreed(f"move {counted(len(found['moves']), 'partition')}?"):
+            execute = True
+            found = view.rebalance(calls, topic or [], execute=True, throttle=throttle)
+            _show_moves(session, found)
         moved = [(move["topic"], move["partition"]) for move in found["moves"] if move["error"] is None]
-        if session.output is not Output.TABLE:
-            session.show(found)
-        else:
-            show_plan(session, found)
         refused = [move for move in found["moves"] if move["error"] is not None]
         if execute and wait and moved:
             wait_until_moved(session, calls, moved, timeout, throttled=throttle is not None)
@@ -103,6 +107,13 @@ def rebalance(
         session.say("`headrace cluster rebalance --execute` starts it")
     elif not wait:
         session.say("`headrace partition reassignments` shows how far it is; then `headrace partition elect`")
+
+
+def _show_moves(session: Session, found: dict[str, Any]) -> None:
+    if session.output is not Output.TABLE:
+        session.show(found)
+    else:
+        show_plan(session, found)
 
 
 def show_plan(session: Session, found: dict[str, Any]) -> None:
@@ -128,12 +139,13 @@ def can_remove(
     brokers: Annotated[str, typer.Option("--brokers", metavar="ID[,ID...]", help="Those that are to go")],
 ) -> None:
     """May these brokers be taken away for good? Ends with 1 while one of them holds replicas."""
-    from headrace_cli.removal import ONLINE, check_removable, holdings
+    from headrace_cli.removal import ONLINE, PARTITIONS_SHOWN, check_removable, holdings
 
     wanted = _ids(brokers)
     with session.admin() as admin:
         found = holdings(admin, wanted)
-    session.show([broker.as_row() for broker in found], "id", "state", "replicas", "partitions")
+    most = PARTITIONS_SHOWN if session.output is Output.TABLE else None
+    session.show([broker.as_row(most) for broker in found], "id", "state", "replicas", "partitions")
     check_removable(found)
     for broker in found:
         if broker.state == ONLINE and not broker.drained:
@@ -171,6 +183,37 @@ def restore_status(session: Session) -> None:
     session.say("it is finished; `headrace topic strays` shows logs that belong to no topic")
 
 
+def features(session: Session) -> None:
+    """The cluster's feature level, what each level brings, what every node knows, and what the next waits for."""
+    from headrace_cli import features_view
+
+    with session.admin() as admin:
+        found = features_view.features(admin)
+    if session.output is not Output.TABLE:
+        session.show(found)
+        return
+    session.show({name: found[name] for name in ("level", "features", "nodes")})
+    session.say(found["waits_for"] or "every node knows all that there is; the level rises by itself and never falls")
+
+
+def forget(
+    session: Session, node: Annotated[str, typer.Argument(metavar="NODE", help="Role and id, such as coordinator-2")]
+) -> None:
+    """Forget a controller, coordinator or admin that is away for good; one that comes back registers again."""
+    from headrace_cli import features_view
+
+    meant = features_view.node_of(node)
+    if meant is None:
+        roles = ", ".join(features_view.ROLES)
+        raise typer.BadParameter(
+            f"{node!r}: write a role ({roles}) and an id, as in coordinator-2; for a broker it is `headrace broker "
+            "unregister`"
+        )
+    with session.calls() as calls:
+        features_view.forget(calls, *meant)
+    session.report({"node": node, "forgotten": True}, f"{node} is forgotten")
+
+
 def describe(session: Session) -> None:
     """Nodes with their addresses, and counts."""
     session.show(_describe(session))
@@ -182,13 +225,28 @@ def configs(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="Change these; KEY= gives the default back")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Also those that have their default")] = False,
+    dry_run: DryRun = False,
+    at_start: Annotated[
+        bool,
+        typer.Option("--at-start", help="Those that `up --set` takes beside them, of the services on this machine"),
+    ] = False,
 ) -> None:
     """Show or change settings of all brokers."""
     from headrace_cli import admin_view
 
+    if at_start:
+        from headrace_cli.local.installed import require_local
+        from headrace_cli.local.start_settings import start_settings
+
+        if setting:
+            raise typer.BadParameter("--at-start shows what only a start can change; `headrace up --set` gives it")
+        require_local("cluster configs --at-start")
+        session.show(start_settings(), "name", "default", "service", "documentation")
+        return
+
     changes = {key: value or None for key, value in pairs(setting, "KEY=VALUE").items()}
     with session.admin() as admin:
-        rows = admin_view.broker_configs(admin, None, changes)
+        rows = admin_view.broker_configs(admin, None, changes, dry_run=dry_run)
     shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
     session.show(
         shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli import completing
 from headrace_cli.commanding import command
 from headrace_cli.commands.starts import HELP as FROM_HELP
-from headrace_cli.commands.starts import At, Beginning, End, Last, Since, Start, parse_start
+from headrace_cli.commands.starts import (
+    UNTIL_HELP,
+    At,
+    Beginning,
+    End,
+    Last,
+    Since,
+    Start,
+    check_span,
+    parse_start,
+    parse_until,
+)
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output
+from headrace_cli.interrupts import end_if_interrupted
+from headrace_cli.output import Output, counted
+from headrace_cli.printing import Printer, Waiting, selection
 from headrace_cli.session import Session
+from headrace_cli.terminal import hint, is_terminal
 
 if TYPE_CHECKING:
-    from headrace import Consumer, Record, TopicPartition
+    from headrace import Consumer, TopicPartition
 
 
 class Isolation(StrEnum):
@@ -42,22 +56,35 @@ def register(app: typer.Typer) -> None:
 def consume(
     session: Session,
     *,
-    topic: Annotated[str, typer.Argument(help="What to read")],
+    topic: Annotated[str, typer.Argument(help="What to read", autocompletion=completing.topics)],
     start: Annotated[str | None, typer.Option("--from", help=FROM_HELP)] = None,
+    until: Annotated[str | None, typer.Option("--until", help=UNTIL_HELP)] = None,
     count: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after so many records")] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be given often")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only records with this key")] = None,
+    grep: Annotated[
+        str | None, typer.Option("--grep", metavar="REGEX", help="Only records whose value this matches somewhere")
     ] = None,
     template: Annotated[
         str | None, typer.Option("--format", "-f", help="json, or text with %t %p %o %T %k %s %h, \\n and \\t")
     ] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="Stop at the end; starts at the beginning unless told otherwise")
+        bool, typer.Option("--exit-at-end", "-e", help="As --until end; starts at the beginning unless told otherwise")
     ] = False,
     base64: Annotated[bool, typer.Option("--base64", help="Print keys and values in base64")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print bytes as they are at a terminal too, escape sequences included")
+    ] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="As a member of this group: goes on where it was, commits what was printed"),
+        typer.Option(
+            "--group",
+            "-g",
+            help="As a member of this group: goes on where it was, commits what was printed",
+            autocompletion=completing.groups,
+        ),
     ] = None,
     isolation: Annotated[
         Isolation,
@@ -69,39 +96,86 @@ def consume(
     """Print the records of a topic, from now on unless told otherwise; Ctrl+C ends it."""
     from headrace_cli.commands.lines import renderer
 
-    render = renderer(template or ("%s\\n" if session.output is Output.TABLE else "json"), as_base64=base64)
+    render = renderer(
+        template or ("%s\\n" if session.output is Output.TABLE else "json"),
+        as_base64=base64,
+        at_terminal=is_terminal(sys.stdout) and not raw,
+    )
+    if exit_at_end and until not in (None, "end"):
+        raise typer.BadParameter("--exit-at-end is --until end; give one of them")
+    last = "end" if exit_at_end else until
+    printer = Printer(render, selection(key, grep), count, sys.stdout.buffer)
     settings: dict[str, Any] = {"isolation_level": isolation.value}
-    if group is not None:
-        settings |= {"group_id": group, "auto_offset_reset": _reset(start, partition, exit_at_end)}
-        _as_member(session, topic, settings, render, count, exit_at_end)
-        return
-    now_ms = int(datetime.now(UTC).timestamp() * 1000)
-    where = parse_start(start or ("beginning" if exit_at_end else "end"), now_ms)
-    out = sys.stdout.buffer
-    left = count
-    with session.consumer(**settings) as consumer:
-        partitions = _assign(consumer, topic, partition)
-        ends = consumer.end_offsets(partitions) if exit_at_end or isinstance(where, Last) else {}
-        seek(consumer, partitions, where, ends)
-        while left is None or left > 0:
-            if exit_at_end and all(consumer.position(p) >= ends[p] for p in partitions):
-                break
-            records = consumer.poll(POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
-            if exit_at_end:
-                # What arrives while we read comes after the end that was meant.
-                records = [r for r in records if r.offset < ends[_partition_of(r)]]
-            if records:
-                out.write(b"".join(map(render, records)))
-                out.flush()
-            if left is not None:
-                left -= len(records)
+    try:
+        if group is not None:
+            settings |= {"group_id": group, "auto_offset_reset": _reset(start, partition, last)}
+            with session.consumer(topic, enable_auto_commit=False, **settings) as consumer:
+                signal.signal(signal.SIGTERM, _terminated)
+                _as_member(consumer, printer, Waiting(topic), to_end=last is not None)
+            return
+        now_ms = int(datetime.now(UTC).timestamp() * 1000)
+        begin = start or ("end" if last is None else "beginning")
+        where = parse_start(begin, now_ms)
+        stop = None if last is None else parse_until(last, now_ms)
+        if last is not None and stop is not None:
+            check_span(where, stop, (begin, last))
+        with session.consumer(**settings) as consumer:
+            partitions = _assign(consumer, topic, partition)
+            _read(consumer, partitions, (where, stop), printer, Waiting(topic))
+    finally:
+        hint(f"{counted(printer.printed, 'record')} of {topic} shown")
 
 
-def _reset(start: str | None, partition: list[int] | None, exit_at_end: bool) -> str:
+def _read(
+    consumer: Consumer,
+    partitions: list[TopicPartition],
+    span: tuple[Start, Start | None],
+    printer: Printer,
+    waiting: Waiting,
+) -> None:
+    start, stop = span
+    ends = {} if stop is None else ends_of(consumer, partitions, stop)
+    now = consumer.end_offsets(partitions) if isinstance(start, Last) else {}
+    seek(consumer, partitions, start, now)
+    if isinstance(start, End) and stop is None:
+        waiting.tell("that come from now on (--from beginning shows those that are there)")
+    reading = set(partitions)
+    while not printer.full:
+        end_if_interrupted()
+        done = {p for p in reading if p in ends and consumer.position(p) >= ends[p]}
+        reading -= done
+        if not reading:
+            return
+        if done:
+            consumer.pause(*done)
+        records = consumer.poll(POLL_MS, max_records=printer.room(POLL_RECORDS))
+        if not records:
+            waiting.tell()
+        # What is behind an end was fetched with what is before it.
+        printer.take([r for r in records if (end := ends.get(_partition_of(r))) is None or r.offset < end])
+
+
+def ends_of(consumer: Consumer, partitions: list[TopicPartition], stop: Start) -> dict[TopicPartition, int]:
+    """Where to stop: the first offset of each partition that is not wanted."""
+    ends = consumer.end_offsets(partitions)
+    match stop:
+        case At(offset):
+            return dict.fromkeys(partitions, offset)
+        case Last(count):
+            return {partition: end - count for partition, end in ends.items()}
+        case Since(timestamp_ms):
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, timestamp_ms))
+            return {p: end if (at := found[p]) is None else at.offset for p, end in ends.items()}
+    return ends
+
+
+def _reset(start: str | None, partition: list[int] | None, last: str | None) -> str:
     """Where a group begins that has committed nothing. Raises: CommandFailed for what a member cannot choose."""
     if partition:
         raise CommandFailed("a group gives partitions to its members; leave out --partition or --group", ExitCode.USAGE)
-    wanted = start or ("beginning" if exit_at_end else "end")
+    if last not in (None, "end"):
+        raise CommandFailed("with --group, --until takes end", ExitCode.USAGE)
+    wanted = start or ("end" if last is None else "beginning")
     if wanted not in _RESETS:
         raise CommandFailed(
             "with --group, --from takes beginning or end, and counts where nothing is committed yet; "
@@ -111,33 +185,22 @@ def _reset(start: str | None, partition: list[int] | None, exit_at_end: bool) ->
     return _RESETS[wanted]
 
 
-def _as_member(
-    session: Session,
-    topic: str,
-    settings: dict[str, Any],
-    render: Callable[[Record], bytes],
-    count: int | None,
-    exit_at_end: bool,
-) -> None:
+def _as_member(consumer: Consumer, printer: Printer, waiting: Waiting, *, to_end: bool) -> None:
     """Each record is printed before it is committed, so a kill repeats some and loses none."""
-    out = sys.stdout.buffer
-    signal.signal(signal.SIGTERM, _terminated)
-    left = count
     ends: dict[TopicPartition, int] = {}
-    with session.consumer(topic, enable_auto_commit=False, **settings) as consumer:
-        while left is None or left > 0:
-            records = consumer.poll(POLL_MS, max_records=min(left or POLL_RECORDS, POLL_RECORDS))
-            if records:
-                out.write(b"".join(map(render, records)))
-                out.flush()
-                consumer.commit()
-            if left is not None:
-                left -= len(records)
-            if exit_at_end:
-                held = consumer.assignment()
-                ends.update(consumer.end_offsets(held - ends.keys()))
-                if held and all(consumer.position(p) >= ends[p] for p in held):
-                    break
+    while not printer.full:
+        end_if_interrupted()
+        records = consumer.poll(POLL_MS, max_records=printer.room(POLL_RECORDS))
+        if records:
+            passed = printer.take(records)
+            consumer.commit({_partition_of(record): record.offset + 1 for record in passed})
+        else:
+            waiting.tell()
+        if to_end:
+            held = consumer.assignment()
+            ends.update(consumer.end_offsets(held - ends.keys()))
+            if held and all(consumer.position(p) >= ends[p] for p in held):
+                break
 
 
 def _terminated(*_: object) -> None:

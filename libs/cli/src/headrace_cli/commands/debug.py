@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from headrace_cli import completing
 from headrace_cli.commanding import command
+from headrace_cli.commands.local import DataDirOption
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, show
-from headrace_cli.session import Session
+from headrace_cli.output import Output, bytes_for_people, counted, show
+from headrace_cli.session import DEFAULT_DATA_DIR, Session
+from headrace_cli.terminal import hint, is_terminal
 
 OFFLINE_SECONDS = 300
 """How long reading a data directory may take."""
@@ -21,8 +25,9 @@ OFFLINE_COLUMNS = ("log_id", "topic_id", "partition", "log_start_offset", "log_e
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``headrace debug``."""
-    command(app)(dump_log)
+    command(app, needs_cluster=False)(dump_log)
     command(app)(metadata)
+    command(app, needs_cluster=False)(bundle)
 
 
 def dump_log(
@@ -59,7 +64,7 @@ def dump_log(
 
 def metadata(
     session: Session,
-    topics: Annotated[list[str] | None, typer.Argument(help="Only these")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(help="Only these", autocompletion=completing.topics)] = None,
 ) -> None:
     """The metadata that a broker gives to clients."""
     from headrace_cli import admin_view
@@ -68,11 +73,64 @@ def metadata(
     show(data, Output.YAML if session.output is Output.TABLE else session.output)
 
 
+def bundle(
+    session: Session,
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE", help="headrace-bundle-TIME.tar.gz here, unless told otherwise; -: stdout"),
+    ] = None,
+    data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
+) -> None:
+    """
+    One file with what somebody needs who looks for the cause of a fault: status, settings, metadata, versions, and of a
+    local cluster logs and metrics.
+
+    Nothing of what records hold is in it, and secrets are cut out; names of topics, groups and hosts are in it.
+    """
+    from datetime import UTC, datetime
+
+    from headrace_cli import bundle_parts
+    from headrace_cli.bundle import Bundle
+
+    now = datetime.now(UTC)
+    root = f"headrace-bundle-{now:%Y%m%dT%H%M%SZ}"
+    file = to or Path(f"{root}.tar.gz")
+    if str(file) == "-" and is_terminal(sys.stdout):
+        raise CommandFailed("a bundle is no text for a terminal", ExitCode.USAGE, "Send it on: > bundle.tar.gz")
+    if file.exists():
+        raise CommandFailed(f"{file} is there already", ExitCode.USAGE, "Give another with --to.")
+    gathered = Bundle()
+    gathered.data("about.json", lambda: bundle_parts.about(session, now.isoformat()))
+    hint("asking the cluster ...")
+    bundle_parts.add_cluster(gathered, session)
+    local = bundle_parts.add_local(gathered, data_dir)
+    if str(file) == "-":
+        gathered.write_to(sys.stdout.buffer, root, int(now.timestamp()))
+        sys.stdout.buffer.flush()
+        return
+    size = gathered.write(file, root, int(now.timestamp()))
+    if session.output is Output.TABLE:
+        session.say(f"{file}: {counted(len(gathered.names), 'part')}, {bytes_for_people(size)}")
+        for name, why in gathered.missing.items():
+            session.say(f"note: {name} is missing: {why}")
+        session.say("secrets are cut out; names of topics, groups and hosts are in it: look before you send it on")
+    else:
+        session.show(
+            {
+                "file": str(file),
+                "size_bytes": size,
+                "parts": gathered.names,
+                "missing": gathered.missing,
+                "local_cluster": local,
+            }
+        )
+
+
 def _offline(data_dir: Path, topic: str | None, partition: int | None, batches: int) -> list[dict[str, Any]]:
     """Through the broker's own read-only tool; this package keeps no second idea of what is on disk."""
     import json
     import subprocess
-    import sys
     from importlib.util import find_spec
 
     if topic is not None:

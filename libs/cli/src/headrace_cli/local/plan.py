@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from headrace_cli.local.etcd import EtcdFiles
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
 
 HOST: Final = "127.0.0.1"
+CERTIFICATES: Final = "certificates"
+"""Directory below the data directory."""
 FIRST_BROKER_PORT: Final = 9292
 FLUSH_POLICIES: Final = ("group", "always", "os")
 MEMBERS_MAX: Final = 64
@@ -126,20 +130,20 @@ class ProcessPlan:
     metrics: str
     http: str | None = None
     ready_file: str | None = None
-    """Written by the process when it serves; None: asked over HTTP (etcd)."""
+    """Written by the process when it serves; None: its metrics' address is asked for its health (etcd)."""
 
 
 def slots(options: ClusterOptions) -> list[str]:
     """The names of all ports the cluster needs."""
     names: list[str] = []
     for n in range(1, options.etcd_members + 1):
-        names += [f"etcd-{n}", f"etcd-{n}.peer"]
+        names += [f"etcd-{n}", f"etcd-{n}.peer", f"etcd-{n}.metrics"]
     for n in range(1, options.controllers + 1):
         names += [f"controller-{n}", f"controller-{n}.metrics"]
     for n in range(1, options.brokers + 1):
-        names += [f"broker-{n}", f"broker-{n}.metrics"]
+        names += [f"broker-{n}", f"broker-{n}.internal", f"broker-{n}.metrics"]
     for n in range(1, options.coordinators + 1):
-        names += [f"coordinator-{n}", f"coordinator-{n}.metrics"]
+        names += [f"coordinator-{n}", f"coordinator-{n}.internal", f"coordinator-{n}.metrics"]
     return [*names, "admin-1", "admin-1.http", "admin-1.metrics"]
 
 
@@ -178,11 +182,17 @@ def split_settings(settings: Mapping[str, str]) -> SplitSettings:
     return split
 
 
+def host_of(options: ClusterOptions, slot: str) -> str:
+    """Where the process of this port listens."""
+    return options.hosts.get(slot.partition(".")[0], HOST)
+
+
 def plan(
     options: ClusterOptions, ports: Mapping[str, int], *, data_dir: str, etcd: str, python: str
 ) -> list[ProcessPlan]:
     """All processes in the order in which they start: etcd first, because everything waits for it."""
-    address = {slot: f"{options.hosts.get(slot.partition('.')[0], HOST)}:{port}" for slot, port in ports.items()}
+    address = {slot: f"{host_of(options, slot)}:{port}" for slot, port in ports.items()}
+    files = EtcdFiles(Path(data_dir) / CERTIFICATES)
     flags = split_settings(options.settings)
     etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
     controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
@@ -191,15 +201,19 @@ def plan(
         name = f"{role}-{n}"
         ready = f"{data_dir}/run/{name}.ready"
         listen = ("--listen", address[name], "--metrics-listen", address[f"{name}.metrics"], "--ready-file", ready)
+        internal = address.get(f"{name}.internal")
+        beside = () if internal is None else ("--internal-listen", internal)
         launcher = options.launchers.get(name, ())
-        argv = (*launcher, python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen)
+        argv = (*launcher, python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen, *beside)
         http = address.get(f"{name}.http")
         return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
 
     processes = [_etcd(name, etcd_names, address, data_dir, etcd) for name in etcd_names]
+    pair = ("--etcd-cert", str(files.controller), "--etcd-key", str(files.key(files.controller)))
+    shown = ("--etcd-ca", str(files.ca), *pair)
     etcds = ",".join(address[name] for name in etcd_names)
     processes += [
-        service("controller", n, "--etcd", etcds, *flags.controllers) for n in range(1, options.controllers + 1)
+        service("controller", n, "--etcd", etcds, *shown, *flags.controllers) for n in range(1, options.controllers + 1)
     ]
     for n in range(1, options.brokers + 1):
         own = ("--controllers", controllers, "--data-dir", f"{data_dir}/broker-{n}", "--flush", options.flush)
@@ -215,16 +229,35 @@ def plan(
 def _etcd(name: str, members: list[str], address: Mapping[str, str], data_dir: str, etcd: str) -> ProcessPlan:
     # A single member has no rival to wait for, so it may elect itself sooner.
     pace = ("--heartbeat-interval", "50", "--election-timeout", "500") if len(members) == 1 else ()
-    client, peer = f"http://{address[name]}", f"http://{address[f'{name}.peer']}"
+    client, peer, metrics = f"https://{address[name]}", peer_url(name, address), address[f"{name}.metrics"]
     argv = (
         etcd,
         *("--name", name),
         *("--data-dir", f"{data_dir}/{name}"),
         *("--listen-client-urls", client, "--advertise-client-urls", client),
         *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-        *("--initial-cluster", ",".join(f"{m}=http://{address[f'{m}.peer']}" for m in members)),
+        *("--initial-cluster", ",".join(f"{m}={peer_url(m, address)}" for m in members)),
+        *_only_with_certificates(EtcdFiles(Path(data_dir) / CERTIFICATES)),
+        *("--listen-metrics-urls", f"http://{metrics}"),
         *pace,
         *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "10000"),
         *("--logger", "zap", "--log-outputs", "stderr", "--log-level", "warn"),
     )
-    return ProcessPlan(name, "etcd", argv, address[name], address[name])
+    return ProcessPlan(name, "etcd", argv, address[name], metrics)
+
+
+def peer_url(name: str, address: Mapping[str, str]) -> str:
+    """Where other members of etcd reach this one."""
+    return f"https://{address[f'{name}.peer']}"
+
+
+def _only_with_certificates(files: EtcdFiles) -> tuple[str, ...]:
+    """Whoever reaches etcd's ports may do everything there, so nobody without a certificate of ours is answered."""
+    cert, key = str(files.member), str(files.key(files.member))
+    return (
+        *("--cert-file", cert, "--key-file", key, "--trusted-ca-file", str(files.ca), "--client-cert-auth"),
+        *("--peer-cert-file", cert, "--peer-key-file", key, "--peer-trusted-ca-file", str(files.ca)),
+        "--peer-client-cert-auth",
+        # JSON for browsers, answered to any page (its CORS is *); nothing of ours speaks it.
+        "--enable-grpc-gateway=false",
+    )

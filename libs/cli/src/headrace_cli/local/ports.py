@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import socket
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+from headrace_cli.local.etcd_peers import PLAIN
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_cli.local.plan import FIRST_BROKER_PORT, HOST, ClusterOptions, slots
 from headrace_common.runtime.port_claims import claim_port
@@ -41,16 +42,16 @@ class PortClaims:
         self._claims[port] = held
         return True
 
-    def claim_free(self) -> int:
+    def claim_free(self, foreign: Collection[int] = ()) -> int:
         """
-        Any free port.
+        Any free port that is none of ``foreign``.
 
         Raises:
             LocalClusterFailed: there is none in the range.
         """
         for _ in range(self._top - LOWEST + 1):
             self._next = LOWEST + (self._next + 1 - LOWEST) % (self._top - LOWEST + 1)
-            if self.claim(self._next):
+            if self._next not in foreign and self.claim(self._next):
                 return self._next
         raise LocalClusterFailed(f"no port in {LOWEST}..{self._top} is free; stop other clusters with `headrace down`")
 
@@ -61,15 +62,27 @@ class PortClaims:
         self._claims.clear()
 
 
+def ports_of_a_copy(options: ClusterOptions, saved: Mapping[str, int]) -> dict[str, int]:
+    """
+    What a copied directory keeps of the original's ports: those by which members of an etcd quorum know each other.
+    Both clusters have the same id, so that the original's clients could not tell the copy from their own. Pure.
+    """
+    return {slot: port for slot, port in saved.items() if options.etcd_members > 1 and _is_peer(slot)}
+
+
+def _is_peer(slot: str) -> bool:
+    return slot.endswith((".peer", PLAIN))
+
+
 def choose_ports(
-    options: ClusterOptions, saved: Mapping[str, int], claims: PortClaims
+    options: ClusterOptions, saved: Mapping[str, int], claims: PortClaims, foreign: Collection[int] = ()
 ) -> tuple[dict[str, int], list[str]]:
     """
     A port for every slot, and sentences about those that are not what they were.
 
     Ports given in ``options`` are used or refused. Those of the last start are used again if they are free, so
     that clients find the cluster where it was; members of an etcd quorum know each other by them, so there they
-    have to be.
+    have to be. ``foreign`` are another cluster's, which is down: they are taken only where ``options`` say so.
 
     Raises:
         LocalClusterFailed: a port that cannot be another is taken.
@@ -89,11 +102,11 @@ def choose_ports(
             raise LocalClusterFailed(f"port {saved[slot]} of {slot} is in use and cannot change; free it and try again")
         else:
             notes.append(f"{slot} had port {saved[slot]}, which is in use now; it gets another")
-    if "broker-1" not in chosen and claims.claim(FIRST_BROKER_PORT):
+    if "broker-1" not in chosen and FIRST_BROKER_PORT not in foreign and claims.claim(FIRST_BROKER_PORT):
         chosen["broker-1"] = FIRST_BROKER_PORT
     for slot in wanted:
         if slot not in chosen:
-            chosen[slot] = claims.claim_free()
+            chosen[slot] = claims.claim_free(foreign)
     return chosen, notes
 
 

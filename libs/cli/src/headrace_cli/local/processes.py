@@ -91,7 +91,7 @@ def spawn_supervisor(argv: Sequence[str], log: Path, *, owned: bool) -> subproce
     Start a process in a session of its own, so that Ctrl+C at a terminal reaches its owner only. If it is ``owned``
     its standard input is a pipe from this process, which ends when this process does, however that happens.
     """
-    with log.open("wb") as out:
+    with open(log, "wb", opener=_private) as out:
         return subprocess.Popen(
             argv,
             stdin=subprocess.PIPE if owned else subprocess.DEVNULL,
@@ -99,6 +99,10 @@ def spawn_supervisor(argv: Sequence[str], log: Path, *, owned: bool) -> subproce
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def kill_children(children: Sequence[ProcessId], timeout_seconds: float) -> list[ProcessId]:

@@ -1,9 +1,12 @@
 """
-The files in which a local cluster says what it is.
+The files in which a local cluster says what it is; all of them are for their user alone.
 
-``cluster.json`` is for everybody: addresses and pids. ``supervisor.json`` is the supervisor's: options and ports
+``cluster.json`` is for clients: addresses and pids. ``supervisor.json`` is the supervisor's: options and ports
 for the next start, the state of each process for ``status``. ``supervisor.lock`` is held while a supervisor lives,
 so what the files say is checked, never believed. Files are replaced whole, so a reader sees one or the other.
+
+Directories are copied and moved. Both files name the directory that they were written in; elsewhere they speak of
+another cluster's processes, which nobody here may show, stop or kill.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +26,16 @@ from headrace_cli.local.plan import ClusterOptions
 from headrace_cli.local.processes import ProcessId
 
 FORMAT: Final = 1
+NOBODY: Final = ProcessId(0, -1)
+"""No process; it never runs."""
+
+
+_OWN: Final = re.compile(r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|(broker|etcd)-[0-9]+")
+
+
+def is_own_name(name: str) -> bool:
+    """Whether an entry of a data directory is the cluster's: people keep other files beside it."""
+    return _OWN.fullmatch(name) is not None
 
 
 class Phase(StrEnum):
@@ -81,6 +95,10 @@ class ClusterState:
     ports: dict[str, int] = field(default_factory=dict)
     processes: list[ProcessState] = field(default_factory=list)
     error: str | None = None
+    cluster_id: str | None = None
+    """As the brokers' data directories have it; None before a first start was ready."""
+    data_dir: str | None = None
+    """The directory that this was written in, without symbolic links; None where an older version wrote it."""
 
     @property
     def bootstrap_servers(self) -> list[str]:
@@ -97,10 +115,12 @@ class ClusterState:
         return {
             "format": FORMAT,
             "supervisor": asdict(self.supervisor),
+            "data_dir": self.data_dir,
             "phase": self.phase,
             "error": self.error,
             "options": self.options.to_json(),
             "ports": self.ports,
+            "cluster_id": self.cluster_id,
             "processes": [asdict(process) for process in self.processes],
         }
 
@@ -114,7 +134,13 @@ class ClusterState:
             ports=dict(data["ports"]),
             processes=[ProcessState(**{**p, "health": Health(p["health"])}) for p in data["processes"]],
             error=data.get("error"),
+            cluster_id=data.get("cluster_id"),
+            data_dir=data.get("data_dir"),
         )
+
+    def without_processes(self) -> ClusterState:
+        """The options and ports for a next start, where the processes are another cluster's."""
+        return replace(self, supervisor=NOBODY, phase=Phase.STOPPED, processes=[], error=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +155,18 @@ class DataDir:
         return DataDir(Path(path).expanduser().absolute())
 
     @property
+    def real(self) -> str:
+        """The path without symbolic links, by which a copy is told from its original."""
+        return os.path.realpath(self.path)
+
+    @property
     def logs(self) -> Path:
         """One log per process."""
         return self.path / "logs"
 
     @property
     def cluster_file(self) -> Path:
-        """What everybody may read."""
+        """For clients, of the same user."""
         return self.path / "cluster.json"
 
     @property
@@ -155,24 +186,32 @@ class DataDir:
         Raises:
             LocalClusterFailed: it cannot be made, or holds something else.
         """
+        self._refuse_file()
         if self.path.is_dir() and not self.state_file.exists() and any(self.path.iterdir()) and not self._ours():
             raise LocalClusterFailed(
                 f"{self.path} holds other files; give an empty or new directory with --data-dir, or clear it"
             )
         try:
             for directory in (self.path, self.logs, self.path / "run"):
-                directory.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise LocalClusterFailed(
                 f"cannot make {error.filename}: {error.strerror}; give another --data-dir"
             ) from error
+
+    def _refuse_file(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise LocalClusterFailed(
+                f"{self.path} is a file, and a cluster keeps its data in a directory; move it away, or give "
+                "another place, as in `headrace up --data-dir DIR`"
+            )
 
     def _ours(self) -> bool:
         return (self.path / "supervisor.lock").exists() or self.logs.is_dir()
 
     def lock(self) -> int | None:
         """Take the lock and return its descriptor, None if a supervisor holds it. Given back by closing."""
-        descriptor = os.open(self.path / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self.path / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -191,11 +230,52 @@ class DataDir:
         return False
 
     def read(self) -> ClusterState | None:
-        """What the last supervisor wrote, None if there is nothing that can be read."""
+        """
+        What the last supervisor of this directory wrote; None where no cluster was ever started. In a copied or moved
+        directory it has no processes: those that the file names are the original's.
+
+        Raises:
+            LocalClusterFailed: the file is damaged, or the directory is a file.
+        """
+        self._refuse_file()
         try:
-            return ClusterState.from_json(json.loads(self.state_file.read_text()))
-        except (OSError, ValueError, KeyError, TypeError):
+            state = ClusterState.from_json(json.loads(self.state_file.read_text()))
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise LocalClusterFailed(
+                f"{self.state_file} cannot be read: {error.strerror}; `headrace up` needs its ports"
+            ) from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise LocalClusterFailed(
+                f"{self.state_file} is damaged; it has the ports and the number of brokers of the last start: restore "
+                "it, or remove it and name that number again: `headrace up --brokers N`"
+            ) from None
+        return state.without_processes() if self._is_of_another(state) else state
+
+    def copied_from(self, state: ClusterState) -> str | None:
+        """The directory that ``state`` was written in, if that is not this one."""
+        return state.data_dir if state.data_dir not in (None, self.real) else None
+
+    def original_exists(self, state: ClusterState) -> bool:
+        """Whether this is a copy, not a directory that was moved: then the original may be started again."""
+        original = self.copied_from(state)
+        return original is not None and DataDir(Path(original)).state_file.exists()
+
+    def _is_of_another(self, state: ClusterState) -> bool:
+        """A supervisor of this directory that lives has its lock, so one that lives without it is not of here."""
+        return self.copied_from(state) is not None or (state.supervisor.alive() and not self.locked())
+
+    def cluster_id(self) -> str | None:
+        """Whose data the brokers' directories hold; None before one of them was told."""
+        for file in sorted(self.path.glob("broker-*/identity")):
+            try:
+                id = json.loads(file.read_text().partition("\n")[0])["cluster_id"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            if isinstance(id, str):
+                return id
+        return None
 
     def write(self, state: ClusterState) -> None:
         """Replace both files."""
@@ -206,6 +286,8 @@ class DataDir:
 def public(state: ClusterState) -> dict[str, Any]:
     """``cluster.json``: where the cluster is. A process that does not run has no pid."""
     return {
+        "cluster_id": state.cluster_id,
+        "data_dir": state.data_dir,
         "bootstrap_servers": state.bootstrap_servers,
         "admin_url": state.admin_url,
         "processes": [

@@ -16,19 +16,23 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from headrace_cli.local.certificates import renew
 from headrace_cli.local.children import Child
-from headrace_cli.local.etcd import find_etcd
-from headrace_cli.local.failures import AlreadyRunning
-from headrace_cli.local.plan import STOP_STAGES, ClusterOptions, plan
-from headrace_cli.local.ports import PortClaims, choose_ports
+from headrace_cli.local.etcd import EtcdFiles, find_etcd
+from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers, with_plain_peers
+from headrace_cli.local.failures import AlreadyRunning, LocalClusterFailed
+from headrace_cli.local.plan import CERTIFICATES, HOST, STOP_STAGES, ClusterOptions, ProcessPlan, host_of, plan
+from headrace_cli.local.ports import PortClaims, choose_ports, ports_of_a_copy
 from headrace_cli.local.processes import ProcessId, kill_children, tail
 from headrace_cli.local.restarts import Died, GiveUp
-from headrace_cli.local.state import ClusterState, DataDir, Health, Phase
+from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, is_own_name
 from headrace_common.core.errors import HeadraceError
+from headrace_common.runtime.private_files import keep_private, narrow
 
 READY_POLL_SECONDS: Final = 0.02
 UNSAVED_POLL_SECONDS: Final = 1.0
@@ -47,7 +51,7 @@ class Supervisor:
         assert myself is not None, "we run"
         self._directory = directory
         self._owned = owned
-        self._state = ClusterState(myself, Phase.STARTING, options)
+        self._state = ClusterState(myself, Phase.STARTING, options, data_dir=directory.real)
         self._children: list[Child] = []
         self._claims = PortClaims(str(directory.path))
         self._stop = False
@@ -70,6 +74,7 @@ class Supervisor:
             raise AlreadyRunning(f"a cluster runs on {self._directory.path} already; see `headrace status`")
         self._catch_signals()
         try:
+            self._narrow()
             self._prepare()
             self._save()
             for child in self._children:
@@ -94,6 +99,11 @@ class Supervisor:
             time.sleep(LOCK_PAUSE_SECONDS)
         return None
 
+    def _narrow(self) -> None:
+        narrowed = str(narrow(self._directory.path, only=is_own_name))
+        if narrowed:
+            self._say("narrowed", f"{self._directory.path} was not private: {narrowed}")
+
     # --- start ---------------------------------------------------------------------------------------------
 
     def _catch_signals(self) -> None:
@@ -107,21 +117,69 @@ class Supervisor:
 
     def _prepare(self) -> None:
         options, before = self._state.options, self._directory.read()
+        # Kept first of all: a start that fails forgets no port by which etcd's members know each other.
+        saved = with_plain_peers(before.ports if before else {})
+        foreign = saved.values() if before is not None and self._directory.original_exists(before) else ()
+        saved = self._state.ports = ports_of_a_copy(options, saved) if foreign else saved
         etcd = find_etcd(options.etcd)
-        saved = before.ports if before else {}
+        self._state.cluster_id = self._directory.cluster_id()
         if before is not None:
             self._clear_leftovers(before)
-        self._state.ports, notes = choose_ports(options, saved, self._claims)
+        self._state.ports, notes = choose_ports(options, saved, self._claims, foreign)
         for note in notes:
             self._say("port", note)
         # A slot that is not needed now keeps its port for when it is needed again.
         self._state.ports = {**saved, **self._state.ports}
+        files = self._renew_certificates()
         plans = plan(options, self._state.ports, data_dir=str(self._directory.path), etcd=etcd, python=sys.executable)
+        self._move_peers(plans, files)
         self._children = [Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms) for p in plans]
         self._state.processes = [child.state for child in self._children]
 
+    def _renew_certificates(self) -> EtcdFiles:
+        members = range(1, self._state.options.etcd_members + 1)
+        hosts = {HOST, *(host_of(self._state.options, f"etcd-{n}") for n in members)}
+        files = EtcdFiles(self._directory.path / CERTIFICATES)
+        made = renew(files, hosts, datetime.now(UTC))
+        if made:
+            self._say("certificates", f"made {', '.join(made)} for etcd")
+        return files
+
+    def _move_peers(self, plans: Sequence[ProcessPlan], files: EtcdFiles) -> None:
+        """Members of an etcd quorum of before TLS; their plain ports are forgotten when nobody knows them any more."""
+        options, ports = self._state.options, self._state.ports
+        plain = {slot: port for slot, port in ports.items() if slot.endswith(PLAIN)}
+        if not plain or options.etcd_members == 1:
+            return
+        taken = next((slot for slot, port in plain.items() if not self._claims.claim(port)), None)
+        if taken is not None:
+            raise LocalClusterFailed(
+                f"etcd's members know {taken.removesuffix(PLAIN)} by port {plain[taken]} in plain text, which is "
+                f"needed once more and is in use; free it, or give TLS another port with --port"
+            )
+        self._save()  # what was chosen holds for every further try
+        members = [
+            MovingMember(
+                plan=planned,
+                peer=f"{host_of(options, planned.name)}:{ports[f'{planned.name}.peer']}",
+                plain=f"{host_of(options, planned.name)}:{plain[planned.name + PLAIN]}",
+                log=self._directory.logs / f"{planned.name}.log",
+            )
+            for planned in plans
+            if planned.role == "etcd"
+        ]
+        self._say("moving", "etcd's members get addresses with TLS")
+        move_peers(members, files, lambda: self._stop)
+        if not self._stop:
+            self._state.ports = {slot: port for slot, port in ports.items() if slot not in plain}
+
     def _clear_leftovers(self, before: ClusterState) -> None:
-        """Children die with their supervisor where the kernel sees to it; elsewhere it is done here."""
+        """
+        Children die with their supervisor where the kernel sees to it; elsewhere it is done here. We have the lock, so
+        a supervisor that lives is another directory's, of which this one is a copy, and so are its children.
+        """
+        if before.supervisor.alive():
+            return
         left = [p.identity for p in before.processes if p.identity is not None and p.identity.alive()]
         if left:
             self._say("leftovers", f"killing {len(left)} processes that a supervisor left that was killed")
@@ -191,6 +249,7 @@ class Supervisor:
             changed = changed or died is not None or wanted or became_ready or restarted
         if self._state.phase is Phase.STARTING and all(c.state.health is Health.READY for c in self._children):
             self._state.phase = Phase.READY
+            self._state.cluster_id = self._directory.cluster_id()
             self._say("cluster ready", "the cluster is ready")
             changed = True
         if changed or self._unsaved:
@@ -274,6 +333,7 @@ class Supervisor:
 
 def main() -> int:
     """Read the arguments and run."""
+    keep_private()
     parser = argparse.ArgumentParser(prog="headrace-supervisor")
     parser.add_argument("--data-dir", required=True, type=Path)
     parser.add_argument("--options", required=True, type=json.loads)

@@ -8,16 +8,13 @@ caller's to say: after a broken connection nobody knows whether a request was ca
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection
-from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
-
-import grpc.aio
 
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import Busy, HeadraceError, NotController, RequestTimedOut, UnknownOutcome
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo, name_unknown, never_sent
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
@@ -40,18 +37,17 @@ class Call(Protocol[A_co]):
 class ControllerCalls:
     """One channel per controller, opened when first needed. One event loop."""
 
-    def __init__(self, route: ControllerRoute, clock: Clock, *, attempt_ms_max: float = 5_000) -> None:
+    def __init__(
+        self, route: ControllerRoute, clock: Clock, security: Security = PLAIN, *, attempt_ms_max: float = 5_000
+    ) -> None:
         self.route = route
         self._clock = clock
         self._attempt_ms_max = attempt_ms_max
-        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._channels: Channels[Endpoint] = Channels(security)
 
     def stub(self, target: Endpoint) -> ControllerAsyncStub:
         """The stub of one controller."""
-        channel = self._channels.get(target)
-        if channel is None:
-            channel = self._channels[target] = open_channel(str(target))
-        stub: ControllerAsyncStub = ControllerStub(channel)
+        stub: ControllerAsyncStub = ControllerStub(self._channels.to(target))
         return stub
 
     async def active(self, call: Call[A], *, timeout_ms: float, repeatable: bool) -> A:
@@ -95,7 +91,7 @@ class ControllerCalls:
     async def forget_unknown(self, target: Endpoint, error: Exception) -> None:
         """Give the channel to ``target`` up if ``error`` says that its name was not known; see ``name_unknown``."""
         if name_unknown(error):
-            await self.keep(self._channels.keys() - {target})
+            await self._channels.drop(target)
 
     def _attempt_limit(self, repeatable: bool, left: float) -> float:
         return self._attempt_ms_max if repeatable else left
@@ -113,9 +109,7 @@ class ControllerCalls:
 
     async def keep(self, known: Collection[Endpoint]) -> None:
         """Close the channels to all other addresses: those controllers have moved or are gone. Calls there fail."""
-        for target in [target for target in self._channels if target not in known]:
-            with suppress(grpc.aio.UsageError):
-                await self._channels.pop(target).close()
+        await self._channels.keep(known)
 
     @property
     def addresses(self) -> frozenset[Endpoint]:
@@ -124,7 +118,7 @@ class ControllerCalls:
 
     async def close(self) -> None:
         """Close all channels; calls under way fail."""
-        await self.keep(())
+        await self._channels.close()
 
 
 def _given_up(error: HeadraceError, timeout_ms: float) -> HeadraceError:

@@ -39,6 +39,7 @@ from headrace_common.core.image import (
     ShardKind,
 )
 from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.channels import PLAIN, Security
 from headrace_common.rpc.convert import (
     delta_from_proto,
     node_key_to_proto,
@@ -63,7 +64,9 @@ __all__ = ["ControllerClient", "Registered", "Registration"]
 class ControllerClient:
     """Made by ``open``. Everything here runs on the event loop that opened it."""
 
-    def __init__(self, calls: ControllerCalls, key: NodeKey, clock: Clock, tasks: TaskRunner) -> None:
+    def __init__(
+        self, calls: ControllerCalls, key: NodeKey, clock: Clock, tasks: TaskRunner, security: Security = PLAIN
+    ) -> None:
         self.key = key
         self._calls = calls
         self._clock = clock
@@ -80,12 +83,18 @@ class ControllerClient:
         """Epoch of the registration of which was said that it lacks the external address."""
         self._watched: Endpoint | None = None
         self._switch = asyncio.Event()
-        self._beats = HeartbeatThread(key, calls.route, clock, self._on_answer)
+        self._beats = HeartbeatThread(key, calls.route, clock, self._on_answer, security)
 
     @staticmethod
     @asynccontextmanager
     async def open(
-        bootstrap: Sequence[Endpoint], *, role: Role, id: int, clock: Clock, tasks: TaskRunner
+        bootstrap: Sequence[Endpoint],
+        *,
+        role: Role,
+        id: int,
+        clock: Clock,
+        tasks: TaskRunner,
+        security: Security = PLAIN,
     ) -> AsyncIterator[ControllerClient]:
         """
         A client that follows the image from now on; it is not registered yet.
@@ -96,8 +105,8 @@ class ControllerClient:
                 ``DuplicateRegistration``, so that this process stops.
         """
         route = ControllerRoute(bootstrap)
-        calls = ControllerCalls(route, clock)
-        client = ControllerClient(calls, NodeKey(role, NodeId(id)), clock, tasks)
+        calls = ControllerCalls(route, clock, security)
+        client = ControllerClient(calls, NodeKey(role, NodeId(id)), clock, tasks, security)
         follower = tasks.start(client._follow(), name="follow-metadata")
         client._beats.start()
         try:
@@ -165,17 +174,23 @@ class ControllerClient:
 
         Raises:
             InconsistentClusterId: the data belongs to another cluster.
+            UnsupportedVersion: the cluster's feature level is above what this node knows.
             DuplicateRegistration: another living process has this id.
             Rejected: the registration itself is wrong.
         """
         assert registration.node.key == self.key, "a client registers the node it was opened for"
         self._registration = registration
-        self._beats.update(want_fenced=want_fenced)
+        self._beats.update(want_fenced=want_fenced, feature_level_max=registration.node.feature_level_max)
         return await self._join(registration)
 
     def want_unfenced(self) -> None:
         """Storage is ready: ask to take part from the next heartbeat on, which goes out at once."""
         self._beats.update(want_fenced=False)
+        self._beat_at_once()
+
+    def say_disk_low(self, low: bool) -> None:
+        """Say with each heartbeat, the next going out at once, whether this broker's disk is below its reserve."""
+        self._beats.update(disk_low=low)
         self._beat_at_once()
 
     async def leave(self, timeout_ms: float) -> bool:

@@ -21,8 +21,8 @@ from headrace_common.core.errors import HeadraceError, NotController, UnknownOut
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import NodeKey
 from headrace_common.rpc.calls import name_unknown
+from headrace_common.rpc.channels import PLAIN, Security, open_sync_channel
 from headrace_common.rpc.convert import role_to_proto
-from headrace_common.rpc.options import open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -45,6 +45,8 @@ class Beat:
     image_revision: int = 0
     want_fenced: bool = False
     want_shutdown: bool = False
+    feature_level_max: int = 0
+    disk_low: bool = False
     interval_ms: float = 2_000.0
     waiting: bool = False
     """The node waits for an answer that differs from the last one; ask more often."""
@@ -80,8 +82,10 @@ class HeartbeatThread:
         route: ControllerRoute,
         clock: Clock,
         on_answer: Callable[[BeatAnswered | BeatRefused], None],
+        security: Security = PLAIN,
     ) -> None:
         self._key = key
+        self._security = security
         self._route = route
         self._clock = clock
         self._on_answer = on_answer
@@ -147,6 +151,8 @@ class HeartbeatThread:
             image_revision=beat.image_revision,
             want_fenced=beat.want_fenced,
             want_shutdown=beat.want_shutdown,
+            feature_level_max=beat.feature_level_max,
+            disk_low=beat.disk_low,
         )
         sent_ms = self._clock.monotonic_ms()
         try:
@@ -173,7 +179,7 @@ class HeartbeatThread:
         if self._channel is None or self._channel[0] != target:
             if self._channel is not None:
                 self._channel[1].close()
-            self._channel = (target, open_sync_channel(str(target), own_connection=True))
+            self._channel = (target, open_sync_channel(str(target), self._security, own_connection=True))
         return ControllerStub(self._channel[1])
 
     def _tell(self, what: BeatAnswered | BeatRefused) -> None:

@@ -150,6 +150,10 @@ class TopicConfig:
     compaction_lag_ms_min: int = 0
     compaction_lag_ms_max: int = LONG_MAX
     delete_retention_ms: int = 86_400_000
+    compression_type: str = "producer"
+    """A codec's name, ``uncompressed``, or ``producer``: as it was sent."""
+    producer_ids_max: int = 10_000
+    """``producer.ids.max``, of the broker."""
 
     @staticmethod
     def effective(own: Mapping[str, str], cluster: Mapping[str, str]) -> TopicConfig:
@@ -176,6 +180,8 @@ class TopicConfig:
             compaction_lag_ms_min=int(value("min.compaction.lag.ms")),
             compaction_lag_ms_max=int(value("max.compaction.lag.ms")),
             delete_retention_ms=int(value("delete.retention.ms")),
+            compression_type=value("compression.type"),
+            producer_ids_max=int(cluster.get("producer.ids.max", BROKER_SETTINGS["producer.ids.max"].default)),
         )
 
 

@@ -14,6 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from headrace_common.core.features import Feature
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 
 K = TypeVar("K")
@@ -61,12 +62,26 @@ class Node:
     """An operator keeps leaders away from it; it leads only where nobody else can."""
     external: Endpoint | None = None
     """Where clients from outside of the cluster's network reach it."""
+    feature_level_max: int = 0
+    """The highest feature level that it knows (``features``); 0: it is of a version before there were levels."""
+
+    internal: Endpoint | None = None
+    """Where other nodes reach it, beside its clients."""
+
+    @property
+    def inside(self) -> Endpoint:
+        """Where other nodes are to call it; one of a version before internal listeners has none but its clients'."""
+        return self.internal or self.grpc
+
+    def for_clients(self) -> Node:
+        """The node as clients in the cluster's network are told of it."""
+        return replace(self, internal=None)
 
     def from_outside(self) -> Node | None:
         """The node as clients from outside are told of it; None: they cannot reach it."""
         if self.external is None:
             return None
-        return replace(self, grpc=self.external, http=None, metrics=None, external=None)
+        return replace(self, grpc=self.external, http=None, metrics=None, external=None, internal=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +205,8 @@ class ImageDelta:
     """Brokers whose own settings changed; an empty mapping means none are left."""
     active_controller: ActiveController | None = None
     """None: unchanged."""
+    feature_level: int | None = None
+    """None: unchanged; in a snapshot: 0."""
 
 
 class ImageGap(Exception):
@@ -217,6 +234,12 @@ class ClusterImage:
     active_controller: ActiveController | None
     removals: Mapping[PartitionId, ReplicaRemoval] = field(default_factory=lambda: MappingProxyType({}))
     shards: Mapping[ShardKey, Shard] = field(default_factory=lambda: MappingProxyType({}))
+    feature_level: int = 0
+    """What all nodes know; it never falls while the cluster lives. See ``has``."""
+
+    def has(self, feature: Feature) -> bool:
+        """Whether a feature may be used: every node of the cluster knows it."""
+        return self.feature_level >= feature.level
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""
@@ -248,6 +271,7 @@ class ClusterImage:
             cluster_configs=self.cluster_configs,
             broker_configs=self.broker_configs,
             active_controller=self.active_controller,
+            feature_level=self.feature_level,
         )
 
     def apply(self, delta: ImageDelta) -> ClusterImage:
@@ -293,6 +317,7 @@ class ClusterImage:
             cluster_configs=self.cluster_configs if delta.cluster_configs is None else dict(delta.cluster_configs),
             broker_configs=own,
             active_controller=delta.active_controller or self.active_controller,
+            feature_level=self.feature_level if delta.feature_level is None else delta.feature_level,
         )
 
 

@@ -26,7 +26,13 @@ TOPIC_SETTINGS: Final = _table(
         "What happens to old records: delete them by time and size, compact to the last value of each key, or both.",
         choices=("delete", "compact"),
     ),
-    Setting("compression.type", Type.STRING, "producer", "Batches are stored as sent.", choices=("producer",)),
+    Setting(
+        "compression.type",
+        Type.STRING,
+        "producer",
+        "How batches are stored: as sent (producer), uncompressed, or in a codec that the broker applies to others.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    ),
     Setting(
         "delete.retention.ms",
         Type.LONG,
@@ -201,6 +207,21 @@ BROKER_SETTINGS: Final = _table(
     Setting("log.retention.ms", Type.LONG, str(WEEK_MS), "Default of retention.ms.", low=-1),
     Setting("log.roll.jitter.ms", Type.LONG, "0", "Default of segment.jitter.ms.", low=0),
     Setting("log.roll.ms", Type.LONG, str(WEEK_MS), "Default of segment.ms.", low=1),
+    Setting("log.scrub.enable", Type.BOOLEAN, "true", "Whether stored batches are read once in a while to find rot."),
+    Setting(
+        "log.scrub.interval.ms",
+        Type.LONG,
+        str(WEEK_MS),
+        "How long after the beginning of one scrub the next begins, in ms.",
+        low=1,
+    ),
+    Setting(
+        "log.scrub.max.bytes.per.second",
+        Type.LONG,
+        str(8 << 20),
+        "Bytes a second that a scrub reads at most.",
+        low=1024,
+    ),
     Setting("log.segment.bytes", Type.INT, str(1 << 30), "Default of segment.bytes.", low=1024),
     Setting("message.max.bytes", Type.INT, "1048588", "Default of max.message.bytes.", low=0, high=64 << 20),
     Setting(
@@ -253,6 +274,14 @@ BROKER_SETTINGS: Final = _table(
         "86400000",
         "Idle time after which a producer is forgotten, in ms.",
         low=1,
+    ),
+    Setting(
+        "producer.ids.max",
+        Type.INT,
+        "10000",
+        "Producers that a partition remembers; above it the one that has not written for longest is forgotten.",
+        low=100,
+        high=1_000_000,
     ),
     Setting(
         "replica.lag.time.max.ms",

@@ -111,6 +111,8 @@ def node_to_proto(node: Node) -> pb.Node:
         version=node.version,
         drained=node.drained,
         external=None if node.external is None else endpoint_to_proto(node.external),
+        feature_level_max=node.feature_level_max,
+        internal=None if node.internal is None else endpoint_to_proto(node.internal),
     )
 
 
@@ -136,6 +138,8 @@ def node_from_proto(node: pb.Node) -> Node:
         version=node.version,
         drained=node.drained,
         external=endpoint_from_proto(node.external) if node.HasField("external") else None,
+        feature_level_max=node.feature_level_max,
+        internal=endpoint_from_proto(node.internal) if node.HasField("internal") else None,
     )
 
 
@@ -347,6 +351,7 @@ def delta_to_proto(delta: ImageDelta) -> pb.MetadataUpdate:
         cluster_configs=None if configs is None else pb.ConfigSet(values=configs),
         broker_configs={node: pb.ConfigSet(values=own) for node, own in delta.broker_configs.items()},
         active_controller=None if active is None else active_controller_to_proto(active),
+        feature_level=delta.feature_level,
     )
 
 
@@ -377,6 +382,7 @@ def delta_from_proto(update: pb.MetadataUpdate) -> ImageDelta:
         active_controller=(
             active_controller_from_proto(update.active_controller) if update.HasField("active_controller") else None
         ),
+        feature_level=update.feature_level if update.HasField("feature_level") else None,
     )
 
 

@@ -18,6 +18,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, Internal, Rejected, UnsupportedVersion
+from headrace_common.rpc.counts import Deserialize, counting
 from headrace_common.rpc.status import abort_with
 
 _NO_MESSAGE: Final = "the request's bytes are no message of this operation; use the generated client of this version"
@@ -40,9 +41,12 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return None
         method = handler_call_details.method
         guarded: Any = with_behavior(handler, lambda inner, streams: _guarded(inner, streams, method))
-        if guarded.request_streaming or guarded.request_deserializer is None:
-            return guarded  # type: ignore[no-any-return]  # who reads the stream sees the failure itself
-        return guarded._replace(request_deserializer=_tolerant(guarded.request_deserializer))  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
+        if guarded.request_deserializer is None:
+            return guarded  # type: ignore[no-any-return]  # gRPC's handler is a named tuple
+        read = counting(method, guarded.request_deserializer)
+        if not guarded.request_streaming:  # who reads a stream sees the failure itself
+            read = _tolerant(read)
+        return guarded._replace(request_deserializer=read)  # type: ignore[no-any-return]  # as above
 
 
 def with_behavior(
@@ -63,16 +67,21 @@ def with_behavior(
     return grpc.stream_stream_rpc_method_handler(wrap(functions.stream_stream, True), **codec)
 
 
-class _Garbled:
-    """In place of a request whose bytes are no message: gRPC itself would answer UNKNOWN, without details."""
+class _Unread:
+    """In place of a request that cannot be taken: gRPC itself would answer UNKNOWN, without details."""
+
+    def __init__(self, error: HeadraceError) -> None:
+        self.error = error
 
 
-def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+def _tolerant(deserialize: Deserialize) -> Deserialize:
     def read(raw: bytes) -> Any:
         try:
             return deserialize(raw)
         except DecodeError:
-            return _Garbled()
+            return _Unread(Rejected(_NO_MESSAGE))
+        except HeadraceError as error:
+            return _Unread(error)
 
     return read
 
@@ -80,8 +89,8 @@ def _tolerant(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 def _guarded(inner: Handler, streams: bool, method: str) -> Handler:
     async def guarded(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
-            if isinstance(request, _Garbled):
-                raise Rejected(_NO_MESSAGE)
+            if isinstance(request, _Unread):
+                raise request.error
             if streams:
                 return await send_all(inner(request, context), context)
             return await inner(request, context)

@@ -1,9 +1,10 @@
 """
-What a service does before it has imported itself, which takes most of a second: it can be told to stop, and is quick.
+What a service does before it has imported itself, which takes most of a second: it can be told to stop, it is quick,
+and whatever it writes is for its own user alone.
 
 A container's first process ignores SIGTERM while it has no handler for it, and a pod would be stuck in its deletion
 until its grace is over. Called by each service's ``__main__`` around its imports; imports nothing but the standard
-library.
+library and ``private_files``, which does not either.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from headrace_common.runtime.private_files import keep_private
+
 STOPPED: Final = 128 + signal.SIGTERM
 """Exit code of a process that was told to stop before it had begun."""
 
@@ -23,6 +26,7 @@ STOPPED: Final = 128 + signal.SIGTERM
 @contextmanager
 def starting() -> Iterator[None]:
     """Around the imports: SIGTERM ends the process (until a later handler takes over), and no garbage is collected."""
+    keep_private()
     signal.signal(signal.SIGTERM, _stop)
     gc.disable()
     try:

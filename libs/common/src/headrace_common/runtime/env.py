@@ -3,13 +3,15 @@ Decides how a process gets its settings: frozen dataclasses, filled from the env
 
 A field ``drain_ms_max`` of service ``broker`` is ``HEADRACE_BROKER_DRAIN_MS_MAX`` or ``--drain-ms-max VALUE``; the
 command line wins. A field that is a dataclass itself is flattened: its fields get its name as a prefix, or none when
-it was declared with ``inline()``. What is wrong is told all at once. ``--help`` prints every field with its docstring.
+it was declared with ``inline()``. What is wrong is told all at once. ``--help`` prints every field with its docstring,
+``--settings-json`` the same for programs, and ``--check-settings`` ends before anything is opened or served.
 Called by each service's ``__main__``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import types
 import typing
@@ -30,8 +32,12 @@ _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
+CHECK: Final = "--check-settings"
+AS_JSON: Final = "--settings-json"
+
+
 class HelpWanted(Exception):
-    """``--help`` was given; the text is what to print."""
+    """``--help`` was given, or what else is answered without a service; the text is what to print."""
 
 
 def inline(default_factory: Callable[[], T]) -> T:
@@ -51,12 +57,16 @@ def load_settings(cls: type[T], *, service: str, argv: Sequence[str], env: Mappi
     options = _options(cls)
     if "--help" in argv or "-h" in argv:
         raise HelpWanted(_help(cls, service, options))
+    if AS_JSON in argv:
+        raise HelpWanted(json.dumps([_as_row(option) for option in options]))
     wrong: list[str] = []
     given = _from_env(options, service, env)
-    given.update(_from_argv(options, argv, wrong))
+    given.update(_from_argv(options, [word for word in argv if word != CHECK], wrong))
     settings = _build(cls, (), options, given, wrong)
     if wrong:
         raise InvalidConfig("\n".join(["the settings cannot be used:", *(f"  {w}" for w in wrong)]))
+    if CHECK in argv:
+        raise HelpWanted("the settings can be used")
     assert isinstance(settings, cls), "without complaints there is an instance"
     return settings
 
@@ -256,6 +266,12 @@ _PARSERS: Final[Mapping[Any, Callable[[str], object]]] = {
     Endpoint: Endpoint.parse,
     Path: Path,
 }
+
+
+def _as_row(option: _Option) -> dict[str, str | None]:
+    default = _shown(option.default).removeprefix(", default ")
+    doc = " ".join(option.doc.split())
+    return {"name": option.name, "type": _type_name(option.type), "default": default or None, "documentation": doc}
 
 
 def _help(cls: type, service: str, options: list[_Option]) -> str:

@@ -8,7 +8,7 @@ process leaves. "" is ``ready``. Each service's ``main`` opens the port first an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -17,13 +17,15 @@ from grpc_health.v1 import health, health_pb2_grpc  # type: ignore[import-untype
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
-from headrace_common.rpc.options import server_options
-from headrace_common.runtime.service import ServerConfig, Servicer, bind, status_of
+from headrace_common.rpc.options import ServerLimits, server_options
+from headrace_common.runtime.descriptors import connections_max
+from headrace_common.runtime.service import ServerConfig, bind, status_of
 
 LIVE: Final = "live"
 READY: Final = "ready"
 _READY_NAMES: Final = (READY, "")
 _RPCS_MAX: Final = 1_000
+_MESSAGE_BYTES_MAX: Final = 64 << 10
 
 
 class HealthPort:
@@ -39,12 +41,9 @@ class HealthPort:
 
     @staticmethod
     @asynccontextmanager
-    async def open(config: ServerConfig, servicers: Sequence[Servicer] = ()) -> AsyncIterator[HealthPort]:
+    async def open(config: ServerConfig) -> AsyncIterator[HealthPort]:
         """
         Answer until the block ends: ``live`` at once, ``ready`` from ``reached`` to ``leaving``.
-
-        Args:
-            servicers: what else is served there, for callers on this machine only: they must check who asks.
 
         Raises:
             OSError: the address is taken or not of this machine.
@@ -53,12 +52,12 @@ class HealthPort:
             yield HealthPort(None, None)
             return
         server = grpc.aio.server(
-            interceptors=[ErrorInterceptor()], options=server_options(), maximum_concurrent_rpcs=_RPCS_MAX
+            interceptors=[ErrorInterceptor()],
+            options=server_options(ServerLimits(_MESSAGE_BYTES_MAX, connections_max())),
+            maximum_concurrent_rpcs=_RPCS_MAX,
         )
         reporter = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
-        for add, servicer in servicers:
-            add(servicer, server)
         port = bind(server, config.health_listen)
         await reporter.set(LIVE, status_of(True))
         for name in _READY_NAMES:

@@ -1,5 +1,6 @@
 """
-Decides where a service is served twice: to the cluster, and to clients who reach it by other addresses from outside.
+Decides where a service is served: to clients in the cluster's network, to clients who reach it by other addresses from
+outside, and to the other nodes of the cluster, each by a server with limits of its own.
 
 Who asks on the external listener is told external addresses only, so each listener has servicers of its own. Brokers,
 coordinators and admin processes open their servers through ``Listeners``.
@@ -11,11 +12,20 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Final
 
 import grpc.aio
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.options import MESSAGE_BYTES_MAX
+from headrace_common.runtime.descriptors import connections_max
 from headrace_common.runtime.service import GrpcService, ServerConfig, Servicer
+
+CALLS_OF_NODES: Final = 10_000
+"""At least so many calls of other nodes are taken at one time, whatever the number for clients is."""
+
+CALLS_OF_A_NODE: Final = 1_000
+"""Of one node on one connection: a coordinator that starts reads all of its shards at the same time."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +36,59 @@ class ExternalListener:
     """Address of the gRPC server for clients from outside; port 0 takes a free one. Without it there is none."""
     external_advertise: Endpoint | None = None
     """Host and port by which clients outside reach external_listen, through whatever forwards to it."""
+    external_calls_per_address_max: int = 0
+    """As calls_per_address_max, for external_listen. 0: what forwards to it may hide the addresses of clients."""
 
     def __post_init__(self) -> None:
+        if self.external_calls_per_address_max < 0:
+            raise ValueError(
+                f"external_calls_per_address_max takes 0 or more, not {self.external_calls_per_address_max}"
+            )
         if (self.external_listen is None) != (self.external_advertise is None):
             raise ValueError("external_listen and external_advertise are set together: where it listens, and its name")
         if self.external_advertise is not None and self.external_advertise.port == 0:
             raise ValueError("external_advertise takes the port that clients connect to, 1 to 65535, not 0")
 
 
+@dataclass(frozen=True)
+class InternalListener:
+    """A listener for the other nodes of the cluster, whose limits clients do not use up."""
+
+    internal_listen: Endpoint | None = None
+    """Address of the gRPC server for other nodes; port 0 takes a free one. Without it they come to listen, as nodes of
+    a version before internal listeners always do."""
+
+    def over(self, config: ServerConfig) -> list[ServerConfig]:
+        """The settings of its server; none where there is no such listener."""
+        if self.internal_listen is None:
+            return []
+        return [
+            replace(
+                config,
+                listen=self.internal_listen,
+                concurrent_rpcs_max=max(CALLS_OF_NODES, config.concurrent_rpcs_max),
+                calls_per_address_max=0,
+                calls_per_connection_max=CALLS_OF_A_NODE,
+                request_bytes_max=MESSAGE_BYTES_MAX,
+                connections_max=None,
+                connection_idle_ms_max=0,
+            )
+        ]
+
+
+NOBODY_BESIDE: Final = InternalListener()
+"""Other nodes come where clients come."""
+
+
 class Listeners:
     """The gRPC servers of one process. Made by ``open``."""
 
-    def __init__(self, servers: Sequence[GrpcService]) -> None:
+    def __init__(self, servers: Sequence[GrpcService], internal: Endpoint | None) -> None:
         self._servers = servers
         self.endpoint = servers[0].endpoint
-        """The address to register with the controller: that of the cluster's own listener."""
+        """The address to register with the controller, of clients in the cluster's network."""
+        self.internal = internal
+        """The address to register for other nodes; None: they come to ``endpoint``."""
 
     @staticmethod
     @asynccontextmanager
@@ -50,6 +98,7 @@ class Listeners:
         inside: Sequence[Servicer],
         outside: Sequence[Servicer],
         *,
+        internal: InternalListener = NOBODY_BESIDE,
         health_names: Sequence[str],
         interceptors: Sequence[grpc.aio.ServerInterceptor | None],
     ) -> AsyncIterator[Listeners]:
@@ -57,23 +106,31 @@ class Listeners:
         Serve until the block ends, then drain; health is NOT_SERVING until ``serving``.
 
         Args:
-            inside: for the cluster and clients in its network.
+            inside: for clients in the cluster's network, and for other nodes wherever they come.
             outside: for clients from outside, where there is such a listener.
 
         Raises:
             OSError: an address is taken or not of this machine.
         """
+        between = [(server, inside) for server in internal.over(config)]
         ways = [(config, inside)]
         if external.external_listen is not None:
-            ways.append((replace(config, listen=external.external_listen), outside))
+            share = max(1, (config.connections_max or connections_max()) // 2)
+            config = replace(config, connections_max=share)
+            beyond = replace(
+                config,
+                listen=external.external_listen,
+                calls_per_address_max=external.external_calls_per_address_max,
+            )
+            ways = [(config, inside), (beyond, outside)]
         async with AsyncExitStack() as stack:
             opened = [
                 await stack.enter_async_context(
                     GrpcService.open(server, servicers, health_names, interceptors, serving=False)
                 )
-                for server, servicers in ways
+                for server, servicers in [*ways, *between]
             ]
-            yield Listeners(opened)
+            yield Listeners(opened, opened[-1].endpoint if between else None)
 
     async def serving(self, *names: str) -> None:
         """The process and these services of it are healthy from now on."""
@@ -87,5 +144,5 @@ class Listeners:
 
     @property
     def ports(self) -> list[int]:
-        """The real ports, the cluster's own first."""
+        """The real ports: of clients in the cluster's network, of those outside, of other nodes."""
         return [server.port for server in self._servers]

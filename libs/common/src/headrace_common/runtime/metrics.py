@@ -7,17 +7,32 @@ own registry, so a busy event loop can still be looked at, and two services in o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import Meter, NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import HistogramMetricFamily
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.metrics_server import serve_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A histogram that somebody counts by itself, in base units."""
+
+    bounds: Sequence[float]
+    """Upper bounds, ascending."""
+    counts: Sequence[int]
+    """Values at or below each bound and above the one before; one more for those above all."""
+    total: float
+    """The sum of all values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +43,28 @@ class Metrics:
     """Create instruments from it once, at start; with metrics off they do nothing."""
     endpoint: Endpoint | None
     """Where ``/metrics`` is served, with the real port. None: metrics are off."""
+    _histograms: list[tuple[str, str, Callable[[], Buckets]]] = field(default_factory=list)
+
+    def histogram(self, name: str, description: str, read: Callable[[], Buckets]) -> None:
+        """
+        Publish a histogram that is counted elsewhere, for paths where an instrument would cost too much; OpenTelemetry
+        has no such instrument. ``read`` is called at each look, from the endpoint's thread.
+        """
+        self._histograms.append((name, description, read))
+
+
+class _Histograms:
+    """Shows what ``Metrics.histogram`` was told of, when Prometheus asks."""
+
+    def __init__(self, told: Sequence[tuple[str, str, Callable[[], Buckets]]]) -> None:
+        self._told = told
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        for name, description, read in list(self._told):
+            now = read()
+            counts = accumulate(list(now.counts))  # it goes on counting meanwhile
+            buckets = list(zip((*map(str, now.bounds), "+Inf"), counts, strict=True))
+            yield HistogramMetricFamily(name, description, buckets=buckets, sum_value=now.total)
 
 
 @contextmanager
@@ -44,13 +81,13 @@ def open_metrics(service: str, node_id: int, listen: Endpoint | None) -> Iterato
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
-    server, thread = start_http_server(listen.port, listen.host, registry)
     resource = Resource({"service.name": f"headrace-{service}", "service.instance.id": str(node_id)})
-    provider = MeterProvider([PrometheusMetricReader(registry=registry)], resource=resource, shutdown_on_exit=False)
+    reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)  # a scope is a label without a use
+    provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     try:
-        yield Metrics(provider.get_meter(f"headrace.{service}"), Endpoint(listen.host, server.server_port))
+        with serve_metrics(registry, listen) as endpoint:
+            metrics = Metrics(provider.get_meter(f"headrace.{service}"), endpoint)
+            registry.register(_Histograms(metrics._histograms))
+            yield metrics
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)
         provider.shutdown()

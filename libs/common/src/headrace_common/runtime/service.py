@@ -9,10 +9,12 @@ everything closes in reverse order of opening. A second signal ends the process 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,15 +25,24 @@ import grpc.aio
 import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no stubs
 
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
-from headrace_common.rpc.options import server_options
+from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_MAX, ServerLimits, server_options
+from headrace_common.runtime.admission import Admission
+from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit
 from headrace_common.runtime.tasks import TaskRunner, first_of
 
 Servicer = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 
 _WILDCARDS: Final = frozenset({"0.0.0.0", "::", "*"})  # compared with, never bound to
 _FORCED_EXIT: Final = 130
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""Of a unix socket, on Linux."""
+
+ENVELOPE_BYTES: Final = 1 << 20
+"""Room around what a request carries: names and numbers of partitions beside batches of ``request_bytes_max``."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,18 +63,54 @@ class ServerConfig:
     """How long calls under way may take when the process stops, in ms; 0 to 600000."""
     concurrent_rpcs_max: int = 10_000
     """Calls at one time, over all connections; more are refused with OVERLOADED."""
+    calls_per_address_max: int = 1_000
+    """Calls at one time of one client address (of IPv6 its /64), streams among them; more are refused with OVERLOADED.
+    0 does not tell addresses apart, as it must be behind a proxy that hides them."""
+    calls_per_connection_max: int = CALLS_PER_CONNECTION_MAX
+    """Calls at one time on one connection, streams among them; a client that asks for more waits on its side."""
+    request_bytes_max: int = 4 << 20
+    """Largest request, in bytes; 64 KiB to 64 MiB."""
+    connections_max: int | None = None
+    """Connections of clients at one time; more are closed at once. Without it a quarter of the descriptors that the
+    process may have."""
+    connection_idle_ms_max: int = 300_000
+    """A client's connection without a call for so long is closed, in ms; it connects again by itself. 0: never."""
     ready_file: Path | None = None
     """File to write, as JSON with name, addresses and pid, once the process serves."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    feature_level_max: int = HIGHEST
+    """Highest feature level of the cluster that this process says it knows; a lower one holds the cluster's level back
+    until it is taken away. 0 to what this version knows."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.drain_ms_max <= 600_000:
             raise ValueError(f"drain_ms_max takes 0 to 600000, not {self.drain_ms_max}")
         if self.concurrent_rpcs_max < 1:
             raise ValueError(f"concurrent_rpcs_max takes 1 or more, not {self.concurrent_rpcs_max}")
+        if self.calls_per_connection_max < 1:
+            raise ValueError(f"calls_per_connection_max takes 1 or more, not {self.calls_per_connection_max}")
+        if self.calls_per_address_max < 0:
+            raise ValueError(f"calls_per_address_max takes 0 or more, not {self.calls_per_address_max}")
+        if not 64 << 10 <= self.request_bytes_max <= MESSAGE_BYTES_MAX:
+            raise ValueError(f"request_bytes_max takes 65536 to {MESSAGE_BYTES_MAX}, not {self.request_bytes_max}")
+        if self.connections_max is not None and self.connections_max < 1:
+            raise ValueError(f"connections_max takes 1 or more, not {self.connections_max}")
+        if self.connection_idle_ms_max < 0:
+            raise ValueError(f"connection_idle_ms_max takes 0 or more, not {self.connection_idle_ms_max}")
         if self.log_level not in {"debug", "info", "warning", "error"}:
             raise ValueError(f"log_level takes debug, info, warning or error, not {self.log_level!r}")
+        if not 0 <= self.feature_level_max <= HIGHEST:
+            raise ValueError(f"feature_level_max takes 0 to {HIGHEST}, not {self.feature_level_max}")
+
+    def limits(self) -> ServerLimits:
+        """What its listener takes."""
+        return ServerLimits(
+            min(MESSAGE_BYTES_MAX, self.request_bytes_max + ENVELOPE_BYTES),
+            self.connections_max or connections_max(),
+            self.calls_per_connection_max,
+            self.connection_idle_ms_max,
+        )
 
     def advertised(self, port: int, *, listen_host: str | None = None) -> Endpoint:
         """The address to register for a listener on ``port``."""
@@ -113,9 +160,11 @@ class GrpcService:
         Raises:
             OSError: the address is taken or not of this machine.
         """
-        chain = [ErrorInterceptor(), *(i for i in interceptors if i is not None)]
+        admission = Admission(config.calls_per_address_max)
         server = grpc.aio.server(
-            interceptors=chain, options=server_options(), maximum_concurrent_rpcs=config.concurrent_rpcs_max
+            interceptors=[admission, ErrorInterceptor(), *(i for i in interceptors if i is not None)],
+            options=server_options(config.limits()),
+            maximum_concurrent_rpcs=config.concurrent_rpcs_max,
         )
         reporter = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(reporter, server)
@@ -163,6 +212,28 @@ def bind(server: grpc.aio.Server, listen: Endpoint) -> int:
     if port == 0:
         raise OSError(f"cannot listen on {listen}: is the port taken, or the address of another machine?")
     return port
+
+
+def bind_socket(server: grpc.aio.Server, path: Path) -> None:
+    """
+    Have ``server`` listen on a unix socket that its own user alone can connect to; one of before is replaced.
+
+    Raises:
+        OSError: there can be none, for want of a directory or because the path is too long.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise OSError(f"cannot listen on {path}: there is a file that is no socket; give another path")
+    try:
+        listening = server.add_insecure_port(f"unix:{path}") != 0
+    except RuntimeError:
+        listening = False
+    if not listening:
+        raise OSError(
+            f"cannot listen on {path}: its directory must be there and writable, and the path no longer than "
+            f"{SOCKET_PATH_BYTES_MAX} bytes"
+        )
+    path.chmod(0o600)
 
 
 def warn_unless_loopback(what: str, endpoint: Endpoint) -> None:
@@ -248,6 +319,7 @@ def run_process(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> 
 
     0: it was told to stop and did. 1: something crashed; the log has it.
     """
+    raise_descriptor_limit()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         try:
             runner.run(_with_signals(serve))

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.service import bind
 
 
 @contextmanager
@@ -45,7 +46,7 @@ class SilentNode(grpc.GenericRpcHandler):
         """Serve on a free port until the block ends."""
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((self,))
-        self.endpoint = Endpoint("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
+        self.endpoint = Endpoint("127.0.0.1", bind(server, Endpoint("127.0.0.1", 0)))
         await server.start()
         try:
             yield self

@@ -104,6 +104,119 @@ TXN_UNKNOWN: TxnStanding.ValueType  # 4
 Global___TxnStanding: _TypeAlias = TxnStanding  # noqa: Y015
 
 @_typing.final
+class DescribeFeaturesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribeFeaturesRequest: _TypeAlias = DescribeFeaturesRequest  # noqa: Y015
+
+@_typing.final
+class DescribeFeaturesResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    FEATURES_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    WAITS_FOR_FIELD_NUMBER: _builtins.int
+    level: _builtins.int
+    waits_for: _builtins.str
+    """Why the cluster is not at the next level, and what to do. Absent: there is no next one."""
+    @_builtins.property
+    def features(self) -> _containers.RepeatedCompositeFieldContainer[Global___Feature]:
+        """All that the answering service knows, by level."""
+
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeFeatures]:
+        """All registered nodes, by role and id."""
+
+    def __init__(
+        self,
+        *,
+        level: _builtins.int = ...,
+        features: _abc.Iterable[Global___Feature] | None = ...,
+        nodes: _abc.Iterable[Global___NodeFeatures] | None = ...,
+        waits_for: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_waits_for", b"_waits_for", "waits_for", b"waits_for"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_waits_for", b"_waits_for", "features", b"features", "level", b"level", "nodes", b"nodes", "waits_for", b"waits_for"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__waits_for: _TypeAlias = _typing.Literal["waits_for"]  # noqa: Y015
+    _WhichOneofArgType__waits_for: _TypeAlias = _typing.Literal["_waits_for", b"_waits_for"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__waits_for) -> _WhichOneofReturnType__waits_for | None: ...
+
+Global___DescribeFeaturesResponse: _TypeAlias = DescribeFeaturesResponse  # noqa: Y015
+
+@_typing.final
+class Feature(_message.Message):
+    """Something that nodes write or demand only when all of them know it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEVEL_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    BRINGS_FIELD_NUMBER: _builtins.int
+    level: _builtins.int
+    """From which level of the cluster on."""
+    name: _builtins.str
+    brings: _builtins.str
+    """One sentence."""
+    def __init__(
+        self,
+        *,
+        level: _builtins.int = ...,
+        name: _builtins.str = ...,
+        brings: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["brings", b"brings", "level", b"level", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Feature: _TypeAlias = Feature  # noqa: Y015
+
+@_typing.final
+class NodeFeatures(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    FENCED_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    role: _cluster_pb2.NodeRole.ValueType
+    id: _builtins.int
+    feature_level_max: _builtins.int
+    """0: a version from before there were levels."""
+    fenced: _builtins.bool
+    version: _builtins.str
+    def __init__(
+        self,
+        *,
+        role: _cluster_pb2.NodeRole.ValueType = ...,
+        id: _builtins.int = ...,
+        feature_level_max: _builtins.int = ...,
+        fenced: _builtins.bool = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["feature_level_max", b"feature_level_max", "fenced", b"fenced", "id", b"id", "role", b"role", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeFeatures: _TypeAlias = NodeFeatures  # noqa: Y015
+
+@_typing.final
 class DescribeClusterLogsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -363,6 +476,7 @@ class BrokerStatus(_message.Message):
     DISK_FREE_BYTES_FIELD_NUMBER: _builtins.int
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     DISK_RESERVE_BYTES_FIELD_NUMBER: _builtins.int
+    SCRUB_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     rack: _builtins.str
     fenced: _builtins.bool
@@ -379,6 +493,10 @@ class BrokerStatus(_message.Message):
     """Of its data disk; below the reserve it refuses new records. Absent: it did not tell in time."""
     disk_total_bytes: _builtins.int
     disk_reserve_bytes: _builtins.int
+    @_builtins.property
+    def scrub(self) -> _broker_pb2.Scrub:
+        """Absent: it did not tell in time, or has none."""
+
     def __init__(
         self,
         *,
@@ -394,10 +512,11 @@ class BrokerStatus(_message.Message):
         disk_free_bytes: _builtins.int | None = ...,
         disk_total_bytes: _builtins.int | None = ...,
         disk_reserve_bytes: _builtins.int | None = ...,
+        scrub: _broker_pb2.Scrub | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "rack", b"rack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "rack", b"rack", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas", "scrub", b"scrub"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__away_since_ms: _TypeAlias = _typing.Literal["away_since_ms"]  # noqa: Y015
     _WhichOneofArgType__away_since_ms: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms"]  # noqa: Y015

@@ -120,6 +120,11 @@ class AdminStub:
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.SerializeToString,
                 response_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.FromString,
                 _registered_method=True)
+        self.DescribeFeatures = channel.unary_unary(
+                '/headrace.v1.Admin/DescribeFeatures',
+                request_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeFeaturesRequest.SerializeToString,
+                response_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeFeaturesResponse.FromString,
+                _registered_method=True)
         self.AdoptTopic = channel.unary_unary(
                 '/headrace.v1.Admin/AdoptTopic',
                 request_serializer=headrace__proto_dot_v1_dot_controller__pb2.AdoptTopicRequest.SerializeToString,
@@ -311,6 +316,13 @@ class AdminServicer:
 
     def DescribeRestore(self, request, context):
         """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeFeatures(self, request, context):
+        """The cluster's feature level: what comes with each, the highest that each node knows, and what the next waits for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -524,6 +536,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeRestore,
                     request_deserializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.FromString,
                     response_serializer=headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.SerializeToString,
+            ),
+            'DescribeFeatures': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeFeatures,
+                    request_deserializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeFeaturesRequest.FromString,
+                    response_serializer=headrace__proto_dot_v1_dot_admin__pb2.DescribeFeaturesResponse.SerializeToString,
             ),
             'AdoptTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.AdoptTopic,
@@ -1050,6 +1067,33 @@ class Admin:
             '/headrace.v1.Admin/DescribeRestore',
             headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreRequest.SerializeToString,
             headrace__proto_dot_v1_dot_controller__pb2.DescribeRestoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeFeatures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headrace.v1.Admin/DescribeFeatures',
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeFeaturesRequest.SerializeToString,
+            headrace__proto_dot_v1_dot_admin__pb2.DescribeFeaturesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -58,6 +58,8 @@ class AdminStub:
     DrainBroker: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]
     DescribeRestore: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DescribeRestoreRequest, _controller_pb2.DescribeRestoreResponse]
     """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+    DescribeFeatures: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeFeaturesRequest, _admin_pb2.DescribeFeaturesResponse]
+    """The cluster's feature level: what comes with each, the highest that each node knows, and what the next waits for."""
     AdoptTopic: _grpc.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]
     """Make a topic of stray logs."""
     DescribeStatus: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]
@@ -121,6 +123,8 @@ class AdminAsyncStub(AdminStub):
     DrainBroker: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainBrokerRequest, _controller_pb2.DrainBrokerResponse]  # type: ignore[assignment]
     DescribeRestore: _aio.UnaryUnaryMultiCallable[_controller_pb2.DescribeRestoreRequest, _controller_pb2.DescribeRestoreResponse]  # type: ignore[assignment]
     """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+    DescribeFeatures: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeFeaturesRequest, _admin_pb2.DescribeFeaturesResponse]  # type: ignore[assignment]
+    """The cluster's feature level: what comes with each, the highest that each node knows, and what the next waits for."""
     AdoptTopic: _aio.UnaryUnaryMultiCallable[_controller_pb2.AdoptTopicRequest, _controller_pb2.AdoptTopicResponse]  # type: ignore[assignment]
     """Make a topic of stray logs."""
     DescribeStatus: _aio.UnaryUnaryMultiCallable[_admin_pb2.DescribeStatusRequest, _admin_pb2.DescribeStatusResponse]  # type: ignore[assignment]
@@ -277,6 +281,14 @@ class AdminServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.DescribeRestoreResponse, _abc.Awaitable[_controller_pb2.DescribeRestoreResponse]]:
         """How far the cluster is after its metadata was restored from a backup, and which logs nobody knows."""
+
+    @_abc_1.abstractmethod
+    def DescribeFeatures(
+        self,
+        request: _admin_pb2.DescribeFeaturesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DescribeFeaturesResponse, _abc.Awaitable[_admin_pb2.DescribeFeaturesResponse]]:
+        """The cluster's feature level: what comes with each, the highest that each node knows, and what the next waits for."""
 
     @_abc_1.abstractmethod
     def AdoptTopic(

@@ -370,6 +370,7 @@ class FetchPartition(_message.Message):
     LEADER_EPOCH_FIELD_NUMBER: _builtins.int
     LAST_FETCHED_EPOCH_FIELD_NUMBER: _builtins.int
     FROM_LEADER_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     fetch_offset: _builtins.int
@@ -386,6 +387,10 @@ class FetchPartition(_message.Message):
     """True: the leader sends records itself, whatever the rack. The client has come back from the replica that the
     leader would name, because that one failed it.
     """
+    unreadable: _builtins.bool
+    """True: the client has got the batch at fetch_offset before and could not read it. The broker looks at it, of the
+    first such entry of a request, and describes the log so if that is true.
+    """
     def __init__(
         self,
         *,
@@ -396,10 +401,11 @@ class FetchPartition(_message.Message):
         leader_epoch: _builtins.int | None = ...,
         last_fetched_epoch: _builtins.int | None = ...,
         from_leader: _builtins.bool = ...,
+        unreadable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "fetch_offset", b"fetch_offset", "from_leader", b"from_leader", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch", "_leader_epoch", b"_leader_epoch", "fetch_offset", b"fetch_offset", "from_leader", b"from_leader", "last_fetched_epoch", b"last_fetched_epoch", "leader_epoch", b"leader_epoch", "max_bytes", b"max_bytes", "partition", b"partition", "topic_id", b"topic_id", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_fetched_epoch: _TypeAlias = _typing.Literal["last_fetched_epoch"]  # noqa: Y015
     _WhichOneofArgType__last_fetched_epoch: _TypeAlias = _typing.Literal["_last_fetched_epoch", b"_last_fetched_epoch"]  # noqa: Y015
@@ -1017,6 +1023,7 @@ class MetadataResponse(_message.Message):
     TOPICS_FIELD_NUMBER: _builtins.int
     ACTIVE_CONTROLLER_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     revision: _builtins.int
     """Revision of the image this comes from; of one incarnation a client keeps the newest."""
@@ -1024,6 +1031,8 @@ class MetadataResponse(_message.Message):
     """Of the image, 16 bytes: it changes when the metadata was restored from a backup, and revisions may begin anew.
     Empty: a broker that does not tell.
     """
+    feature_level: _builtins.int
+    """The cluster's feature level: what a client may send and ask for beyond the first version."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]:
         """Registered brokers that are not fenced, and all admin services, with their endpoints."""
@@ -1043,10 +1052,11 @@ class MetadataResponse(_message.Message):
         topics: _abc.Iterable[Global___TopicMetadata] | None = ...,
         active_controller: _cluster_pb2.ActiveController | None = ...,
         incarnation: _builtins.bytes = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "incarnation", b"incarnation", "nodes", b"nodes", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "incarnation", b"incarnation", "nodes", b"nodes", "revision", b"revision", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015
@@ -1294,7 +1304,7 @@ class DescribeLogsRequest(_message.Message):
     segments: _builtins.bool
     """True: also each segment."""
     only_stuck: _builtins.bool
-    """True: only logs whose compaction is stuck."""
+    """True: only logs whose compaction is stuck, or that have a batch which no consumer can read."""
     @_builtins.property
     def topic_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """Empty: all logs of this broker."""
@@ -1323,6 +1333,7 @@ class DescribeLogsResponse(_message.Message):
     DISK_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     RECOVERY_REPORT_FIELD_NUMBER: _builtins.int
     DISK_RESERVE_BYTES_FIELD_NUMBER: _builtins.int
+    SCRUB_FIELD_NUMBER: _builtins.int
     disk_free_bytes: _builtins.int
     """Bytes free and in all on the data disk."""
     disk_total_bytes: _builtins.int
@@ -1332,6 +1343,10 @@ class DescribeLogsResponse(_message.Message):
     """Below this free the broker refuses new records. Absent: not told."""
     @_builtins.property
     def logs(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogDescription]: ...
+    @_builtins.property
+    def scrub(self) -> Global___Scrub:
+        """How far the reading of all stored batches is, by which rot is found. Absent: this broker has none."""
+
     def __init__(
         self,
         *,
@@ -1340,16 +1355,58 @@ class DescribeLogsResponse(_message.Message):
         disk_total_bytes: _builtins.int = ...,
         recovery_report: _builtins.str = ...,
         disk_reserve_bytes: _builtins.int | None = ...,
+        scrub: Global___Scrub | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_reserve_bytes", b"disk_reserve_bytes"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "recovery_report", b"recovery_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "recovery_report", b"recovery_report", "scrub", b"scrub"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disk_reserve_bytes: _TypeAlias = _typing.Literal["disk_reserve_bytes"]  # noqa: Y015
     _WhichOneofArgType__disk_reserve_bytes: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_reserve_bytes) -> _WhichOneofReturnType__disk_reserve_bytes | None: ...
 
 Global___DescribeLogsResponse: _TypeAlias = DescribeLogsResponse  # noqa: Y015
+
+@_typing.final
+class Scrub(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNNING_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    LOGS_DONE_FIELD_NUMBER: _builtins.int
+    BYTES_READ_FIELD_NUMBER: _builtins.int
+    LOST_LOGS_FIELD_NUMBER: _builtins.int
+    LAST_ENDED_MS_FIELD_NUMBER: _builtins.int
+    running: _builtins.bool
+    """A pass is under way."""
+    logs: _builtins.int
+    """Logs of the pass under way, or of the last one, and how many of them have been read. 0 of 0: none since the start."""
+    logs_done: _builtins.int
+    bytes_read: _builtins.int
+    """Read in that pass."""
+    lost_logs: _builtins.int
+    """Logs with a batch that could not be read, since the start of the broker."""
+    last_ended_ms: _builtins.int
+    """When the last pass ended, wall clock in ms. Absent: none has since the start of the broker."""
+    def __init__(
+        self,
+        *,
+        running: _builtins.bool = ...,
+        logs: _builtins.int = ...,
+        logs_done: _builtins.int = ...,
+        bytes_read: _builtins.int = ...,
+        lost_logs: _builtins.int = ...,
+        last_ended_ms: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_last_ended_ms", b"_last_ended_ms", "last_ended_ms", b"last_ended_ms"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_ended_ms", b"_last_ended_ms", "bytes_read", b"bytes_read", "last_ended_ms", b"last_ended_ms", "logs", b"logs", "logs_done", b"logs_done", "lost_logs", b"lost_logs", "running", b"running"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__last_ended_ms: _TypeAlias = _typing.Literal["last_ended_ms"]  # noqa: Y015
+    _WhichOneofArgType__last_ended_ms: _TypeAlias = _typing.Literal["_last_ended_ms", b"_last_ended_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_ended_ms) -> _WhichOneofReturnType__last_ended_ms | None: ...
+
+Global___Scrub: _TypeAlias = Scrub  # noqa: Y015
 
 @_typing.final
 class LogDescription(_message.Message):
@@ -1370,6 +1427,7 @@ class LogDescription(_message.Message):
     OLDEST_OPEN_FIELD_NUMBER: _builtins.int
     OLDEST_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
     COMPACTION_FIELD_NUMBER: _builtins.int
+    UNREADABLE_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
     partition: _builtins.int
     state: Global___LogState.ValueType
@@ -1387,6 +1445,10 @@ class LogDescription(_message.Message):
     """Transactions below this are decided."""
     oldest_timestamp_ms: _builtins.int
     """Smallest timestamp of its segments, in ms. Absent: it has no records, or they have no times."""
+    unreadable: _builtins.str
+    """A batch that no consumer can read: its offsets, and why. A consumer has met it since the broker was started, and the
+    log start is not past it. Absent: none is known of.
+    """
     @_builtins.property
     def segments(self) -> _containers.RepeatedCompositeFieldContainer[Global___SegmentDescription]: ...
     @_builtins.property
@@ -1415,10 +1477,11 @@ class LogDescription(_message.Message):
         oldest_open: Global___LogTransaction | None = ...,
         oldest_timestamp_ms: _builtins.int | None = ...,
         compaction: Global___LogCompaction | None = ...,
+        unreadable: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "_oldest_timestamp_ms", b"_oldest_timestamp_ms", "compaction", b"compaction", "fencing_token", b"fencing_token", "note", b"note", "oldest_open", b"oldest_open", "oldest_timestamp_ms", b"oldest_timestamp_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "_oldest_timestamp_ms", b"_oldest_timestamp_ms", "_unreadable", b"_unreadable", "compaction", b"compaction", "fencing_token", b"fencing_token", "note", b"note", "oldest_open", b"oldest_open", "oldest_timestamp_ms", b"oldest_timestamp_ms", "unreadable", b"unreadable"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "_oldest_timestamp_ms", b"_oldest_timestamp_ms", "compaction", b"compaction", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "oldest_open", b"oldest_open", "oldest_timestamp_ms", b"oldest_timestamp_ms", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_compaction", b"_compaction", "_fencing_token", b"_fencing_token", "_note", b"_note", "_oldest_open", b"_oldest_open", "_oldest_timestamp_ms", b"_oldest_timestamp_ms", "_unreadable", b"_unreadable", "compaction", b"compaction", "fencing_token", b"fencing_token", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "leader_epoch", b"leader_epoch", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "note", b"note", "oldest_open", b"oldest_open", "oldest_timestamp_ms", b"oldest_timestamp_ms", "partition", b"partition", "segments", b"segments", "size_bytes", b"size_bytes", "state", b"state", "topic_id", b"topic_id", "unreadable", b"unreadable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__compaction: _TypeAlias = _typing.Literal["compaction"]  # noqa: Y015
     _WhichOneofArgType__compaction: _TypeAlias = _typing.Literal["_compaction", b"_compaction"]  # noqa: Y015
@@ -1430,6 +1493,8 @@ class LogDescription(_message.Message):
     _WhichOneofArgType__oldest_open: _TypeAlias = _typing.Literal["_oldest_open", b"_oldest_open"]  # noqa: Y015
     _WhichOneofReturnType__oldest_timestamp_ms: _TypeAlias = _typing.Literal["oldest_timestamp_ms"]  # noqa: Y015
     _WhichOneofArgType__oldest_timestamp_ms: _TypeAlias = _typing.Literal["_oldest_timestamp_ms", b"_oldest_timestamp_ms"]  # noqa: Y015
+    _WhichOneofReturnType__unreadable: _TypeAlias = _typing.Literal["unreadable"]  # noqa: Y015
+    _WhichOneofArgType__unreadable: _TypeAlias = _typing.Literal["_unreadable", b"_unreadable"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__compaction) -> _WhichOneofReturnType__compaction | None: ...
     @_typing.overload
@@ -1440,6 +1505,8 @@ class LogDescription(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_open) -> _WhichOneofReturnType__oldest_open | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__oldest_timestamp_ms) -> _WhichOneofReturnType__oldest_timestamp_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__unreadable) -> _WhichOneofReturnType__unreadable | None: ...
 
 Global___LogDescription: _TypeAlias = LogDescription  # noqa: Y015
 

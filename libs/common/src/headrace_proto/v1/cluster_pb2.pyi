@@ -110,6 +110,8 @@ class Node(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DRAINED_FIELD_NUMBER: _builtins.int
     EXTERNAL_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    INTERNAL_FIELD_NUMBER: _builtins.int
     role: Global___NodeRole.ValueType
     id: _builtins.int
     """Unique within its role; 0 to 2147483647."""
@@ -126,6 +128,8 @@ class Node(_message.Message):
     """The product's version, for people: "0.1.0"."""
     drained: _builtins.bool
     """True: an operator keeps leaders away from this broker; it follows, and leads only where nobody else can."""
+    feature_level_max: _builtins.int
+    """The highest feature level that the node knows. 0: it is of a version before there were levels."""
     @_builtins.property
     def grpc(self) -> Global___Endpoint:
         """gRPC. Absent: never (a node without it is refused)."""
@@ -141,6 +145,10 @@ class Node(_message.Message):
     @_builtins.property
     def external(self) -> Global___Endpoint:
         """gRPC, as those reach it who ask on the external listener. Absent: the node has none."""
+
+    @_builtins.property
+    def internal(self) -> Global___Endpoint:
+        """gRPC, as other nodes reach it, with limits that clients do not use up. Absent: other nodes come to grpc."""
 
     def __init__(
         self,
@@ -158,15 +166,19 @@ class Node(_message.Message):
         version: _builtins.str = ...,
         drained: _builtins.bool = ...,
         external: Global___Endpoint | None = ...,
+        feature_level_max: _builtins.int = ...,
+        internal: Global___Endpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "external", b"external", "grpc", b"grpc", "http", b"http", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "external", b"external", "grpc", b"grpc", "http", b"http", "internal", b"internal", "metrics", b"metrics", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_external", b"_external", "_http", b"_http", "_internal", b"_internal", "_metrics", b"_metrics", "_rack", b"_rack", "drained", b"drained", "epoch", b"epoch", "external", b"external", "feature_level_max", b"feature_level_max", "fenced", b"fenced", "grpc", b"grpc", "http", b"http", "id", b"id", "in_controlled_shutdown", b"in_controlled_shutdown", "incarnation", b"incarnation", "internal", b"internal", "metrics", b"metrics", "rack", b"rack", "role", b"role", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__external: _TypeAlias = _typing.Literal["external"]  # noqa: Y015
     _WhichOneofArgType__external: _TypeAlias = _typing.Literal["_external", b"_external"]  # noqa: Y015
     _WhichOneofReturnType__http: _TypeAlias = _typing.Literal["http"]  # noqa: Y015
     _WhichOneofArgType__http: _TypeAlias = _typing.Literal["_http", b"_http"]  # noqa: Y015
+    _WhichOneofReturnType__internal: _TypeAlias = _typing.Literal["internal"]  # noqa: Y015
+    _WhichOneofArgType__internal: _TypeAlias = _typing.Literal["_internal", b"_internal"]  # noqa: Y015
     _WhichOneofReturnType__metrics: _TypeAlias = _typing.Literal["metrics"]  # noqa: Y015
     _WhichOneofArgType__metrics: _TypeAlias = _typing.Literal["_metrics", b"_metrics"]  # noqa: Y015
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
@@ -175,6 +187,8 @@ class Node(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__external) -> _WhichOneofReturnType__external | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__http) -> _WhichOneofReturnType__http | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__internal) -> _WhichOneofReturnType__internal | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__metrics) -> _WhichOneofReturnType__metrics | None: ...
     @_typing.overload
@@ -415,6 +429,7 @@ class MetadataUpdate(_message.Message):
     REMOVALS_FIELD_NUMBER: _builtins.int
     FINISHED_REMOVALS_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.bytes
     """16 bytes; changes when the metadata was restored from a backup."""
     previous_revision: _builtins.int
@@ -422,6 +437,8 @@ class MetadataUpdate(_message.Message):
     revision: _builtins.int
     """The metadata store's revision after this step. An image older than the one held is refused."""
     cluster_id: _builtins.str
+    feature_level: _builtins.int
+    """The cluster's feature level. Absent: unchanged (in a snapshot: 0). It never falls."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Node]:
         """Nodes, topics, partitions and deletions that are new or changed, whole."""
@@ -482,21 +499,26 @@ class MetadataUpdate(_message.Message):
         removals: _abc.Iterable[Global___ReplicaRemoval] | None = ...,
         finished_removals: _abc.Iterable[Global___PartitionRef] | None = ...,
         shards: _abc.Iterable[Global___Shard] | None = ...,
+        feature_level: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "cluster_configs", b"cluster_configs", "previous_revision", b"previous_revision"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_feature_level", b"_feature_level", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "cluster_configs", b"cluster_configs", "feature_level", b"feature_level", "previous_revision", b"previous_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "shards", b"shards", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "_cluster_configs", b"_cluster_configs", "_feature_level", b"_feature_level", "_previous_revision", b"_previous_revision", "active_controller", b"active_controller", "broker_configs", b"broker_configs", "cluster_configs", b"cluster_configs", "cluster_id", b"cluster_id", "deletions", b"deletions", "feature_level", b"feature_level", "finished_deletions", b"finished_deletions", "finished_removals", b"finished_removals", "incarnation", b"incarnation", "nodes", b"nodes", "partitions", b"partitions", "previous_revision", b"previous_revision", "removals", b"removals", "removed_nodes", b"removed_nodes", "removed_topics", b"removed_topics", "revision", b"revision", "shards", b"shards", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015
     _WhichOneofReturnType__cluster_configs: _TypeAlias = _typing.Literal["cluster_configs"]  # noqa: Y015
     _WhichOneofArgType__cluster_configs: _TypeAlias = _typing.Literal["_cluster_configs", b"_cluster_configs"]  # noqa: Y015
+    _WhichOneofReturnType__feature_level: _TypeAlias = _typing.Literal["feature_level"]  # noqa: Y015
+    _WhichOneofArgType__feature_level: _TypeAlias = _typing.Literal["_feature_level", b"_feature_level"]  # noqa: Y015
     _WhichOneofReturnType__previous_revision: _TypeAlias = _typing.Literal["previous_revision"]  # noqa: Y015
     _WhichOneofArgType__previous_revision: _TypeAlias = _typing.Literal["_previous_revision", b"_previous_revision"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__active_controller) -> _WhichOneofReturnType__active_controller | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__cluster_configs) -> _WhichOneofReturnType__cluster_configs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__feature_level) -> _WhichOneofReturnType__feature_level | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__previous_revision) -> _WhichOneofReturnType__previous_revision | None: ...
 

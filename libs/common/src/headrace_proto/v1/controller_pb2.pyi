@@ -202,6 +202,8 @@ class HeartbeatRequest(_message.Message):
     IMAGE_REVISION_FIELD_NUMBER: _builtins.int
     WANT_FENCED_FIELD_NUMBER: _builtins.int
     WANT_SHUTDOWN_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_MAX_FIELD_NUMBER: _builtins.int
+    DISK_LOW_FIELD_NUMBER: _builtins.int
     role: _cluster_pb2.NodeRole.ValueType
     id: _builtins.int
     epoch: _builtins.int
@@ -211,6 +213,14 @@ class HeartbeatRequest(_message.Message):
     """True: storage is not recovered yet, keep this node fenced."""
     want_shutdown: _builtins.bool
     """True: move leaders away, I am stopping."""
+    feature_level_max: _builtins.int
+    """The highest feature level that the node knows, as in its registration: an older controller that wrote the
+    registration left it out.
+    """
+    disk_low: _builtins.bool
+    """True, of brokers: the disk is below its reserve, so that appends are refused. Replicas in sync that have room lead
+    instead. An older controller does not look at it.
+    """
     def __init__(
         self,
         *,
@@ -220,10 +230,12 @@ class HeartbeatRequest(_message.Message):
         image_revision: _builtins.int = ...,
         want_fenced: _builtins.bool = ...,
         want_shutdown: _builtins.bool = ...,
+        feature_level_max: _builtins.int = ...,
+        disk_low: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "id", b"id", "image_revision", b"image_revision", "role", b"role", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_low", b"disk_low", "epoch", b"epoch", "feature_level_max", b"feature_level_max", "id", b"id", "image_revision", b"image_revision", "role", b"role", "want_fenced", b"want_fenced", "want_shutdown", b"want_shutdown"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -348,6 +360,7 @@ class DescribeClusterResponse(_message.Message):
     RECOVERING_PARTITION_COUNT_FIELD_NUMBER: _builtins.int
     SHARD_COUNT_FIELD_NUMBER: _builtins.int
     UNOWNED_SHARD_COUNT_FIELD_NUMBER: _builtins.int
+    FEATURE_LEVEL_FIELD_NUMBER: _builtins.int
     cluster_id: _builtins.str
     revision: _builtins.int
     topic_count: _builtins.int
@@ -369,6 +382,8 @@ class DescribeClusterResponse(_message.Message):
     """Partitions of internal topics, which coordinators keep."""
     unowned_shard_count: _builtins.int
     """Those that no living coordinator has."""
+    feature_level: _builtins.int
+    """The cluster's feature level. 0: no node knows more, or some do not yet."""
     @_builtins.property
     def nodes(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.Node]: ...
     @_builtins.property
@@ -396,10 +411,11 @@ class DescribeClusterResponse(_message.Message):
         recovering_partition_count: _builtins.int = ...,
         shard_count: _builtins.int = ...,
         unowned_shard_count: _builtins.int = ...,
+        feature_level: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "shard_count", b"shard_count", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count", "unowned_shard_count", b"unowned_shard_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller", "active_controller", b"active_controller", "cluster_id", b"cluster_id", "feature_level", b"feature_level", "metadata_store_reachable", b"metadata_store_reachable", "nodes", b"nodes", "not_preferred_partition_count", b"not_preferred_partition_count", "offline_partition_count", b"offline_partition_count", "partition_count", b"partition_count", "reassigning_partition_count", b"reassigning_partition_count", "recovering_partition_count", b"recovering_partition_count", "revision", b"revision", "shard_count", b"shard_count", "topic_count", b"topic_count", "troubled", b"troubled", "under_min_isr_partition_count", b"under_min_isr_partition_count", "under_replicated_partition_count", b"under_replicated_partition_count", "unowned_shard_count", b"unowned_shard_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__active_controller: _TypeAlias = _typing.Literal["active_controller"]  # noqa: Y015
     _WhichOneofArgType__active_controller: _TypeAlias = _typing.Literal["_active_controller", b"_active_controller"]  # noqa: Y015

@@ -19,6 +19,16 @@ SEQUENCES: Final = 2**31
 """Sequence numbers go from 2147483647 to 0."""
 
 
+class Watcher(NamedTuple):
+    """Somebody who waits for news of a record; they are told in this order."""
+
+    place: float
+    """The record's place in its batch, or its row in a chunk."""
+    number: int
+    """Of all watchers, in the order in which they came."""
+    look: Callable[[], object]
+
+
 class Identity(NamedTuple):
     """A producer id and its epoch."""
 
@@ -77,6 +87,7 @@ class Batch:
         "sequence",
         "size_bytes",
         "timestamps",
+        "told",
         "topic",
         "uncertain",
         "watchers",
@@ -102,7 +113,9 @@ class Batch:
         self.outcome: Outcome | None = None
         self.parts: tuple[Batch, Batch] | None = None
         self.timestamps: Any = None
-        self.watchers: list[Callable[[], None]] | None = None
+        self.told = -1.0
+        """Who waits for the records up to this place was told of the outcome."""
+        self.watchers: list[Watcher] | None = None
 
     @property
     def written(self) -> bool:

@@ -8,13 +8,13 @@ over partitions; from then on it only knows the way from a row to its batch.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from headrace._core.batch import Batch
+    from headrace._core.batch import Batch, Watcher
     from headrace.records import Header
 
 RECORD_OVERHEAD: Final = 16
@@ -47,6 +47,7 @@ class Chunk:
         "route",
         "stamps",
         "tick",
+        "told",
         "topic",
         "values",
         "watchers",
@@ -77,7 +78,9 @@ class Chunk:
         self.route: Route | None = None
         self.error: Exception | None = None
         """Why no row of this chunk went anywhere."""
-        self.watchers: list[Callable[[], None]] | None = None
+        self.told = -1.0
+        """Who waits for the rows up to this one was told of the error."""
+        self.watchers: list[Watcher] | None = None
 
     @property
     def rows(self) -> int:
@@ -102,6 +105,14 @@ class Chunk:
             runs[-1] = (runs[-1][0], end, partition)
         else:
             runs.append((start, end, partition))
+
+    def mend(self) -> None:
+        """Rows were being added when an exception came: those that are not whole are undone."""
+        rows = min(len(self.values), len(self.keys))
+        del self.values[rows:], self.keys[rows:]
+        self.partitions = [(start, min(end, rows), given) for start, end, given in self.partitions if start < rows]
+        self.stamps = [run for run in self.stamps if run[0] < rows]
+        self.headers = {row: headers for row, headers in self.headers.items() if row < rows}
 
     def timestamps(self) -> int | np.ndarray[Any, Any]:
         """One for all, or one for each row."""

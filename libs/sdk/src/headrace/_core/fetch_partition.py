@@ -28,6 +28,16 @@ class Fetched(NamedTuple):
     header: BatchHeader
 
 
+class Unreadable(NamedTuple):
+    """A batch that is stored and cannot be read."""
+
+    first: int
+    """Of its offsets, the first that the application did not get."""
+    next_offset: int
+    """Where reading can go on."""
+    error: HeadraceError
+
+
 @dataclass(slots=True)
 class Trouble:
     """A partition that cannot be read now: since when, why, and how often it was tried."""
@@ -76,6 +86,8 @@ class PartitionFetch:
     """Not asked before this time; 0: may be asked now."""
     failure: HeadraceError | None = None
     """To be raised once the buffer is empty; nothing is asked for until it was."""
+    unreadable: Unreadable | None = None
+    """The batch at which reading has stopped; None: none is known."""
     lost_position: int | None = None
     """Where the application was when ``auto_offset_reset`` had to be applied."""
     high_watermark: int = -1
@@ -124,6 +136,17 @@ class PartitionFetch:
         buffer = self.buffer
         return bool(buffer) and (len(buffer) > 1 or bool(buffer[0].batch)) and not self.paused and self.assigned
 
+    @property
+    def stuck_at(self) -> Unreadable | None:
+        """The batch that comes next and cannot be read; None: there are records before it, or it is not known of."""
+        bad = self.unreadable
+        return bad if bad is not None and self.position is not None and not self.has_records else None
+
+    @property
+    def meets_unreadable(self) -> bool:
+        """Whether the next fetch brings the batch again that could not be read."""
+        return self.unreadable is not None and self.fetch_offset < self.unreadable.next_offset
+
     def pass_over(self, header: BatchHeader) -> None:
         """The next batch is not for applications. Those in a row become one, so that they take no room."""
         if self.buffer and not self.buffer[-1].batch:
@@ -164,7 +187,7 @@ class PartitionFetch:
         self.open = None
         self.last_epoch = self.position_epoch = -1
         self.looking_up = self.drain_first = False
-        self.failure = None
+        self.failure = self.unreadable = None
         self.lost_position = None
 
     def went_well(self) -> None:

@@ -43,6 +43,8 @@ class PlanEntry:
     epoch: int
     offset: int
     last_epoch: int
+    unreadable: bool = False
+    """What is at the offset was fetched before, and could not be read."""
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class BrokerFetches:
         max_bytes = max(1, self.limits.fetch_max_bytes - self.buffered_bytes)
         if self.dirty or self.plan is None:
             members = list(self.members)[:MEMBERS_MAX]
-            entries = {m.key: PlanEntry(m, m.epoch, m.fetch_offset, m.last_epoch) for m in members}
+            entries = {m.key: PlanEntry(m, m.epoch, m.fetch_offset, m.last_epoch, m.meets_unreadable) for m in members}
             self.plan = FetchPlan(self.broker, max_bytes, entries, list(entries.values()), rebuilt=True)
             self.dirty = False
         else:
@@ -121,6 +123,7 @@ class BrokerFetches:
     def _updated(plan: FetchPlan, member: PartitionFetch) -> PlanEntry:
         entry = plan.entries[member.key]
         entry.epoch, entry.offset, entry.last_epoch = member.epoch, member.fetch_offset, member.last_epoch
+        entry.unreadable = member.meets_unreadable
         return entry
 
     def answered(self, served: list[PartitionFetch]) -> None:

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 from headrace._core.fetch_aborted import Aborted, AbortedRanges
 from headrace._core.fetch_errors import Remedy, remedy_for
 from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset, TopicRecreated
-from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch, Trouble
+from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch, Trouble, Unreadable
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
 from headrace._core.fetch_rooms import FetchRooms
 from headrace._core.fetch_sources import FetchSources
@@ -39,6 +39,8 @@ from headrace_common.core.errors import (
     ErrorCode,
     HeadraceError,
     LeaderNotAvailable,
+    UnsupportedCompression,
+    UnsupportedVersion,
     error_for,
 )
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
@@ -353,14 +355,14 @@ class FetchPositions:
         had, size, kept = partition.has_records, 0, 0
         expected = partition.fetch_offset
         aborted = AbortedRanges(answer.aborted) if answer.aborted else None
-        for batch in answer.batches:
+        for at, batch in enumerate(answer.batches):
             try:
                 header = read_header(batch)
                 if size and header.base_offset < expected:
                     raise CorruptBatch(f"its base offset {header.base_offset} is below {expected}, where it must begin")
             except HeadraceError as error:
-                where = f"{partition.tp}@{expected}: {error}; to skip it, seek past it"
-                self._fail(partition, type(error)(where))
+                follows = _readable_base(answer.batches[at + 1 :], expected)
+                self._fail(partition, self._unreadable(partition, expected, follows, error))
                 break
             if header.next_offset <= expected:
                 continue
@@ -484,6 +486,8 @@ class FetchPositions:
             return
         assert partition.position is not None, "an open batch means that there is a position"
         assert partition.position <= position <= fetched.header.next_offset, "positions move within the open batch"
+        if partition.unreadable is not None and partition.unreadable.first < fetched.header.next_offset:
+            partition.unreadable = None  # the leader has sent it sound
         if position > partition.position:
             partition.position_epoch = fetched.header.leader_epoch
         partition.position = position
@@ -510,14 +514,37 @@ class FetchPositions:
             self._ready.remove(partition)
             self._ready.appendleft(partition)
 
-    def damaged(self, partition: PartitionFetch, epoch: int, position: int) -> None:
-        """The open batch could not be decoded; the caller raises. It is fetched again, from ``position``."""
-        if partition.epoch != epoch:
-            return
+    def damaged(self, partition: PartitionFetch, epoch: int, position: int, error: HeadraceError) -> HeadraceError:
+        """
+        The open batch could not be decoded, or a record of it by the application; the caller raises what this returns.
+        It is fetched again, from ``position``.
+        """
+        fetched = partition.open
+        if partition.epoch != epoch or fetched is None:
+            return error
         self._dropped(partition)
         partition.move_to(position)
+        if isinstance(error, CorruptBatch | UnsupportedVersion | UnsupportedCompression):
+            where = max(position, fetched.header.base_offset)
+            error = self._unreadable(partition, where, fetched.header.next_offset, error)
         self.rooms.moved(partition)
         self._settle(partition)
+        return error
+
+    def _unreadable(self, partition: PartitionFetch, first: int, follows: int, error: HeadraceError) -> HeadraceError:
+        """Remember the batch; the error as the application gets it."""
+        text = f"{partition.tp}@{first}: {error}; reading can go on at offset {follows}, see Consumer.skip_batch()"
+        told = type(error)(text)
+        partition.unreadable = Unreadable(first, follows, told)
+        return told
+
+    def skip(self, tp: TopicPartition) -> Unreadable:
+        """Go on behind the batch of ``tp`` that cannot be read; ``unreadable`` has it. A rewind goes back before it."""
+        partition = self.partitions[tp]
+        skipped = partition.unreadable
+        assert skipped is not None, f"{tp} can be read"
+        self._go(partition, skipped.next_offset)
+        return skipped
 
     @property
     def has_failures(self) -> bool:
@@ -619,3 +646,15 @@ class FetchPositions:
         """After any change."""
         self.care = self.care or partition.may_look_up
         self.rooms.settle(partition)
+
+
+def _readable_base(batches: Sequence[bytes], above: int) -> int:
+    """Where the first of ``batches`` begins that can be read and is above that offset; without one, the next offset."""
+    for batch in batches:
+        try:
+            base = read_header(batch).base_offset
+        except HeadraceError:
+            continue
+        if base > above:
+            return base
+    return above + 1

@@ -104,6 +104,8 @@ class Lane:
         """The most bytes that a batch may have on the wire."""
         self.waiting: deque[Batch] = deque()
         self.sent: list[Batch] = []
+        self.unreported: deque[Batch] = deque()
+        """Whose outcome nobody was told of, in the order of the calls: a later one waits for those before it."""
         self.in_flight = 0
         self.broker = -1
         """Where the batches under way are, or where the last one was."""
@@ -154,8 +156,23 @@ class Lane:
             total = piece.size_bytes
             batch.add(cut(piece, start, end, total * end // rows - total * start // rows) if share < rows else piece)
             self.waiting.append(batch)
+            self.unreported.append(batch)
             joined.append((start, batch, 0))
         return joined
+
+    def reports(self) -> list[Batch]:
+        """Those whose outcome may be told now, in the order of the calls."""
+        told: list[Batch] = []
+        while self.unreported and self.unreported[0].outcome is not None:
+            told.append(self.unreported.popleft())
+        return told
+
+    def _halves(self, batch: Batch) -> tuple[Batch, Batch]:
+        first, second = batch.halves()
+        at = self.unreported.index(batch)
+        self.unreported[at] = first
+        self.unreported.insert(at + 1, second)
+        return first, second
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -236,7 +253,7 @@ class Lane:
                 continue
             self.waiting.popleft()
             if len(encoded) > self.bytes_max and batch.count > 1:
-                self.waiting.extendleft(reversed(batch.halves()))
+                self.waiting.extendleft(reversed(self._halves(batch)))
                 effects.append(Divided(batch))
                 continue
             self._take_sequence(batch.count)
@@ -353,7 +370,7 @@ class Lane:
         """Two halves in its place, under the sequences that its records have: it was not written."""
         place = self.sent.index(batch)
         sequence = batch.sequence
-        halves = batch.halves()
+        halves = self._halves(batch)
         for half in halves:
             self._encode(half, sequence)
             if self.identity is not None:

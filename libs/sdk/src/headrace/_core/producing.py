@@ -25,6 +25,9 @@ LeaderOf = Callable[[str, int], tuple[int, int]]
 ENTRIES_MAX: Final = 10_000
 """Most partitions in one request."""
 
+BUNDLE_BYTES_MAX: Final = 16 << 20
+"""Batches beyond this go in another request: the largest that brokers take unless they are told otherwise."""
+
 
 class Answer(NamedTuple):
     """What a broker said about one batch."""
@@ -172,10 +175,10 @@ class ProducerCore:
 
     def _requests(self, broker: int, batches: list[Batch]) -> list[Effect]:
         requests: list[Effect] = []
-        start, size = 0, 0
+        start, size, bytes_max = 0, 0, min(self._request_bytes, BUNDLE_BYTES_MAX)
         for at, batch in enumerate(batches):
             length = len(batch.encoded or b"")
-            if at > start and (size + length > self._request_bytes or at - start >= ENTRIES_MAX):
+            if at > start and (size + length > bytes_max or at - start >= ENTRIES_MAX):
                 requests.append(SendBatches(broker, tuple(batches[start:at])))
                 start, size = at, 0
             size += length
@@ -226,6 +229,14 @@ class ProducerCore:
     def unsettled(self) -> list[Batch]:
         """Every batch without an outcome."""
         return [b for lane in self._busy for b in (*lane.sent, *lane.waiting) if b.outcome is None]
+
+    def reports(self, batch: Batch) -> list[Batch]:
+        """``batch`` has its outcome: those of its partition that may be told of now, in the order of the calls."""
+        return self._lanes[batch.topic, batch.partition].reports()
+
+    def unreported(self, topic: str) -> list[Batch]:
+        """The last of each partition of the topic that was not reported."""
+        return [lane.unreported[-1] for lane in self._lanes.values() if lane.topic == topic and lane.unreported]
 
     # --- time and the end -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ breaks its stream: what is silent is not trusted with more.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from grpc import aio
 
-from headrace._runtime import Tasks
+from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.grpc_transactions import GrpcTransactionCalls
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed
-from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
+from headrace.finding import ClusterAddress
+from headrace_common.core.errors import HeadraceError, InconsistentClusterId, NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import CallTo
-from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -37,20 +40,22 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+_log = logging.getLogger("headrace")
+
 ANSWER_ALLOWANCE_MS: Final = 2_000
 """Beyond a request's own time: the way there and back."""
 
 METADATA_ATTEMPT_MS: Final = 3_000
 """How long one address may take to answer."""
 
+UNHEARD_MS: Final = 2_000
+"""Who has had no answer from any broker for so long is warned, once for each client."""
+
 HEDGE_MS: Final = 400
 """When an address has not answered after this time the next is asked beside it: a broker that is stopped is silent."""
 
 AVOID_MS: Final = 5_000
 """How long an address that failed or was silent is asked after all others."""
-
-RECONNECT_MS_MAX: Final = 250
-"""Longest pause between attempts to reach a broker again: it may lead soon after it came back."""
 
 CALL_TIMEOUT_MS: Final = 30_000
 
@@ -81,23 +86,22 @@ class GrpcFetchStream(Stream[pb.FetchRequest, pb.FetchResponse]):
         self.end(NetworkFailed("given up by this client"))
 
 
-def _channel_options() -> list[tuple[str, int]]:
-    return list({**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}.items())
-
-
-async def _outcome(
-    ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub, address: str
-) -> R | HeadraceError:
-    try:
-        with CallTo(f"the broker at {address}"):
-            return await ask(stub)
-    except HeadraceError as error:
-        return error
+def _begin(transport: GrpcTransport) -> None:
+    """
+    ``transport`` opens a channel. gRPC is held from the first on: when its last object goes, which may be at the very
+    end of the process, it would wake its thread, and that crashes when it finds no interpreter.
+    """
+    if GrpcTransport._connected_in is None:
+        GrpcTransport._connected_in = os.getpid()
+        aio.init_grpc_aio()
+    connected(transport)
 
 
 class GrpcTransport(GrpcTransactionCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
+
+    With a ``ClusterAddress`` that knows its cluster's id, what brokers of another cluster answer is not taken.
 
     Raises:
         ClientClosed: this is a forked child of a process that had connections; gRPC hangs or crashes in such a child.
@@ -106,7 +110,9 @@ class GrpcTransport(GrpcTransactionCalls):
     _connected_in: ClassVar[int | None] = None
     """The process that opened the first channel."""
 
-    def __init__(self, bootstrap: Sequence[str], *, call_timeout_ms: float = CALL_TIMEOUT_MS) -> None:
+    def __init__(
+        self, bootstrap: Sequence[str], *, call_timeout_ms: float = CALL_TIMEOUT_MS, security: Security = PLAIN
+    ) -> None:
         assert bootstrap, "at least one address"
         if GrpcTransport._connected_in not in (None, os.getpid()):
             raise ClientClosed(
@@ -114,8 +120,14 @@ class GrpcTransport(GrpcTransactionCalls):
                 "start it with multiprocessing.get_context('spawn'), or fork before the first client is used"
             )
         self._bootstrap = list(bootstrap)
+        self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
         self._call_timeout = call_timeout_ms / 1_000
-        self._channels: dict[str, aio.Channel] = {}
+        self._security = security
+        self._channels: Channels[str] = Channels(
+            security,
+            own_connection=True,  # a server bounds the calls of one; other clients of the process are not to wait
+            reconnect_ms_max=EAGER_RECONNECT_MS_MAX,
+        )
         self._nodes = Whereabouts()
         self._produce: dict[NodeId, GrpcProduceStream] = {}
         self._fetch: dict[NodeId, GrpcFetchStream] = {}
@@ -127,6 +139,7 @@ class GrpcTransport(GrpcTransactionCalls):
         """What the one this is a sibling of has learned meanwhile, on its own thread."""
         self._hearers: list[deque[pb.MetadataResponse]] = []
         self._tasks = Tasks()
+        self._watched = False
         self._closed = False
 
     async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
@@ -141,17 +154,21 @@ class GrpcTransport(GrpcTransactionCalls):
         The first answer. Addresses are asked one after the other, the next when one fails or is silent for
         ``HEDGE_MS``; the one that answered last comes first, or with ``elsewhere`` last.
         """
+        if not self._watched:
+            self._watched = True
+            self._tasks.start(self._warn_if_unheard(), "warn if nobody answers")
         while self._heard:
             await self._learn(self._heard.popleft())
         clock = asyncio.get_running_loop().time
         left = self._addresses(elsewhere)
         said: list[str] = []
+        others: InconsistentClusterId | None = None
         asked: dict[asyncio.Task[R | HeadraceError], tuple[str, float]] = {}
         try:
             while left or asked:
                 if left:
                     address = left.popleft()
-                    call = _outcome(ask, self._stub(address), address)
+                    call = self._outcome(ask, self._stub(address), address)
                     asked[self._tasks.start(call, f"ask {address}")] = address, clock()
                 wait_s = HEDGE_MS / 1_000 if left else None
                 done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -165,6 +182,7 @@ class GrpcTransport(GrpcTransactionCalls):
                         self._avoided.pop(address, None)
                         return outcome
                     said.append(f"{address}: {outcome}")
+                    others = others or (outcome if isinstance(outcome, InconsistentClusterId) else None)
                     self._avoid(address)
                     if isinstance(outcome, RequestTimedOut):
                         await self._renew(address)
@@ -174,7 +192,35 @@ class GrpcTransport(GrpcTransactionCalls):
                 task.cancel()
                 if clock() - since > HEDGE_MS / 1_000:
                     await self._renew(address)
+        if others is not None:
+            raise others
         raise NetworkFailed("no broker answered; is the cluster up? " + "; ".join(said))
+
+    async def _outcome(
+        self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub, address: str
+    ) -> R | HeadraceError:
+        """What was answered, if it was the cluster that is meant."""
+        try:
+            with CallTo(f"the broker at {address}"):
+                answer = await ask(stub)
+                if self._meant is not None and self._meant.cluster_id is not None:
+                    named = answer if isinstance(answer, pb.MetadataResponse) else await self._who_is(stub)
+                    self._meant.check(named.cluster_id, address)
+                return answer
+        except HeadraceError as error:
+            return error
+
+    async def _who_is(self, stub: BrokerAsyncStub) -> pb.MetadataResponse:
+        return await stub.Metadata(pb.MetadataRequest(), timeout=min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000))
+
+    async def _warn_if_unheard(self) -> None:
+        await asyncio.sleep(UNHEARD_MS / 1_000)
+        if self._answered is None:
+            _log.warning(
+                "no broker has answered for %g s at %s; is the cluster up there? Trying on",
+                UNHEARD_MS / 1_000,
+                ", ".join(self._bootstrap),
+            )
 
     def _addresses(self, elsewhere: bool) -> deque[str]:
         """All that are known, in the order in which to ask: who was silent, or is said to be fenced, comes last."""
@@ -208,7 +254,7 @@ class GrpcTransport(GrpcTransactionCalls):
         leads elsewhere now. That of a node stays, where requests may be under way; streams judge silence by themselves.
         """
         if address not in self._nodes.addresses:
-            await self._drop(address)
+            await self._channels.drop(address)
 
     async def _learn(self, answer: pb.MetadataResponse) -> None:
         for hearer in self._hearers:
@@ -221,13 +267,7 @@ class GrpcTransport(GrpcTransactionCalls):
 
     async def _leave_others(self) -> None:
         """Close the connections to where no node is, as far as is known; the configured ones stay."""
-        for address in self._channels.keys() - self._nodes.addresses.union(self._bootstrap):
-            await self._drop(address)
-
-    async def _drop(self, address: str) -> None:
-        channel = self._channels.pop(address, None)
-        if channel is not None:
-            await channel.close()
+        await self._channels.keep(self._nodes.addresses.union(self._bootstrap))
 
     def produce_stream(self, broker: NodeId) -> GrpcProduceStream:
         """The one produce stream to that broker."""
@@ -264,7 +304,8 @@ class GrpcTransport(GrpcTransactionCalls):
 
     def sibling(self) -> GrpcTransport:
         """Connections of their own, for another event loop; what is learned here they hear of."""
-        twin = GrpcTransport(self._bootstrap, call_timeout_ms=self._call_timeout * 1_000)
+        bootstrap, timeout_ms = self._meant or self._bootstrap, self._call_timeout * 1_000
+        twin = GrpcTransport(bootstrap, call_timeout_ms=timeout_ms, security=self._security)
         twin._nodes = self._nodes.copy()
         self._hearers.append(twin._heard)
         return twin
@@ -286,18 +327,14 @@ class GrpcTransport(GrpcTransactionCalls):
         for fetch in self._fetch.values():
             await fetch.close()
         await self._tasks.close()
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.close()
+        await self._channels.close()
 
     def _channel(self, address: str) -> aio.Channel:
         if self._closed:
             raise ClientClosed(CLOSED)
-        channel = self._channels.get(address)
-        if channel is None:
-            GrpcTransport._connected_in = os.getpid()
-            channel = self._channels[address] = aio.insecure_channel(address, options=_channel_options())
-        return channel
+        if address not in self._channels:
+            _begin(self)
+        return self._channels.to(address)
 
     def _stub(self, address: str) -> BrokerAsyncStub:
         return BrokerStub(self._channel(address))

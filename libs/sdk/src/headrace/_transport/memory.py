@@ -75,6 +75,7 @@ class MemoryCluster:
         for awake in self._awake.values():
             awake.set()
         self.revision = 1
+        self.feature_level = 0
         self.incarnation = bytes(16)
         self.now_ms = 1_700_000_000_000
         """Stamped on records of topics with LogAppendTime."""
@@ -226,7 +227,12 @@ class MemoryCluster:
 
     def metadata(self, request: pb.MetadataRequest) -> pb.MetadataResponse:
         """As any broker answers."""
-        answer = pb.MetadataResponse(cluster_id="memory", incarnation=self.incarnation, revision=self.revision)
+        answer = pb.MetadataResponse(
+            cluster_id="memory",
+            incarnation=self.incarnation,
+            revision=self.revision,
+            feature_level=self.feature_level,
+        )
         for broker in self.brokers:
             if broker not in self.down:
                 node = answer.nodes.add(role=cluster_pb2.BROKER, id=broker)

@@ -17,6 +17,8 @@ class Newest:
         self._cluster_id = ""
         self._incarnation = b""
         self._revision = -1
+        self.feature_level = 0
+        """The cluster's; a broker of a version before there were levels tells none, and takes none away."""
 
     def is_behind(self, answer: pb.MetadataResponse) -> bool:
         """Whether who answers knows less than what was seen; then nothing of it is to be believed."""
@@ -30,6 +32,8 @@ class Newest:
 
     def take(self, answer: pb.MetadataResponse) -> None:
         """It is the newest now. One of a broker that tells no incarnation is of the one that is known."""
+        known = 0 if self.is_another(answer) else self.feature_level
+        self.feature_level = max(known, answer.feature_level)
         if answer.cluster_id != self._cluster_id or answer.incarnation:
             self._incarnation = answer.incarnation
         self._cluster_id, self._revision = answer.cluster_id, answer.revision

@@ -18,6 +18,7 @@ from headrace._transport.port import Transport
 from headrace.errors import (
     ErrorCode,
     HeadraceError,
+    InconsistentClusterId,
     MetadataUnavailable,
     UnknownTopicOrPartition,
     WaitTimedOut,
@@ -110,6 +111,11 @@ class ClusterClient:
         self._failure: HeadraceError | None = None
         self._tasks = Tasks()
 
+    @property
+    def feature_level(self) -> int:
+        """The cluster's, as far as is known: what may be sent and asked for beyond the first version."""
+        return self._newest.feature_level
+
     def known(self, name: str) -> TopicView | None:
         """What is believed of the topic, without waiting; asks again when that is old."""
         view = self._topics.get(name)
@@ -171,6 +177,7 @@ class ClusterClient:
 
         Raises:
             UnknownTopicOrPartition: it does not exist.
+            InconsistentClusterId: another cluster answers where this one was.
             NetworkFailed: no broker answered within ``timeout_ms``.
             WaitTimedOut: brokers answered, but not to this within ``timeout_ms``.
         """
@@ -198,6 +205,8 @@ class ClusterClient:
                 return view
             error = self._wanted.get(name)
             if error is None:
+                if isinstance(self._failure, InconsistentClusterId):
+                    raise self._failure  # waiting does not bring the cluster that is meant
                 continue
             unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if not unknown or self._clock.monotonic_ms() - start_ms > UNKNOWN_TOPIC_GRACE_MS:
@@ -228,7 +237,10 @@ class ClusterClient:
             if not self._newest.is_behind(answer):
                 known = self._topics.keys() | self._wanted.keys()
                 news = pb.MetadataResponse(
-                    cluster_id=answer.cluster_id, incarnation=answer.incarnation, revision=answer.revision
+                    cluster_id=answer.cluster_id,
+                    incarnation=answer.incarnation,
+                    revision=answer.revision,
+                    feature_level=answer.feature_level,
                 )
                 news.topics.extend(topic for topic in answer.topics if topic.name in known)
                 gone = known - {topic.name for topic in answer.topics}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace._core.record_runs import Deserializer, Deserializers
+from headrace._descriptors import needing_descriptors
 from headrace._runtime import Clock, SystemClock
+from headrace._setting_names import Servers, split
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import InvalidConfig, NoGroup, Rejected
+from headrace.finding import ClusterAddress, bootstrap_addresses
 from headrace.records import TopicPartition
 from headrace.serializers import deserializer
-from headrace.settings import bootstrap_addresses, read_settings
+from headrace.settings import read_settings
 from headrace_common.core.ids import check_topic_name
 
 if TYPE_CHECKING:
@@ -56,14 +59,15 @@ class ConsumerHealth:
     resets: int
     """How often a position did not exist and ``auto_offset_reset`` was applied."""
     troubled: dict[TopicPartition, str] = field(default_factory=dict)
-    """Partitions that cannot be read now, and why; they are tried again."""
+    """Partitions that cannot be read now, and why; they are tried again. Past a batch that cannot be read only
+    ``skip_batch`` or a seek leads."""
     group: GroupHealth | None = None
     """None: no member of a group."""
 
     @property
     def ok(self) -> bool:
         """Whether it is open, a member if it has a group, and every partition can be read."""
-        return self.state not in ("stuck", "closed", "disconnected", "out") and not self.troubled
+        return self.state not in ("stuck", "closed", "disconnected", "out", "topic_deleted") and not self.troubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,16 @@ class ConsumerArguments:
     """What a consumer was made with, checked."""
 
     topics: tuple[str, ...]
-    addresses: list[str]
+    addresses: ClusterAddress
     settings: ConsumerSettings
     deserializers: Deserializers
 
 
 def read_arguments(
-    topics: Sequence[str],
-    bootstrap_servers: str | Sequence[str] | None,
+    topics: Sequence[Any],
+    bootstrap_servers: Servers,
     group_id: str | None,
-    settings: dict[str, Any],
+    settings: Mapping[str, Any],
 ) -> ConsumerArguments:
     """
     Check what the application gave.
@@ -89,17 +93,21 @@ def read_arguments(
         InvalidConfig: all settings that are wrong.
         InvalidTopic: no topic can have such a name.
     """
+    if len(topics) == 1 and isinstance(topics[0], Mapping) and bootstrap_servers is None:  # as confluent-kafka has it
+        bootstrap_servers, topics = topics[0], ()
+    servers, given = split(bootstrap_servers, settings)
     if group_id is not None:
-        settings = {**settings, "group_id": group_id}
-    read = read_settings(ConsumerSettings, settings)
+        given["group_id"] = group_id
+    read = read_settings(ConsumerSettings, given)
     deserializers = Deserializers(
         deserializer_of("key_deserializer", read.key_deserializer),
         deserializer_of("value_deserializer", read.value_deserializer),
     )
     names = tuple(check_topic_name(name) for name in topics)
-    return ConsumerArguments(names, bootstrap_addresses(bootstrap_servers), read, deserializers)
+    return ConsumerArguments(names, bootstrap_addresses(servers), read, deserializers)
 
 
+@needing_descriptors()
 def open_reading(
     arguments: ConsumerArguments, transport: Transport | None, signal: Callable[[], None]
 ) -> tuple[Reading, Transport, Clock]:
@@ -114,12 +122,14 @@ def open_reading(
 
 def open_transport(addresses: Sequence[str], settings: ConsumerSettings) -> Transport:
     """Over gRPC; connections are opened when they are first used."""
-    from headrace._transport.grpc import GrpcTransport
+    with needing_descriptors():
+        from headrace._transport.grpc import GrpcTransport
 
     timeout_ms = min(settings.request_timeout_ms, settings.default_api_timeout_ms)
     return GrpcTransport(addresses, call_timeout_ms=timeout_ms)
 
 
+@needing_descriptors()
 def open_group(
     arguments: ConsumerArguments, transport: Transport, reading: Reading, clock: Clock, notify: Callable[[], None]
 ) -> GroupSteps | None:
@@ -174,6 +184,14 @@ def no_group(call: str) -> NoGroup:
     return NoGroup(
         f"{call} needs a group: make the consumer with a group_id, under which positions are kept. Without one keep "
         "position() yourself, and seek() to it at the start"
+    )
+
+
+def reads_nothing() -> Rejected:
+    """What a poll raises when there is nothing that could ever be read."""
+    return Rejected(
+        'this consumer reads nothing: name topics when it is made, Consumer("orders"), or call subscribe([...]) or '
+        "assign([...]) first"
     )
 
 

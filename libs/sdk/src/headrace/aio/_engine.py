@@ -14,8 +14,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
+from headrace._callbacks import call_back
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, RefreshMetadata, SendBatches, Settle
@@ -23,17 +25,17 @@ from headrace._core.lane import NEVER, LaneRules
 from headrace._core.partitioner import FEW
 from headrace._core.producing import ProducerCore
 from headrace._intake import Intake
-from headrace._runtime import Clock, SystemClock, Tasks
+from headrace._runtime import Clock, SystemClock, Tasks, in_thread
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient, TopicView
 from headrace.aio._requests import Requests
 from headrace.aio._transactions import Transactions
-from headrace.delivery import DeliveredBatch, batch_settled, changed, finish
+from headrace.delivery import DeliveredBatch, all_told, finish, moved, tell
 from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, InvalidTxnState, Then, WaitTimedOut
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
-from headrace_common.core.batch import Codec
+from headrace_common.core.batch import Codec, RecordColumns, build_batch
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
 
@@ -60,7 +62,6 @@ class ProducerEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake_up: asyncio.Event = asyncio.Event()
         self._noted: deque[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = deque()
-        self._called = False
         self._warm = False
         bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
         self._core = ProducerCore(
@@ -99,9 +100,7 @@ class ProducerEngine:
         loop.call_soon_threadsafe(self._linger, chunk)
 
     def _call(self) -> None:
-        """Wake the loop, once for whatever comes until it has woken."""
-        if not self._called and self._loop is not None and not self._loop.is_closed():
-            self._called = True
+        if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake_up.set)
 
     def _linger(self, chunk: Chunk) -> None:
@@ -112,23 +111,20 @@ class ProducerEngine:
             self._lingered(chunk)
 
     def _lingered(self, chunk: Chunk) -> None:
-        with self.intake.hold:
-            if self.intake.opened.get(chunk.topic) is not chunk:
-                return
-            self._called = True  # no need to be woken
-            self.intake.close(chunk)
+        self.intake.within(partial(self.intake.retire_if_open, chunk))
         self._wake_up.set()
 
     # --- the one task -----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        await in_thread(partial(_load_writer, Codec.parse(self._settings.compression_type)))
         while True:
             await self._wake_up.wait()
             self._wake_up.clear()
-            self._called = False
-            if not self._warm and any(chunk.rows > FEW for chunk in self.intake.closed):
+            bulky = self.intake.within(partial(self.intake.look, FEW))
+            if bulky and not self._warm:
                 self._warm = True
-                await asyncio.to_thread(_warm_up)
+                await in_thread(_warm_up)
             self._pump()
 
     def _pump(self) -> None:
@@ -138,13 +134,16 @@ class ProducerEngine:
         while self._noted:
             handle, args = self._noted.popleft()
             effects += handle(*args)
-        while self.intake.closed:
-            self._take(self.intake.closed.popleft())
+        while (chunk := self.intake.within(self.intake.pop_closed)) is not None:
+            self._take(chunk)
         effects += core.drain(self._clock.monotonic_ms(), self._requests.leader_of)
         self._carry_out(effects)
         self._set_timers()
 
     def _take(self, chunk: Chunk) -> None:
+        if not chunk.rows:  # the call that opened it was interrupted before it could add anything
+            self._drop(chunk, ClientClosed("nothing was added"))
+            return
         view = self.cluster.known(chunk.topic) or self.intake.topics[chunk.topic]
         try:
             self._core.take(chunk, view.partitions, view.max_message_bytes)
@@ -154,14 +153,15 @@ class ProducerEngine:
             self._drop(chunk, Internal(f"the partitioner raised {error!r}"))
         if chunk.error is not None and self._transactions is not None:
             self._failed(self._transactions, chunk.error)
-        for look in changed(chunk):
-            look()
+        if chunk.error is None:
+            moved(chunk)
+        else:  # in its turn: behind what was sent to the topic before
+            all_told(self._core.unreported(chunk.topic), partial(tell, chunk))
 
     def _drop(self, chunk: Chunk, error: HeadraceError) -> None:
         chunk.error = error
         chunk.values = chunk.keys = ()
-        with self.intake.hold:
-            self.intake.give_back(chunk.used_bytes)
+        self.intake.within(partial(self.intake.give_back, chunk.used_bytes))
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         given_back = 0
@@ -181,20 +181,18 @@ class ProducerEngine:
                 case RefreshMetadata(reason):
                     self.cluster.refresh(reason)
                 case Divided(batch):
-                    for look in changed(batch):
-                        look()
+                    moved(batch)
                 case AskIdentity(previous):
                     self._tasks.start(self._identify(previous), "producer id")
         if given_back:
-            with self.intake.hold:
-                self.intake.give_back(given_back)
+            self.intake.within(partial(self.intake.give_back, given_back))
         if transactions is not None:
             self._look_for_failures(transactions, settled)
         for batch in settled:
-            for look in changed(batch):
-                look()
-            if self._settings.on_delivery is not None:
-                self._report(batch)
+            for each in self._core.reports(batch):
+                tell(each)
+                if self._settings.on_delivery is not None:
+                    self._report(self._settings.on_delivery, each)
 
     # --- transactions -----------------------------------------------------------------------------------------
 
@@ -220,36 +218,23 @@ class ProducerEngine:
 
     def shut_gate(self, why: HeadraceError) -> None:
         """Take no more; what was taken is on its way at once."""
-        with self.intake.hold:
-            self.intake.shut(why)
+        self.intake.within(partial(self.intake.shut, why))
 
     def drop_all(self, error: HeadraceError) -> None:
         """Whatever has no outcome fails with ``error`` now; answers that come later count for nothing."""
-        self._carry_out(self._dropped(error))
-
-    def _dropped(self, error: HeadraceError) -> list[Effect]:
-        self._drop_closed(error)
-        return self._core.abort(error)
-
-    def _drop_closed(self, error: HeadraceError) -> None:
-        while self.intake.closed:
-            chunk = self.intake.closed.popleft()
+        self._carry_out(self._core.abort(error))
+        while (chunk := self.intake.within(self.intake.pop_closed)) is not None:
             self._drop(chunk, error)
-            for look in changed(chunk):
-                look()
+            tell(chunk)
 
     # --- requests ---------------------------------------------------------------------------------------------
 
-    def _report(self, batch: Batch) -> None:
+    def _report(self, on_delivery: Callable[[DeliveredBatch], object], batch: Batch) -> None:
         outcome = batch.outcome
         assert outcome is not None, "settled"
         stamp = -1 if batch.timestamps is None else batch.timestamp(0)
         report = DeliveredBatch(batch.topic, batch.partition, outcome.base_offset, batch.count, stamp, outcome.error)
-        assert self._settings.on_delivery is not None, "asked before"
-        try:
-            self._settings.on_delivery(report)
-        except Exception:  # noqa: BLE001  # the application's own function must not stop its producer
-            _log.exception("on_delivery raised")
+        call_back(on_delivery, report, batch.topic, batch.partition)
 
     def _note(self, handle: Callable[..., list[Effect]], *args: Any) -> None:
         self._noted.append((handle, args))
@@ -298,17 +283,7 @@ class ProducerEngine:
         return view
 
     def _metadata_changed(self) -> None:
-        intake = self.intake
-        with intake.hold:
-            for name in list(intake.topics):
-                view = self.cluster.known(name)
-                if view is not None:
-                    intake.topics[name] = view
-                    continue
-                if name in intake.opened:
-                    intake.close(intake.opened[name])
-                elif all(chunk.topic != name for chunk in intake.closed):
-                    del intake.topics[name]
+        self.intake.within(partial(self.intake.review, self.cluster.known))
         self._core.leaders_changed()
         self._note(self._requests.look_at_silence)
 
@@ -352,26 +327,14 @@ class ProducerEngine:
         Raises:
             WaitTimedOut: after ``timeout`` seconds; the work goes on.
         """
-        with self.intake.hold:
-            self.intake.close_all()
+        self.intake.within(self.intake.close_all)
         await self._next_pump()
         batches = self._core.unsettled()
         if not batches:
             return
         assert self._loop is not None, "started"
         done = self._loop.create_future()
-        left = 1
-
-        def one_more(count: int) -> None:
-            nonlocal left
-            left += count
-            if not left and not done.done():
-                done.set_result(None)
-
-        for batch in batches:
-            one_more(1)
-            batch_settled(batch, lambda: one_more(-1))
-        one_more(-1)
+        all_told(batches, partial(finish, done))
         try:
             await asyncio.wait_for(done, timeout)
         except TimeoutError:
@@ -384,8 +347,7 @@ class ProducerEngine:
         """
         if self._transactions is not None:
             await self._transactions.leave(timeout)
-        with self.intake.hold:
-            self.intake.fail(error)
+        self.intake.within(partial(self.intake.fail, error))
         try:
             await self.flush(timeout)
         finally:
@@ -407,13 +369,20 @@ class ProducerEngine:
         for timer in (self._timer, self._expiry):
             if timer is not None:
                 timer.cancel()
-        self._carry_out(self._dropped(error))
+        self.drop_all(error)
 
     def _crashed(self, error: BaseException) -> None:
         broken = Internal(f"the producer met a bug and has stopped: {error!r}")
-        with self.intake.hold:
-            self.intake.fail(broken)
+        self.intake.within(partial(self.intake.fail, broken))
         self._end(broken)
+
+
+def _load_writer(codec: Codec) -> None:
+    """
+    Load what writing a batch needs, before the first record needs it. At the end of the process it would come late:
+    modules that are loaded while Ctrl+C ends it change its exit code.
+    """
+    build_batch(RecordColumns([b""], None, 0, None), codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
 
 
 def _warm_up() -> None:

@@ -29,7 +29,7 @@ class FetchWire:
         else:
             for entry in plan.changed:
                 sent = self._sent[entry.partition.key]
-                sent.fetch_offset = entry.offset
+                sent.fetch_offset, sent.unreadable = entry.offset, entry.unreadable
                 if entry.last_epoch >= 0:
                     sent.last_fetched_epoch = entry.last_epoch
                 else:
@@ -56,6 +56,7 @@ class FetchWire:
                 leader_epoch=_known(entry.partition.leader_epoch),
                 last_fetched_epoch=_known(entry.last_epoch),
                 from_leader=entry.partition.from_leader,
+                unreadable=entry.unreadable,
             )
         self._request = request
 

@@ -41,11 +41,12 @@ from headrace._core.group_messages import (
     TopicsSeen,
     Warn,
 )
+from headrace._core.membership import Membership
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
 from headrace._core.own_assignors import checked_shares
 from headrace._core.phases import Identity, Phase
-from headrace._runtime import Clock, Tasks
+from headrace._runtime import Clock, Tasks, in_thread
 from headrace._transport.newest import Newest
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.aio._committing import Committing
@@ -89,11 +90,7 @@ class Group:
         """Whether there may be a job or a failure; ``begin_job`` clears it."""
         self.settings = settings
         self.loop = _runtime.loop_thread()
-        self.core: ClassicMembership | ConsumerMembership
-        if settings.group_protocol == CLASSIC:
-            self.core = ClassicMembership(settings.group)
-        else:
-            self.core = ConsumerMembership(settings.group, _runtime.new_id())
+        self.core = _membership(settings)
         self._transport = transport
         self._clock = clock
         self._notify = notify
@@ -122,9 +119,11 @@ class Group:
         """Whether there is a membership, as opposed to partitions that the application has chosen."""
         return self.core.phase is not Phase.NEW
 
-    def tell(self, event: Event) -> None:
-        """Something happened."""
+    def tell(self, event: Event, core: Membership | None = None) -> None:
+        """Something happened; to ``core``, if that is given: a membership that is over hears nothing."""
         with self.lock:
+            if core is not None and core is not self.core:
+                return
             paused = self.core.suspended(event.now_ms)
             effects = self.core.handle(event)
             self._todo.extend(effects)
@@ -235,6 +234,22 @@ class Group:
             await self._left.wait()
             timer.cancel()
 
+    async def unsubscribe(self, timeout_ms: float) -> None:
+        """Say good-bye, and be as if there had been no membership."""
+        if not self.joined:
+            return
+        await self.leave(timeout_ms)
+        with self.lock:
+            self.core = _membership(self.settings)
+            self.news = False
+            self._todo.clear()
+        self._left = None
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        self._hang_up()
+        self._arm()
+
     async def close(self) -> None:
         """End everything; without ``leave`` the coordinator keeps the place for a while."""
         self.committing.close()
@@ -290,19 +305,20 @@ class Group:
             self._tasks.start(stream.close(), "consumer: hang up")
 
     async def _converse(self, after_ms: float) -> None:
+        core = self.core
         try:
             await self._clock.sleep_ms(after_ms)
             coordinator = await self.coordinators.find(anew=True)
             stream = self._stream = self._transport.membership(coordinator)
             self.coordinator = coordinator
-            self.tell(Opened(self._clock.monotonic_ms()))
+            self.tell(Opened(self._clock.monotonic_ms()), core)
             while True:
                 answer = self._wire.answer(await stream.receive())
                 if answer is not None:
-                    self.tell(Told(answer, self._clock.monotonic_ms()))
+                    self.tell(Told(answer, self._clock.monotonic_ms()), core)
         except HeadraceError as error:
             self.coordinators.heard(error)
-            self.tell(Broke(error, self._clock.monotonic_ms()))
+            self.tell(Broke(error, self._clock.monotonic_ms()), core)
 
     def _arm(self) -> None:
         """Wake the machine when it wants to be."""
@@ -322,25 +338,26 @@ class Group:
         self.tell(Ticked(self._clock.monotonic_ms()))
 
     async def _look_up(self, version: int, partitions: Partitions) -> None:
+        core = self.core
         try:
             offsets = await self.coordinators.fetch(partitions, self.settings.default_api_timeout_ms)
         except HeadraceError as error:
-            self.tell(NotLookedUp(version, error, self._clock.monotonic_ms()))
+            self.tell(NotLookedUp(version, error, self._clock.monotonic_ms()), core)
             return
-        self.tell(LookedUp(version, offsets, self._clock.monotonic_ms()))
+        self.tell(LookedUp(version, offsets, self._clock.monotonic_ms()), core)
 
     # --- what a classic leader does ---------------------------------------------------------------------------------
 
     async def _compute(self, wanted: Compute) -> None:
-        topics = sorted({topic for member in wanted.members.values() for topic in member.topics})
+        core, topics = self.core, sorted({topic for member in wanted.members.values() for topic in member.topics})
         try:
             counts = await self._topic_sizes(topics)
-            shares = await asyncio.to_thread(self._assign, wanted, counts)
+            shares = await in_thread(lambda: self._assign(wanted, counts))
         except HeadraceError as error:
-            self.tell(NotComputed(wanted.generation, error, self._clock.monotonic_ms()))
+            self.tell(NotComputed(wanted.generation, error, self._clock.monotonic_ms()), core)
             return
         known = {topic: counts.get(topic, 0) for topic in topics}
-        self.tell(Computed(wanted.generation, shares, known, self._clock.monotonic_ms()))
+        self.tell(Computed(wanted.generation, shares, known, self._clock.monotonic_ms()), core)
 
     def _assign(self, wanted: Compute, counts: Mapping[str, int]) -> dict[str, Partitions]:
         """On a thread of its own: a large group takes a while."""
@@ -378,10 +395,17 @@ class Group:
             except HeadraceError as error:
                 _log.info("group %s: topics could not be looked at: %s", self.settings.group_id, error)
                 continue
-            self.tell(TopicsSeen(seen, self._clock.monotonic_ms()))
+            self.tell(TopicsSeen(seen, self._clock.monotonic_ms()), core)
 
     def _crashed(self, error: BaseException) -> None:
         self.crash = Internal(f"the consumer's group has met a bug and stopped: {type(error).__name__}: {error}")
         self.crash.__cause__ = error
         self.news = True
         self._notify()
+
+
+def _membership(settings: ConsumerSettings) -> ClassicMembership | ConsumerMembership:
+    """A new one, of nobody yet."""
+    if settings.group_protocol == CLASSIC:
+        return ClassicMembership(settings.group)
+    return ConsumerMembership(settings.group, _runtime.new_id())

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.aio._consumer_setup import PartitionLike, no_group, partitions_like
+from headrace._waits import check_wait_ms
+from headrace.aio._consumer_setup import PartitionLike, no_group, partitions_like, reads_nothing
 from headrace.records import Committed, TopicPartition
 
 if TYPE_CHECKING:
@@ -57,6 +58,15 @@ class GroupCalls:
 
     async def _take(self, records_max: int) -> list[Record]:
         return self._out.take(records_max) if await self._step() else []
+
+    def _check_reads(self) -> None:
+        """A poll of a consumer that reads nothing would be empty for ever."""
+        steps = self._steps
+        if self._out.core.partitions:
+            return
+        if self._reading.topics if steps is None else steps.topics or steps.pattern is not None:
+            return
+        raise reads_nothing()
 
     # --- what is read -------------------------------------------------------------------------------------------
 
@@ -133,6 +143,26 @@ class GroupCalls:
             await self._run(self._steps.assign(wanted))
         self._started = True
 
+    async def unsubscribe(self, timeout_ms: float | None = None) -> None:
+        """
+        Read nothing any more, until the next ``subscribe`` or ``assign``. A member of a group first commits what was
+        handed out (``enable_auto_commit``), calls ``on_revoke``, and leaves: others have its partitions at once.
+
+        Args:
+            timeout_ms: milliseconds, for commits and the good-bye each; by default ``default_api_timeout_ms``.
+
+        Raises:
+            InvalidTxnState: a transaction is to commit the positions; end it first.
+        """
+        self._check_usable()
+        check_wait_ms(timeout_ms)
+        limit_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        if self._steps is None:
+            await self._reading.assign(())
+        else:
+            await self._run(self._steps.unsubscribe(limit_ms))
+        self._wanted, self._started = (), True
+
     def subscription(self) -> set[str]:
         """The topics of which partitions are read; empty after ``assign``."""
         self._check_usable()
@@ -160,6 +190,7 @@ class GroupCalls:
             HeadraceError: why it could not be committed in time.
         """
         self._check_usable()
+        check_wait_ms(timeout_ms)
         if self._steps is None:
             raise no_group("commit")
         await self.start()

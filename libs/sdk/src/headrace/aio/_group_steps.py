@@ -91,8 +91,8 @@ def run_blocking(steps: Steps[T], loop: LoopThread) -> T:
         return returned
 
 
-async def run_awaiting(steps: Steps[T], loop: LoopThread) -> T:
-    """Carry ``steps`` out on the application's event loop; the group is on ``loop``."""
+async def run_awaiting(steps: Steps[T], loop: LoopThread | None) -> T:
+    """Carry ``steps`` out on the application's event loop; the group, if there is one, is on ``loop``."""
     try:
         action = next(steps)
         while True:
@@ -107,12 +107,13 @@ async def run_awaiting(steps: Steps[T], loop: LoopThread) -> T:
         return returned
 
 
-async def _awaited(action: Action, loop: LoopThread) -> Any:
+async def _awaited(action: Action, loop: LoopThread | None) -> Any:
     match action:
         case Call(function, arguments):
             result = function(*arguments)
             return await result if inspect.isawaitable(result) else result
         case OnGroup(work):
+            assert loop is not None, "only a group has work on its loop"
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop.loop))
         case OnReading(work):
             return await work()
@@ -172,6 +173,8 @@ class GroupSteps:
         """What was committed last, as far as this consumer knows."""
         self._auto_at_ms = clock.monotonic_ms() + self._settings.auto_commit_interval_ms
         self._stepping = False
+        self.gathered: set[TopicPartition] | None = None
+        """While one call gathers records (``read_to_end``), they are not handled: what was given up meanwhile."""
         self.transaction = TransactionPositions(group, self._out, self._committed)
         reading.recall = self.transaction.recall
 
@@ -187,7 +190,8 @@ class GroupSteps:
         now_ms = self._clock.monotonic_ms()
         core = self.group.core
         core.last_poll_ms = now_ms
-        self._out.mark()
+        if self.gathered is None:
+            self._out.mark()
         group = self.group
         nothing = not (
             group.news or group.crash or core.trouble or core.failure or self._answers or self.transaction.doomed
@@ -195,7 +199,15 @@ class GroupSteps:
         return nothing and core.phase is not Phase.AWAY and not self._auto_is_due(now_ms)
 
     def _auto_is_due(self, now_ms: float) -> bool:
-        return self._settings.enable_auto_commit and now_ms >= self._auto_at_ms
+        return self._settings.enable_auto_commit and now_ms >= self._auto_at_ms and self.gathered is None
+
+    @property
+    def settled(self) -> bool:
+        """Whether it holds what it is to hold, or would if a transaction did not keep it."""
+        core = self.group.core
+        if not self.group.joined or self._held_back:
+            return True
+        return core.phase is Phase.MEMBER and core.holdings.target is not None and core.holdings.settled
 
     def step(self) -> Steps[None]:
         """
@@ -257,7 +269,8 @@ class GroupSteps:
         try:
             if job.kind is Kind.REVOKE:
                 if self._settings.enable_auto_commit:
-                    yield from self._commit_quietly(job.partitions, self._out.positions())
+                    handled = self._out.positions(handled=self.gathered is not None)
+                    yield from self._commit_quietly(job.partitions, handled)
                 if listeners.on_revoke is not None:
                     yield Call(listeners.on_revoke, (partitions,))
             else:
@@ -266,7 +279,10 @@ class GroupSteps:
                     yield Call(told, (partitions,))
         finally:
             self.transaction.lost(partitions)
+            if self.gathered is not None:
+                self.gathered.update(job.partitions)
             self._out.release(job.partitions)
+            self._reading.look_again({tp.topic for tp in job.partitions})
             for tp in job.partitions:
                 self._committed.pop(tp, None)
             self.group.give_up(job.partitions)
@@ -295,8 +311,25 @@ class GroupSteps:
             found = yield OnReading(partial(self._reading.partitions_of, name))
             self._sizes.setdefault(name, len(found))
         self.topics, self.pattern, self.listeners = names, pattern, listeners
+        self._reading.group_topics = names
         self.group.core.last_poll_ms = self._clock.monotonic_ms()
         yield OnGroup(lambda: self.group.subscribe(names, pattern))
+
+    def unsubscribe(self, timeout_ms: float) -> Steps[None]:
+        """Commit, let go, leave, and read nothing; as at the end, but there is a next beginning."""
+        if self._stepping:
+            raise Rejected("unsubscribe was called by a callback of a rebalance; return from it first")
+        self.transaction.check_none("unsubscribe")
+        self._stepping = True
+        try:
+            yield from self._let_go(timeout_ms, handled_only=False)
+        finally:
+            self._stepping = False
+            self.topics, self.pattern, self.listeners = (), None, Listeners()
+            self._reading.group_topics, self._reading.deleted = (), frozenset()
+            self._committed.clear()
+            self._sizes.clear()
+            yield OnGroup(lambda: self.group.unsubscribe(timeout_ms))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> Steps[None]:
         """Read these, without being a member; positions of the group are used and committed."""

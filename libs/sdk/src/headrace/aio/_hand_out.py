@@ -22,7 +22,7 @@ from headrace._core.starts import Start, parse_reset
 from headrace._runtime import Clock
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
-from headrace.records import Committed
+from headrace.records import Committed, SkippedBatch
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
 
@@ -118,10 +118,10 @@ class HandOut:
             return None
         try:
             self._run = run_of(partition, self._decoded(partition), self._deserializers)
-        except HeadraceError:
-            self._undo(partition)
+        except HeadraceError as failed:
+            error = self._undo(partition, failed)
             if not taken:
-                raise
+                raise error from failed.__cause__
             return None
         return self._run
 
@@ -143,10 +143,10 @@ class HandOut:
             try:
                 batch = self._decoded(partition)
                 position = parts.add(partition.tp, batch, position, limit - parts.rows, partition.stop)
-            except HeadraceError:
-                self._undo(partition)
+            except HeadraceError as failed:
+                error = self._undo(partition, failed)
                 if not parts.rows:
-                    raise
+                    raise error from failed.__cause__
                 break
             with self.lock:
                 self.core.handed_out(partition, epoch, position)
@@ -174,15 +174,39 @@ class HandOut:
 
     def _decoded(self, partition: PartitionFetch) -> DecodedBatch:
         assert partition.open is not None, "an open batch is there until it was handed out"
-        batch, header = partition.open
-        where = f"{partition.tp}@{max(header.base_offset, partition.position or 0)}"
-        return decode_batch(batch, verify_crc=self._settings.check_crcs, where=where)
+        return decode_batch(partition.open.batch, verify_crc=self._settings.check_crcs)
 
-    def _undo(self, partition: PartitionFetch) -> None:
+    def _undo(self, partition: PartitionFetch, error: HeadraceError) -> HeadraceError:
+        """Back to before the open batch; what the application is to get."""
         with self.lock:
             if partition.position is not None:
-                self.core.damaged(partition, partition.epoch, partition.position)
+                error = self.core.damaged(partition, partition.epoch, partition.position, error)
         self._changed()
+        return error
+
+    def skip_batch(self, tp: TopicPartition | None) -> SkippedBatch:
+        """
+        Move the position of ``tp``, or of the one partition where it is so, past the batch that cannot be read.
+
+        Raises:
+            Rejected: no such batch was met there, or in several partitions and none is named.
+        """
+        with self.lock:
+            if tp is not None:
+                self._check_assigned((tp,))
+            self.close_run()
+            found = [p for p in self.core.partitions.values() if p.stuck_at is not None and tp in (None, p.tp)]
+            if len(found) > 1:
+                names = ", ".join(str(p.tp) for p in found[:5])
+                raise Rejected(f"batches of {names} cannot be read: say which to skip, skip_batch(({names}))")
+            if not found:
+                raise Rejected(
+                    f"reading of {tp or 'no partition'} has stopped at a batch that cannot be read; call it after a"
+                    " poll has raised CorruptBatch or UnsupportedVersion"
+                )
+            skipped = self.core.skip(found[0].tp)
+        self._changed()
+        return SkippedBatch(found[0].tp, range(skipped.first, skipped.next_offset), str(skipped.error))
 
     def close_run(self) -> None:
         """The position becomes where the run is; what is left of it is handed out later. Under the lock."""
@@ -303,6 +327,17 @@ class HandOut:
             self.close_run()
             for tp, target in targets.items():
                 self.core.seek(tp, target, rebase=not self.in_transaction)
+        self._changed()
+
+    def go_to(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Go on elsewhere, as if what is between had never been handed out; a transaction's beginning stays."""
+        if not offsets:
+            return
+        with self.lock:
+            self._check_assigned(offsets)
+            self.close_run()
+            for tp, offset in offsets.items():
+                self.core.seek(tp, offset, rebase=False)
         self._changed()
 
     def pause(self, partitions: Collection[TopicPartition], *, paused: bool) -> None:

@@ -20,7 +20,7 @@ from headrace._core.fetch_positions import Answer, Lookup
 from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, LastCommitted, parse_reset, timestamp_to_ask
-from headrace._runtime import Clock, Tasks
+from headrace._runtime import Clock, Tasks, in_thread
 from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient, Leader
 from headrace.aio._consumer_setup import ConsumerHealth, GroupHealth
@@ -81,6 +81,10 @@ class Reading:
         self.out = HandOut(settings, clock, deserializers, self._nudge, limits=limits)
         self.resets = 0
         """How often ``auto_offset_reset`` was applied to a position that was gone."""
+        self.deleted: frozenset[str] = frozenset()
+        """Topics that are subscribed to and do not exist any more."""
+        self.group_topics: tuple[str, ...] = ()
+        """What a member of a group has subscribed to by name."""
         self.recall: Recall | None = None
         """Asks the group, if there is one; called on the loop."""
         self._transport = transport
@@ -111,6 +115,7 @@ class Reading:
         self._begin()
         partitions = [tp for name in names for tp in await self.partitions_of(name)]
         self._topics = names
+        self._forget_deleted()
         self._replace(partitions)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -118,6 +123,7 @@ class Reading:
         wanted = dict.fromkeys(partitions)
         await self.check(wanted)
         self._topics = ()
+        self._forget_deleted()
         self._replace(list(wanted))
 
     async def check(self, partitions: Iterable[TopicPartition]) -> None:
@@ -214,7 +220,24 @@ class Reading:
             else:
                 self.out.core.placed(tp, TopicId(view.topic_id), leader.broker, leader.epoch, now_ms)
 
+    def look_again(self, topics: Collection[str]) -> None:
+        """*Any thread*: the group gave up all that was held of a topic; was it deleted?"""
+        left = {tp.topic for tp in self.out.assignment()}
+        if self._loop is not None and not left.issuperset(topics):
+            self._loop.call_soon_threadsafe(self._cluster.refresh, "partitions were given up")
+
+    def _forget_deleted(self) -> None:
+        """What is subscribed to without a group is there now, or nothing is."""
+        self.deleted &= frozenset(self.group_topics)
+
+    def _look_for_deleted(self) -> None:
+        gone = frozenset(name for name in (*self._topics, *self.group_topics) if self._cluster.known(name) is None)
+        for name in sorted(gone - self.deleted):
+            _log.warning("topic %r, which is subscribed to, was deleted; it is read again if it is made anew", name)
+        self.deleted = gone
+
     def _metadata_changed(self) -> None:
+        self._look_for_deleted()
         with self.out.lock:
             for topic in self._topics:
                 view = self._cluster.known(topic)
@@ -255,7 +278,7 @@ class Reading:
                 self._learn(plan, answers)
                 if not self._bulk_loaded and any(is_bulk(batch) for one in answers for batch in one.batches):
                     self._bulk_loaded = True
-                    await asyncio.to_thread(load_bulk_libraries)
+                    await in_thread(load_bulk_libraries)
                 with self.out.lock:
                     news = core.answered(plan, answers, self._clock.monotonic_ms())
             self._act()
@@ -429,7 +452,9 @@ class Reading:
     def state(self, started: bool) -> str:
         """As ``Consumer.state`` of one that is not closed."""
         partitions = list(self.out.core.partitions.values())
-        if self.out.crash is not None or (partitions and all(p.trouble is not None for p in partitions)):
+        if self.out.crash is None and self.deleted:
+            return "topic_deleted"
+        if self.out.crash is not None or (partitions and all(p.trouble or p.stuck_at for p in partitions)):
             return "stuck"
         if not started:
             return "new"
@@ -445,7 +470,7 @@ class Reading:
                 paused=sum(p.paused for p in partitions),
                 buffered_bytes=sum(p.buffered_bytes for p in partitions),
                 resets=self.resets,
-                troubled={p.tp: str(p.trouble.error) for p in partitions if p.trouble is not None},
+                troubled={p.tp: str(bad.error) for p in partitions if (bad := p.stuck_at or p.trouble) is not None},
                 group=group,
             )
 

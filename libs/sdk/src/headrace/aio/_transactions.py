@@ -138,6 +138,13 @@ class Transactions:
         except (HeadraceError, TimeoutError) as failed:
             error.add_note(f"the transaction was not aborted, and ends by its timeout at the latest: {failed}")
 
+    def begin_if_ready(self) -> bool:
+        """``begin_now`` if nobody has to be asked before."""
+        if self.ready:
+            self.begin_now()
+            return True
+        return False
+
     def begin_now(self) -> None:
         """Open a transaction, if that needs nobody's answer. Raises: as ``TransactionCore.begins``."""
         self.core.begins()

@@ -11,9 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
+from headrace._descriptors import needing_descriptors
 from headrace._runtime import SystemClock
+from headrace._setting_names import Servers, split
+from headrace.admin_feature_types import FeaturesInfo
 from headrace.admin_types import (
     BrokerInfo,
     BrokerLogs,
@@ -36,11 +40,13 @@ from headrace.errors import (
     Kind,
     NotFound,
     Rejected,
+    TopicAlreadyExists,
     WaitTimedOut,
     error_for,
 )
+from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
-from headrace.settings import ClientSettings, bootstrap_addresses, read_settings, setting
+from headrace.settings import ClientSettings, read_settings, setting
 from headrace_common.core.ids import check_topic_name
 from headrace_common.rpc.calls import CallTo, never_sent
 from headrace_proto.v1 import admin_pb2
@@ -49,6 +55,7 @@ from headrace_proto.v1 import controller_pb2 as pb
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport
+    from headrace.setting_types import AdminSettingsDict
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub
 
 T = TypeVar("T")
@@ -74,7 +81,7 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
     Administration of one cluster.
 
     Args:
-        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; by default ``HEADRACE_BOOTSTRAP``.
+        bootstrap_servers: any brokers, ``"host:port,host:port"`` or a list; else as ``headrace.finding`` says.
         settings: see ``AdminSettings``.
 
     Calls that only read are repeated while the cluster is busy or moves; changes are repeated only when it is certain
@@ -98,17 +105,19 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
 
     def __init__(
         self,
-        bootstrap_servers: str | Sequence[str] | None = None,
+        bootstrap_servers: Servers = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[AdminSettingsDict],
     ) -> None:
-        self._settings = read_settings(AdminSettings, settings)
+        servers, given = split(bootstrap_servers, settings)
+        self._settings = read_settings(AdminSettings, given)
         if _transport is None:
-            from headrace._transport.grpc import GrpcTransport
+            with needing_descriptors():
+                from headrace._transport.grpc import GrpcTransport
 
             timeout_ms = min(self._settings.request_timeout_ms, self._settings.default_api_timeout_ms)
-            _transport = GrpcTransport(bootstrap_addresses(bootstrap_servers), call_timeout_ms=timeout_ms)
+            _transport = GrpcTransport(bootstrap_addresses(servers), call_timeout_ms=timeout_ms)
         self._transport = _transport
         self._clock = SystemClock()
         self._stub: AdminAsyncStub | None = None
@@ -138,9 +147,13 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         *,
         assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
+        if_not_exists: bool = False,
     ) -> TopicDescription:
         """
         Create a topic, and wait until a broker knows it with leaders for all its partitions.
+
+        Args:
+            if_not_exists: be content with a topic of this name, whatever it is like; it is described.
 
         Raises:
             TopicAlreadyExists: there is one of this name.
@@ -149,6 +162,9 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         """
         topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments)
         created = (await self.create_topics([topic], validate_only=validate_only))[name]
+        if isinstance(created, TopicAlreadyExists) and if_not_exists:
+            await self._until_known([name], {})
+            return await self.describe_topic(name)
         if isinstance(created, HeadraceError):
             raise created
         return created
@@ -156,20 +172,21 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, TopicDescription | HeadraceError]:
-        """Create several; each succeeds or fails by itself, and its error is returned in its place."""
-        wanted = list(topics)
-        settings = self._settings
-        request = pb.CreateTopicsRequest(validate_only=validate_only, timeout_ms=settings.default_api_timeout_ms)
-        for topic in wanted:
-            request.topics.add(
-                name=check_topic_name(topic.name),
-                partition_count=-1 if topic.partitions is None else topic.partitions,
-                replication_factor=-1 if topic.replication_factor is None else topic.replication_factor,
-                configs={name: _text(name, value) for name, value in topic.configs.items()},
-                assignments=[pb.ReplicaAssignment(replicas=list(replicas)) for replicas in topic.assignments],
-            )
-        answer = await self._call(lambda stub, timeout: stub.CreateTopics(request, timeout=timeout), change=True)
-        results = {result.name: _described(result) for result in answer.topics}
+        """
+        Create several; each succeeds or fails by itself, and its error is returned in its place. Those of which nothing
+        was changed are asked for again, for ``default_api_timeout_ms``.
+        """
+        left, results = list(topics), dict[str, TopicDescription | HeadraceError]()
+        settings, clock = self._settings, self._clock
+        deadline_ms = clock.monotonic_ms() + settings.default_api_timeout_ms
+        while True:
+            request = _new_topics(left, validate_only, settings.default_api_timeout_ms)
+            answer = await self._call(partial(_created, request), change=True)
+            results |= {result.name: _described(result) for result in answer.topics}
+            left = [topic for topic in left if _nothing_changed(results[topic.name])]
+            if not left or clock.monotonic_ms() >= deadline_ms:
+                break
+            await clock.sleep_ms(max(1, settings.retry_backoff_ms))
         if not validate_only:
             await self._until_known([r.name for r in results.values() if isinstance(r, TopicDescription)], {})
         return results
@@ -309,6 +326,11 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
             lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout)
         )
         return ClusterDescription.of(answer)
+
+    async def describe_features(self) -> FeaturesInfo:
+        """The cluster's feature level, what comes with each, what every node knows, and what the next waits for."""
+        request = admin_pb2.DescribeFeaturesRequest()
+        return FeaturesInfo.of(await self._call(lambda stub, timeout: stub.DescribeFeatures(request, timeout=timeout)))
 
     async def list_brokers(self) -> list[BrokerInfo]:
         """All registered brokers by id, fenced ones too."""
@@ -469,6 +491,28 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
 def _check(code: int, message: str) -> None:
     if code:
         raise error_for(code, message)
+
+
+def _new_topics(topics: Iterable[NewTopic], validate_only: bool, timeout_ms: int) -> pb.CreateTopicsRequest:
+    request = pb.CreateTopicsRequest(validate_only=validate_only, timeout_ms=timeout_ms)
+    for topic in topics:
+        request.topics.add(
+            name=check_topic_name(topic.name),
+            partition_count=-1 if topic.partitions is None else topic.partitions,
+            replication_factor=-1 if topic.replication_factor is None else topic.replication_factor,
+            configs={name: _text(name, value) for name, value in topic.configs.items()},
+            assignments=[pb.ReplicaAssignment(replicas=list(replicas)) for replicas in topic.assignments],
+        )
+    return request
+
+
+async def _created(request: pb.CreateTopicsRequest, stub: Any, timeout: float) -> pb.CreateTopicsResponse:
+    answer: pb.CreateTopicsResponse = await stub.CreateTopics(request, timeout=timeout)
+    return answer
+
+
+def _nothing_changed(result: TopicDescription | HeadraceError) -> bool:
+    return isinstance(result, HeadraceError) and result.code in SAFE_TO_REPEAT
 
 
 def _described(result: pb.TopicResult) -> TopicDescription | HeadraceError:

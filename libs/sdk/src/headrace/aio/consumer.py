@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from headrace import _runtime
 from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginning, End, Start
+from headrace._setting_names import Servers
+from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
     ConsumerHealth,
     PartitionLike,
@@ -29,13 +31,14 @@ from headrace.aio._group_calls import GroupCalls
 from headrace.aio._offsets import OffsetAndTimestamp
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed
-from headrace.records import Record, TopicPartition
+from headrace.records import K, Record, SkippedBatch, TopicPartition, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace._transport.port import Transport
     from headrace.aio._group import Group
+    from headrace.setting_types import ConsumerKeywords
 
 WAIT_SLICE_MS = 500
 """Nobody waits longer without looking for failures."""
@@ -43,7 +46,7 @@ WAIT_SLICE_MS = 500
 CLOSE_TIMEOUT_S = 10.0
 
 
-class Consumer(GroupCalls, Transactional):
+class Consumer(GroupCalls, Transactional, Generic[K, V]):
     """
     Reads records of one or more topics: with a group the partitions that it gives to this member, else all of them.
 
@@ -54,6 +57,8 @@ class Consumer(GroupCalls, Transactional):
         settings: see ``headrace.consumer_settings.ConsumerSettings``.
 
     Not for concurrent use: one task at a time. Prefetched records take up to ``fetch_max_bytes`` per broker.
+
+    ``Consumer[K, V]`` tells type checkers what the deserializers make of keys and values.
 
     Raises:
         InvalidConfig: a setting is unknown or out of bounds; all of them are named.
@@ -83,11 +88,11 @@ class Consumer(GroupCalls, Transactional):
 
     def __init__(
         self,
-        *topics: str,
-        bootstrap_servers: str | Sequence[str] | None = None,
+        *topics: str | Mapping[str, Any],
+        bootstrap_servers: Servers = None,
         group_id: str | None = None,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerKeywords],
     ) -> None:
         self._closed = True  # until it works, there is nothing to warn of
         arguments = read_arguments(topics, bootstrap_servers, group_id, settings)
@@ -132,6 +137,7 @@ class Consumer(GroupCalls, Transactional):
         Args:
             timeout: seconds, for commits and the good-bye each.
         """
+        check_seconds(timeout)
         await self._close(timeout, handled_only=False)
 
     async def _close(self, limit_s: float, *, handled_only: bool) -> None:
@@ -194,19 +200,25 @@ class Consumer(GroupCalls, Transactional):
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None) -> list[Record]:
+    async def poll(
+        self, timeout_ms: float | None = WAIT_SLICE_MS, max_records: int | None = None
+    ) -> list[Record[K, V]]:
         """
         Records that are here, waiting up to ``timeout_ms`` for the first (None: for as long as it takes).
 
         Args:
+            timeout_ms: milliseconds; ``poll(1.0)``, which is seconds elsewhere, is refused.
             max_records: at most so many; by default ``max_poll_records``.
 
         Raises:
+            Rejected: a time below 0 or in seconds; a consumer that was told of nothing to read.
             HeadraceError: what stops a partition: a position that does not exist, damaged bytes, a leader that could
                 not be reached for ``default_api_timeout_ms``. The next poll tries again.
         """
         limit = self._settings.max_poll_records if max_records is None else max_records
+        check_wait_ms(timeout_ms)
         await self.start()
+        self._check_reads()
         await asyncio.sleep(0)  # the next fetch leaves, even when nobody ever waits
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
@@ -222,7 +234,9 @@ class Consumer(GroupCalls, Transactional):
         lives, the batches it came from stay in memory.
         Without records within ``timeout_ms`` it has no rows.
         """
+        check_wait_ms(timeout_ms)
         await self.start()
+        self._check_reads()
         await asyncio.sleep(0)
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
@@ -231,10 +245,38 @@ class Consumer(GroupCalls, Transactional):
             if len(table) or not await self._wait(deadline_ms):
                 return table
 
-    async def __aiter__(self) -> AsyncIterator[Record]:
+    async def read_to_end(self, timeout_ms: float | None = None) -> list[Record[K, V]]:
+        """
+        Everything from the positions to the ends that the logs have at this call, as one list; positions are then at
+        these ends, and the next poll goes on with what came later. With a group of the partitions that this member
+        has, once the group has settled who reads what. With ``read_committed`` the end is before the first transaction
+        that is not decided. Paused partitions are left alone.
+
+        It is for what fits into memory; for more, iterate. Automatic commits take it for handled at the next call that
+        asks for records, and at ``close``.
+
+        Args:
+            timeout_ms: milliseconds for all of it; by default ``default_api_timeout_ms``.
+
+        Raises:
+            WaitTimedOut: it took longer. As after every error of this call, positions are where they were before it.
+            HeadraceError: as ``poll``.
+        """
+        from headrace.aio._group_steps import run_awaiting
+        from headrace.aio._to_end import read_to_end
+
+        check_wait_ms(timeout_ms)
+        await self.start()
+        self._check_reads()
+        waiting = (self._arrived, self._wait)
+        loop = None if self._steps is None else self._steps.group.loop
+        return await run_awaiting(read_to_end(self._reading, self._steps, self._clock, waiting, timeout_ms), loop)
+
+    async def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         """All records, without end. A record counts as handed out when the loop gets it; ``break`` loses nothing."""
         await self.start()
         while True:
+            self._check_reads()
             await asyncio.sleep(0)
             self._arrived.clear()
             run = self._out.next_run() if await self._step() else None
@@ -279,6 +321,21 @@ class Consumer(GroupCalls, Transactional):
         """Go on at ``offset``. Whether it exists is seen when it is fetched; ``auto_offset_reset`` applies."""
         self._check_usable()
         self._out.seek({TopicPartition(*partition): check_offset(offset)})
+
+    def skip_batch(self, partition: PartitionLike | None = None) -> SkippedBatch:
+        """
+        Go on behind the batch that cannot be read, after a poll has raised ``CorruptBatch``, ``UnsupportedVersion`` or
+        ``UnsupportedCompression``. What is returned says what was skipped, and why. The group hears of it with the next
+        commit; a transaction that is aborted comes back to it.
+
+        Args:
+            partition: which one; it may be left out where only one has stopped.
+
+        Raises:
+            Rejected: no batch was met there that cannot be read, or several were and none is named.
+        """
+        self._check_usable()
+        return self._out.skip_batch(None if partition is None else TopicPartition(*partition))
 
     def seek_to_beginning(self, *partitions: PartitionLike) -> None:
         """Go on at the first record there is, in these partitions or in all."""
@@ -345,7 +402,8 @@ class Consumer(GroupCalls, Transactional):
     @property
     def state(self) -> str:
         """
-        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now) or ``closed``.
+        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now), ``topic_deleted``
+        (one that is subscribed to does not exist any more) or ``closed``.
 
         A member of a group is also ``joining``, ``rebalancing`` (what it reads may change soon), ``disconnected`` (it
         does not know whether it still is a member, and hands nothing out) or ``out`` (its next poll joins again).

@@ -24,23 +24,29 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
+from headrace._descriptors import needing_descriptors
 from headrace._intake import closed_error
+from headrace._setting_names import Servers, split
+from headrace._waits import check_seconds
 from headrace.aio._engine import ProducerEngine
 from headrace.aio._transaction_calls import TransactionCalls
 from headrace.delivery import Deliveries, Delivery, finish
 from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
+from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
-from headrace.settings import ProducerSettings, bootstrap_addresses, read_settings
+from headrace.settings import ProducerSettings, read_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from headrace._bulk_tables import ArrowTable
     from headrace._transport.port import Transport
     from headrace.aio._client import TopicView
+    from headrace.setting_types import ProducerSettingsDict
 
 INTERRUPTED_SECONDS: Final = 5.0
 """How long leaving ``with`` waits for acknowledgements when the body was cancelled or interrupted."""
@@ -55,9 +61,10 @@ class Producer(TransactionCalls):
     Sends records from one event loop.
 
     Args:
-        bootstrap_servers: ``"host:port"``, several with commas, or a list; else ``HEADRACE_BOOTSTRAP``, else
-            ``127.0.0.1:9292``.
-        settings: see ``headrace.settings.ProducerSettings``; Kafka's names with underscores.
+        bootstrap_servers: ``"host:port"``, several with commas, or a list; else as ``headrace.finding`` says:
+            ``HEADRACE_BOOTSTRAP``, a profile, the local cluster of ``./.headrace``, ``127.0.0.1:9292``.
+        settings: see ``headrace.settings.ProducerSettings``; Kafka's names, with underscores or dots. A dict of
+            them may stand in the place of ``bootstrap_servers``, as with confluent-kafka.
 
     Raises:
         InvalidConfig: all that is wrong with the settings.
@@ -65,16 +72,16 @@ class Producer(TransactionCalls):
 
     def __init__(
         self,
-        bootstrap_servers: str | Sequence[str] | None = None,
+        bootstrap_servers: Servers = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[ProducerSettingsDict],
     ) -> None:
         self._closed = True  # until it works, there is nothing to warn of
-        self._settings = read_settings(ProducerSettings, settings)
-        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(bootstrap_servers)), self._settings)
+        servers, given = split(bootstrap_servers, settings)
+        self._settings = read_settings(ProducerSettings, given)
+        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(servers)), self._settings)
         self._intake = self._engine.intake
-        self._one = self._intake.one
         self._fast = self._intake.fast
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn_at = 0.0
@@ -168,20 +175,16 @@ class Producer(TransactionCalls):
     async def _until_room(self, add: Callable[[], T | None], size: int) -> T:
         """What ``add`` gives, once there is room; in the order of the calls."""
         intake = self._intake
-        with intake.hold:
-            added = add()
+        added = intake.within(add)
         if added is not None:
             return added
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.max_block_ms / 1_000
         while True:
-            with intake.hold:
-                added = add()
-                if added is not None:
-                    return added
-                intake.close_all()
-                room: asyncio.Future[None] = loop.create_future()
-                intake.wait_for_room(partial(finish, room))
+            room: asyncio.Future[None] = loop.create_future()
+            added = intake.within(partial(intake.add_or_wait, add, partial(finish, room)))
+            if added is not None:
+                return added
             try:
                 await asyncio.wait_for(room, deadline - loop.time())
             except TimeoutError:
@@ -211,10 +214,11 @@ class Producer(TransactionCalls):
         parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
         return await self._send_slices(view, parts)
 
-    async def send_table(self, topic: str, table: pa.Table | pa.RecordBatch) -> Deliveries:
+    async def send_table(self, topic: str, table: ArrowTable) -> Deliveries:
         """
-        Accept the rows of an Arrow table: columns ``value``, and where present ``key``, ``partition``,
-        ``timestamp_ms`` and ``headers`` (list of key and value), as ``poll_table`` of a consumer gives them.
+        Accept the rows of an Arrow table, or of what gives one by Arrow's C interface (pandas, polars, DuckDB): columns
+        ``value``, and where present ``key``, ``partition``, ``timestamp_ms`` and ``headers`` (list of key and value),
+        as ``poll_table`` of a consumer gives them.
 
         Raises:
             As ``send``.
@@ -233,7 +237,9 @@ class Producer(TransactionCalls):
 
         Raises:
             WaitTimedOut: ``timeout`` seconds have passed; the work goes on.
+            Rejected: below 0, or in milliseconds.
         """
+        timeout = check_seconds(timeout)
         self._intake.check_alive()
         if self._loop is not None:
             await self._engine.flush(timeout)
@@ -249,6 +255,7 @@ class Producer(TransactionCalls):
         Raises:
             WaitTimedOut: something was not acknowledged; the producer is closed nevertheless.
         """
+        timeout = check_seconds(timeout)
         if self._closed:
             return
         self._closed = True
@@ -278,7 +285,8 @@ class Producer(TransactionCalls):
 
 
 def _dial(addresses: Sequence[str]) -> Transport:
-    from headrace._transport.grpc import GrpcTransport
+    with needing_descriptors():
+        from headrace._transport.grpc import GrpcTransport
 
     return GrpcTransport(addresses)
 

@@ -5,18 +5,21 @@ Clients that decide prepared transactions, for asyncio. ``headrace.transactions`
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
+from headrace._descriptors import needing_descriptors
 from headrace._runtime import SystemClock
 from headrace.aio._transaction_link import Ask, TransactionLink, plain_judge
 from headrace.aio._transactions import check_verdict
 from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
-from headrace.settings import DecidingSettings, bootstrap_addresses, read_settings
+from headrace.finding import bootstrap_addresses
+from headrace.settings import DecidingSettings, read_settings
 from headrace.transactions import OwnerEpoch, PreparedTransaction
 from headrace_proto.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
     from headrace._transport.port import Coordinator, Transport
+    from headrace.setting_types import DecidingSettingsDict
 
 A = TypeVar("A")
 
@@ -42,11 +45,12 @@ class _Deciding:
         bootstrap_servers: str | Sequence[str] | None = None,
         *,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[DecidingSettingsDict],
     ) -> None:
         self._settings = read_settings(DecidingSettings, settings)
         if _transport is None:
-            from headrace._transport.grpc import GrpcTransport
+            with needing_descriptors():
+                from headrace._transport.grpc import GrpcTransport
 
             _transport = GrpcTransport(bootstrap_addresses(bootstrap_servers))
         self._transport = _transport
@@ -151,7 +155,7 @@ class UnitOwner(_Deciding):
         *,
         epoch: int | None = None,
         _transport: Transport | None = None,
-        **settings: Any,
+        **settings: Unpack[DecidingSettingsDict],
     ) -> None:
         if not isinstance(owner, str) or not 1 <= len(owner) <= OWNER_LENGTH_MAX or "/" in owner:
             raise Rejected(f"an owner is a text of 1 to {OWNER_LENGTH_MAX} characters without '/', not {owner!r}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace.admin import AdminClient
 from headrace.consumer import Consumer
@@ -18,6 +18,12 @@ from headrace.producer import Producer
 from headrace.range_reader import RangeReader
 
 if TYPE_CHECKING:
+    from headrace.setting_types import (
+        AdminSettingsDict,
+        ConsumerSettingsDict,
+        ProducerSettingsDict,
+        ReadingSettingsDict,
+    )
     from headrace_cli.local import LocalCluster
 
 _NUMBERS = count(1)
@@ -46,16 +52,16 @@ class TestCluster:
         """The REST service's base URL."""
         return self.local.admin_url
 
-    def producer(self, **settings: Any) -> Producer:
+    def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
         """A producer on this cluster."""
         return Producer(self.bootstrap_servers, **settings)
 
-    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+    def consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> Consumer:
         """A consumer on this cluster; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
         return Consumer(*topics, bootstrap_servers=self.bootstrap_servers, **settings)
 
-    def log_watch(self, **settings: Any) -> LogWatch:
+    def log_watch(self, **settings: Unpack[ReadingSettingsDict]) -> LogWatch:
         """Looks at this cluster's topics."""
         return LogWatch(self.bootstrap_servers, **settings)
 
@@ -63,7 +69,7 @@ class TestCluster:
         """Reads ranges of offsets."""
         return RangeReader(self.bootstrap_servers, ranges, **settings)
 
-    def admin(self, **settings: Any) -> AdminClient:
+    def admin(self, **settings: Unpack[AdminSettingsDict]) -> AdminClient:
         """An admin client on this cluster."""
         return AdminClient(self.bootstrap_servers, **settings)
 

@@ -5,7 +5,7 @@ A small cluster in this process, for quick tests of programs: topics, clients an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from headrace import aio
 from headrace._transport.memory import MemoryCluster
@@ -13,6 +13,9 @@ from headrace.consumer import Consumer
 from headrace.log_watch import LogWatch
 from headrace.producer import Producer
 from headrace.range_reader import RangeReader
+
+if TYPE_CHECKING:
+    from headrace.setting_types import ConsumerSettingsDict, ProducerSettingsDict, ReadingSettingsDict
 
 
 class MemoryBackend:
@@ -53,16 +56,16 @@ class MemoryBackend:
         """The values of a partition, in order."""
         return self.cluster.values(topic, partition)
 
-    def producer(self, **settings: Any) -> Producer:
+    def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
         """A producer on these topics."""
         return Producer(_transport=self.cluster.transport(), **settings)
 
-    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+    def consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> Consumer:
         """A consumer of these topics; it reads from the beginning unless told otherwise."""
         settings.setdefault("auto_offset_reset", "earliest")
         return Consumer(*topics, _transport=self.cluster.transport(), **settings)
 
-    def log_watch(self, **settings: Any) -> LogWatch:
+    def log_watch(self, **settings: Unpack[ReadingSettingsDict]) -> LogWatch:
         """Looks at these topics."""
         return LogWatch(_transport=self.cluster.transport(), **settings)
 
@@ -70,11 +73,11 @@ class MemoryBackend:
         """Reads ranges of them."""
         return RangeReader(ranges=ranges, _transport=self.cluster.transport(), **settings)
 
-    def aio_producer(self, **settings: Any) -> aio.Producer:
+    def aio_producer(self, **settings: Unpack[ProducerSettingsDict]) -> aio.Producer:
         """The same for asyncio."""
         return aio.Producer(_transport=self.cluster.transport(), **settings)
 
-    def aio_consumer(self, *topics: str, **settings: Any) -> aio.Consumer:
+    def aio_consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> aio.Consumer:
         """The same for asyncio."""
         settings.setdefault("auto_offset_reset", "earliest")
         return aio.Consumer(*topics, _transport=self.cluster.transport(), **settings)

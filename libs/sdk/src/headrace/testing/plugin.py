@@ -24,6 +24,14 @@ def headrace_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestC
         yield cluster
 
 
+@pytest.fixture(autouse=True)
+def _clients_find_the_cluster(request: pytest.FixtureRequest) -> None:
+    """A test with the cluster: clients without arguments find that one, as what is tested makes them."""
+    if "headrace_cluster" in request.fixturenames:
+        cluster = request.getfixturevalue("headrace_cluster")
+        request.getfixturevalue("monkeypatch").setenv("HEADRACE_BOOTSTRAP", ",".join(cluster.bootstrap_servers))
+
+
 @pytest.fixture
 def headrace_memory() -> MemoryBackend:
     """A small cluster in this process, new for each test: no sockets, no files, no waiting."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from headrace import AdminClient, LogWatch
 from headrace.errors import HeadraceError, UnknownTopicOrPartition
+from headrace.finding import ClusterAddress
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import SystemClock
 from headrace_spark.adapters.clients import CLIENTS_MAX, dropped, settings_key, shared
@@ -40,8 +41,8 @@ _not_before_ms: dict[Hashable, float] = {}
 class SdkLogs:
     """``Logs`` over ``LogWatch``, with settings of the SDK's consumers."""
 
-    def __init__(self, bootstrap_servers: Sequence[str], settings: Mapping[str, Any]) -> None:
-        self._bootstrap = list(bootstrap_servers)
+    def __init__(self, bootstrap_servers: ClusterAddress, settings: Mapping[str, Any]) -> None:
+        self._bootstrap = bootstrap_servers
         self._settings = dict(settings)
         self._admin = _Admin(bootstrap_servers, settings)
         self._clock = SystemClock()
@@ -124,14 +125,14 @@ class SdkLogs:
         return found
 
     def _watch(self) -> LogWatch:
-        key = ("watch", tuple(self._bootstrap), settings_key(self._settings))
+        key = ("watch", self._bootstrap, settings_key(self._settings))
         return shared(key, lambda: LogWatch(self._bootstrap, **self._settings))
 
 
 class SdkOnlookers:
     """``Onlookers`` over the admin client: it sets a group's offsets without joining it, or reading anything."""
 
-    def __init__(self, bootstrap_servers: Sequence[str], settings: Mapping[str, Any]) -> None:
+    def __init__(self, bootstrap_servers: ClusterAddress, settings: Mapping[str, Any]) -> None:
         self._admin = _Admin(bootstrap_servers, settings)
         self._clock = SystemClock()
         self._shown: dict[TopicPartition, int] = {}
@@ -153,8 +154,8 @@ class SdkOnlookers:
 class _Admin:
     """Asks the admin service for what may as well be missing."""
 
-    def __init__(self, bootstrap_servers: Sequence[str], settings: Mapping[str, Any]) -> None:
-        self._bootstrap = list(bootstrap_servers)
+    def __init__(self, bootstrap_servers: ClusterAddress, settings: Mapping[str, Any]) -> None:
+        self._bootstrap = bootstrap_servers
         self._settings: dict[str, Any] = {
             **{name: value for name, value in settings.items() if name in _ADMIN_SETTINGS},
             "default_api_timeout_ms": ADMIN_TIMEOUT_MS,
@@ -164,7 +165,7 @@ class _Admin:
 
     def ask(self, question: Any) -> Any:
         """The answer; None: there is none, which is logged."""
-        key = ("admin", tuple(self._bootstrap), settings_key(self._settings))
+        key = ("admin", self._bootstrap, settings_key(self._settings))
         if self._clock.monotonic_ms() < _not_before_ms.get(key, 0.0):
             return None
         try:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import RangeReader
 from headrace.errors import PositionOutOfRange, UnknownTopicOrPartition
+from headrace.finding import ClusterAddress
 from headrace_common.core.ids import TopicPartition
 from headrace_spark.adapters.clients import settle_worker
+from headrace_spark.adapters.sdk_address import cluster_of
 from headrace_spark.adapters.sdk_logs import SdkLogs
 from headrace_spark.core.columns import Column, batches, table_columns
 from headrace_spark.core.losses import Cause, Loss, RecordsLost, warning
@@ -34,7 +36,7 @@ _log = logging.getLogger("headrace.spark")
 class Reading:
     """How a query's tasks read: travels to them with the reader."""
 
-    bootstrap_servers: tuple[str, ...]
+    cluster: ClusterAddress
     columns: tuple[Column, ...]
     fail_on_data_loss: bool
     settings: tuple[tuple[str, Any], ...]
@@ -46,7 +48,7 @@ class Reading:
     def of(options: ConnectorOptions, columns: tuple[Column, ...]) -> Reading:
         """As the options say."""
         return Reading(
-            options.bootstrap_servers,
+            cluster_of(options),
             columns,
             options.fail_on_data_loss,
             tuple(sorted(options.client.items())),
@@ -57,7 +59,7 @@ class Reading:
 def open_rows(reading: Reading, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> Rows:
     """The SDK's reader of these ranges."""
     return RangeReader(
-        list(reading.bootstrap_servers),
+        reading.cluster,
         [(r.partition.topic, r.partition.partition, r.start, r.end) for r in ranges],
         columns=table_columns(reading.columns),
         topic_ids=topic_ids,
@@ -106,7 +108,7 @@ def _go_on(
         assert error.partition is not None, "a position is one of some partition"
         left, losses = behind_loss(unread, error.partition, error.log_start)
     else:
-        left = SdkLogs(reading.bootstrap_servers, dict(reading.settings)).still_there(unread, topic_ids)
+        left = SdkLogs(reading.cluster, dict(reading.settings)).still_there(unread, topic_ids)
         losses = [Loss(r.partition, Cause.DELETED, r.start, r.end) for r in unread if r not in left]
     if not losses:
         raise error  # what is there cannot be read: that is no loss

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace import Producer, UnitOwner
 from headrace.errors import HeadraceError
+from headrace.finding import ClusterAddress
 from headrace.settings import DecidingSettings
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.failpoints import failpoint
@@ -104,8 +105,8 @@ class SdkSink:
         client: settings of producers, by the SDK's names; other clients get those that they know.
     """
 
-    def __init__(self, bootstrap: Sequence[str], client: Mapping[str, Any]) -> None:
-        self._bootstrap = list(bootstrap)
+    def __init__(self, bootstrap: ClusterAddress, client: Mapping[str, Any]) -> None:
+        self._bootstrap = bootstrap
         self._producing = {"client_id": CLIENT_ID, **client}
         self._deciding = {name: value for name, value in self._producing.items() if name in _DECIDING}
         if "max_block_ms" in client:
@@ -118,7 +119,7 @@ class SdkSink:
     def claim(self, owner: str, claim: int) -> Owned:
         """Claim an owner of units."""
         failpoint("spark.claim.before")
-        key = ("owner", tuple(self._bootstrap), owner, settings_key(self._deciding))
+        key = ("owner", self._bootstrap, owner, settings_key(self._deciding))
         client = shared(key, lambda: UnitOwner(self._bootstrap, owner, **self._deciding))
         epoch, last_sequence = client.init(claim=claim)
         return Owned(owner, epoch, last_sequence)

@@ -86,6 +86,7 @@ def _owner(value: str) -> str:
 
 
 OPTIONS: Final = (
+    Known("clusterId", text, READS | WRITES),
     Known("assign", partition_lists, instead="'topic' names where to write"),
     Known("subscribe", topic_names, instead="'topic' names where to write"),
     Known("subscribePattern", pattern, instead="'topic' names where to write"),

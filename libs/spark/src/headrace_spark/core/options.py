@@ -53,6 +53,8 @@ class ConnectorOptions:
 
     mode: Mode
     bootstrap_servers: tuple[str, ...]
+    cluster_id: str | None = None
+    """Ours: of the cluster that is meant; where another answers, nothing is read or written."""
     selection: Selection | None = None
     """What is read; None: this query writes."""
     start: Start = field(default_factory=Earliest)
@@ -300,6 +302,7 @@ class _Parsing:
 
 
 _FIELDS: Final = {
+    "clusterId": "cluster_id",
     "failOnDataLoss": "fail_on_data_loss",
     "maxOffsetsPerTrigger": "max_offsets_per_trigger",
     "minOffsetsPerTrigger": "min_offsets_per_trigger",

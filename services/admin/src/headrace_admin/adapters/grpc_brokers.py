@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import grpc.aio
-
 from headrace_admin.ports import Cluster
 from headrace_common.core.errors import NetworkFailed, RequestTimedOut, error_for
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.calls import CallTo
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -28,10 +26,10 @@ class GrpcBrokers:
     still under way there fail, their outcome unknown.
     """
 
-    def __init__(self, cluster: Cluster, timeout_ms: float) -> None:
+    def __init__(self, cluster: Cluster, timeout_ms: float, security: Security = PLAIN) -> None:
         self._cluster = cluster
         self._timeout = timeout_ms / 1_000
-        self._channels: dict[NodeId, tuple[Endpoint, grpc.aio.Channel]] = {}
+        self._channels: Channels[Endpoint] = Channels(security)
 
     async def delete_records(self, broker: NodeId, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         """Move log starts up on one broker."""
@@ -86,9 +84,7 @@ class GrpcBrokers:
 
     async def close(self) -> None:
         """Close all channels."""
-        while self._channels:
-            _, (_, channel) = self._channels.popitem()
-            await channel.close()
+        await self._channels.close()
 
     @property
     def channels(self) -> int:
@@ -96,21 +92,12 @@ class GrpcBrokers:
         return len(self._channels)
 
     async def _stub(self, broker: NodeId) -> BrokerAsyncStub:
-        node = self._cluster.image.nodes.get(NodeKey(Role.BROKER, broker))
+        nodes = self._cluster.image.nodes
+        node = nodes.get(NodeKey(Role.BROKER, broker))
         if node is None:
             raise NetworkFailed(f"broker {broker} is not registered; start it, or move its partitions")
-        known = self._channels.get(broker)
-        if known is None or known[0] != node.grpc:
-            left = self._left()
-            known = self._channels[broker] = (node.grpc, open_channel(str(node.grpc)))
-            for channel in left:
-                await channel.close()
-        stub: BrokerAsyncStub = BrokerStub(known[1])
+        new = node.inside not in self._channels
+        stub: BrokerAsyncStub = BrokerStub(self._channels.to(node.inside))
+        if new:
+            await self._channels.keep({other.inside for key, other in nodes.items() if key.role is Role.BROKER})
         return stub
-
-    def _left(self) -> list[grpc.aio.Channel]:
-        """Channels to where nobody is any more, by the image; nobody gets them from now on."""
-        nodes = self._cluster.image.nodes
-        here = {broker: node.grpc for broker in self._channels if (node := nodes.get(NodeKey(Role.BROKER, broker)))}
-        gone = [broker for broker, (at, _) in self._channels.items() if here.get(broker) != at]
-        return [self._channels.pop(broker)[1] for broker in gone]

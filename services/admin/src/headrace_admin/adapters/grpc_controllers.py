@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from headrace_common.adapters.controller_client import ControllerClient
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.image import ClusterImage
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -33,6 +34,19 @@ class GrpcCluster:
         except TimeoutError:
             pass
         return self._client.image
+
+    async def caught_up(self, timeout_ms: float) -> ClusterImage:
+        """The image once it is as new as the active controller's is now, or the present one after ``timeout_ms``."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1_000):
+                now = await self._client.calls.active(
+                    lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout),
+                    timeout_ms=timeout_ms,
+                    repeatable=True,
+                )
+                return await self.newer(now.revision - 1, timeout_ms)
+        except (TimeoutError, HeadraceError):
+            return self._client.image
 
 
 class GrpcControllers:

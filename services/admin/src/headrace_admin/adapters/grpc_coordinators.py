@@ -13,7 +13,7 @@ import grpc.aio
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -36,9 +36,9 @@ class GrpcCoordinators:
     there are too many, and not when a coordinator has moved: calls may still be under way there.
     """
 
-    def __init__(self, timeout_ms: float) -> None:
+    def __init__(self, timeout_ms: float, security: Security = PLAIN) -> None:
         self._timeout = timeout_ms / 1_000
-        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._channels: Channels[Endpoint] = Channels(security)
 
     async def list_groups(self, place: CoordinatorPlace, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
         """The groups of its shards."""
@@ -98,8 +98,7 @@ class GrpcCoordinators:
 
     async def close(self) -> None:
         """Close all channels."""
-        while self._channels:
-            await self._channels.popitem()[1].close()
+        await self._channels.close()
 
     @property
     def channels(self) -> int:
@@ -119,8 +118,6 @@ class GrpcCoordinators:
             return await ask(stub)
 
     async def _channel(self, place: CoordinatorPlace) -> grpc.aio.Channel:
-        channel = self._channels.pop(place.endpoint, None) or open_channel(str(place.endpoint))
-        self._channels[place.endpoint] = channel  # now the last to be closed
-        if len(self._channels) > CHANNELS_MAX:
-            await self._channels.pop(next(iter(self._channels))).close()
+        channel = self._channels.to(place.endpoint)
+        await self._channels.trim(CHANNELS_MAX)
         return channel

@@ -1,9 +1,15 @@
-"""The HTTP server: uvicorn inside the service's own event loop, on a socket that is bound before it starts."""
+"""
+The HTTP server: uvicorn inside the service's own event loop, on a socket that is bound before it starts.
+
+Connections are bounded in sum and per address, and each has an end to every wait (``http_protocol``), so that nobody
+keeps others out with requests that never end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,11 +17,14 @@ from typing import Any, Final
 
 import uvicorn
 
+from headrace_admin.adapters.http_protocol import BoundedProtocol, HttpBounds, bounded
+from headrace_admin.core.connections import Connections
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.service import warn_unless_loopback
 from headrace_common.runtime.tasks import TaskRunner, first_of
 
-_CONNECTIONS_MAX: Final = 1_000
+_DESCRIPTORS_SHARE: Final = 4
+"""Of the descriptors of the process one in so many is for HTTP; the rest is for gRPC, files and the cluster."""
 _IDLE_SECONDS: Final = 30
 
 
@@ -44,7 +53,9 @@ class HttpServer:
 
     @staticmethod
     @asynccontextmanager
-    async def open(app: Any, listen: Endpoint, tasks: TaskRunner, *, drain_ms_max: int) -> AsyncIterator[HttpServer]:
+    async def open(
+        app: Any, listen: Endpoint, tasks: TaskRunner, bounds: HttpBounds, *, drain_ms_max: int
+    ) -> AsyncIterator[HttpServer]:
         """
         Serve ``app`` until the block ends, then finish what is under way within ``drain_ms_max``.
 
@@ -52,15 +63,16 @@ class HttpServer:
             OSError: the address is taken or not of this machine.
         """
         bound = _bound(listen)
+        total = min(bounds.connections_max, _descriptors_max() // _DESCRIPTORS_SHARE)
+        connections: Connections[BoundedProtocol] = Connections(total, bounds.connections_per_address_max)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             ws="none",
-            http="httptools",
+            http=bounded(connections, bounds),
             server_header=False,
-            limit_concurrency=_CONNECTIONS_MAX,
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=max(1, drain_ms_max // 1_000),
         )
@@ -87,3 +99,7 @@ def _bound(listen: Endpoint) -> socket.socket:
         bound.close()
         raise OSError(f"cannot listen on {listen}: {error.strerror}; choose another with --http-listen") from error
     return bound
+
+
+def _descriptors_max() -> int:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -70,6 +70,7 @@ class MemoryCluster(MemoryReading):
         self.starts: dict[PartitionId, int] = {}
         self.oldest: dict[PartitionId, int] = {}
         """Smallest timestamp of a partition, in ms; no records with times where nothing is said."""
+        self.unreadable: dict[tuple[int, PartitionId], str] = {}
         self.compactions: dict[tuple[int, PartitionId], broker_pb2.LogCompaction] = {}
         """Of a log, by broker; not compacted where nothing is said."""
         self.reserves: dict[int, int] = {}
@@ -78,8 +79,15 @@ class MemoryCluster(MemoryReading):
         """What is said of a restore, and the strays that can be adopted."""
         self.failure: HeadraceError | None = None
         """Raised by every call to the controller."""
+        self.waits = 0
+        """How often somebody waited for a newer image."""
 
     async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
+        """The present one."""
+        self.waits += 1
+        return self.image
+
+    async def caught_up(self, timeout_ms: float) -> ClusterImage:
         """The present one."""
         return self.image
 
@@ -149,6 +157,7 @@ class MemoryCluster(MemoryReading):
             partition_count=len(self.image.partitions),
             offline_partition_count=sum(p.offline for p in self.image.partitions.values()),
             metadata_store_reachable=True,
+            feature_level=self.image.feature_level,
         )
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
@@ -426,6 +435,7 @@ class MemoryCluster(MemoryReading):
                     last_stable_offset=self.stable_end(i),
                     size_bytes=self.sizes.get((broker, i), 100),
                     compaction=self.compactions.get((broker, i)),
+                    unreadable=self.unreadable.get((broker, i)),
                     oldest_timestamp_ms=self.oldest.get(i),
                     segments=[broker_pb2.SegmentDescription(min_timestamp_ms=-1, max_timestamp_ms=-1)]
                     if request.segments
@@ -433,7 +443,9 @@ class MemoryCluster(MemoryReading):
                 )
                 for i, p in self.image.partitions.items()
                 if broker in p.replicas and (not wanted or i.topic_id in wanted)
-                if not request.only_stuck or ((broker, i) in self.compactions and self.compactions[broker, i].stuck)
+                if not request.only_stuck
+                or ((broker, i) in self.compactions and self.compactions[broker, i].stuck)
+                or (broker, i) in self.unreadable
             ],
         )
 

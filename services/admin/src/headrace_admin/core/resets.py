@@ -126,10 +126,9 @@ def chosen(
     if len(wanted) > PARTITIONS_MAX:
         raise Rejected(f"{len(wanted)} partitions are more than the {PARTITIONS_MAX} of one reset; name fewer topics")
     for p in wanted:
-        if not 0 <= p.partition < _known(counts, p.topic):
-            raise UnknownTopicOrPartition(
-                f"topic {p.topic!r} has no partition {p.partition}; it has 0 to {counts[p.topic] - 1}"
-            )
+        count = _known(counts, p.topic)  # a number below 0 must not keep the name from being looked up
+        if not 0 <= p.partition < count:
+            raise UnknownTopicOrPartition(f"topic {p.topic!r} has no partition {p.partition}; it has 0 to {count - 1}")
     return sorted(wanted)
 
 

@@ -1,5 +1,5 @@
 """
-Decides what the verdict says of what brokers store: logs that cannot be compacted, and disks that are full.
+Decides what the verdict says of what brokers store: logs that cannot be compacted or read, and disks that are full.
 
 ``engine/stored_logs`` asks the brokers; ``verdict`` calls this. A full disk is felt: its broker refuses records. A log
 that is not compacted only grows.
@@ -20,7 +20,7 @@ REASON_MAX: Final = 300
 
 @dataclass(frozen=True, slots=True, order=True)
 class StuckLog:
-    """A replica whose compaction goes no further."""
+    """A replica whose compaction goes no further, or whose readers do not."""
 
     topic: str
     partition: int
@@ -32,6 +32,20 @@ class StuckLog:
 
 
 @dataclass(frozen=True, slots=True)
+class Scrub:
+    """How far a broker is with the reading of all it stores."""
+
+    running: bool
+    logs: int
+    logs_done: int
+    bytes_read: int
+    lost_logs: int
+    """With a batch that could not be read, since its start."""
+    last_ended_ms: int | None
+    """Wall clock; None: no pass has ended since its start."""
+
+
+@dataclass(frozen=True, slots=True)
 class Disk:
     """The disk that a broker's data is on, in bytes."""
 
@@ -40,6 +54,8 @@ class Disk:
     total: int
     reserve: int | None
     """Below this free the broker refuses records; None: it does not tell."""
+    scrub: Scrub | None = None
+    """None: it does not tell."""
 
     @property
     def full(self) -> bool:
@@ -54,6 +70,8 @@ class Stored:
     stuck: tuple[StuckLog, ...] = ()
     """By topic, partition and broker."""
     disks: tuple[Disk, ...] = ()
+    unreadable: tuple[StuckLog, ...] = ()
+    """Replicas with a batch at which consumers have stopped; in the same order."""
 
     def disk(self, broker: NodeId) -> Disk | None:
         """A broker's disk; None: it did not tell."""
@@ -82,6 +100,18 @@ def not_compacted(stored: Stored) -> list[str]:
     return [
         f"compaction of {first} is stuck: {_shortened(first.reason)}{more}; nothing is lost, but what should have gone "
         f"stays; `headrace topic describe {first.topic}` shows it, docs/operations.md says what to do"
+    ]
+
+
+def stops_consumers(stored: Stored) -> list[str]:
+    """One part for all logs with a batch that cannot be read; the first one's, and what to do."""
+    if not stored.unreadable:
+        return []
+    first, *others = stored.unreadable
+    more = f"; so does {_named(others)}" if others else ""
+    return [
+        f"{first} has a batch that no consumer can read, {_shortened(first.reason)}{more}; consumers stop there until "
+        "they skip it, with Consumer.skip_batch() or by a reset of the group's offsets"
     ]
 
 

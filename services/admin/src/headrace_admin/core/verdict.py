@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
-from headrace_admin.core.stored import not_compacted, refusing_for_space, short_of_space
+from headrace_admin.core.stored import not_compacted, refusing_for_space, short_of_space, stops_consumers
 from headrace_admin.core.waiting import clock, counted, waiting_for_now, waiting_in_vain
 from headrace_common.core.ids import NodeId
 
@@ -183,7 +183,13 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
             "restart no controller before"
         )
     full = short_of_space(status.stored, status.leading)
-    return [*parts, *full, *waiting_in_vain(status.waiting), *not_compacted(status.stored)]
+    return [
+        *parts,
+        *full,
+        *waiting_in_vain(status.waiting),
+        *not_compacted(status.stored),
+        *stops_consumers(status.stored),
+    ]
 
 
 def _stalled(status: Status, *, named: bool) -> str:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from headrace_admin.core.features import FeatureLevels, feature_levels
 from headrace_admin.ports import Brokers, Cluster, Controllers
 from headrace_common.core.errors import (
     ErrorCode,
@@ -26,6 +27,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, NodeKey, Role
+from headrace_common.rpc.convert import node_from_proto
 from headrace_common.rpc.status import detail_of
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
@@ -49,6 +51,11 @@ class Administration:
         self.controllers = controllers
         self.brokers = brokers
 
+    async def feature_levels(self) -> FeatureLevels:
+        """The cluster's feature level, and what its next one waits for."""
+        answer = await self.controllers.describe_cluster(pb.DescribeClusterRequest())
+        return feature_levels(answer.feature_level, [node_from_proto(node) for node in answer.nodes])
+
     # --- logs -------------------------------------------------------------------------------------------------
 
     async def delete_records(self, request: broker_pb2.DeleteRecordsRequest) -> broker_pb2.DeleteRecordsResponse:
@@ -69,8 +76,12 @@ class Administration:
             left = [i for i in wanted if i not in done or int(done[i].error) in _MOVED]
             if not left:
                 break
-            if attempt:
+            if attempt and any(i in image.partitions for i in left):
                 image = await self.cluster.newer(image.revision, _IMAGE_WAIT_MS)
+            elif attempt:
+                image = await self.cluster.caught_up(_IMAGE_WAIT_MS)
+                if not any(i in image.partitions for i in left):
+                    break  # they are not there
             done.update(await self._trim_once(image, {i: wanted[i] for i in left}))
         return broker_pb2.DeleteRecordsResponse(partitions=[done[i] for i in wanted])
 

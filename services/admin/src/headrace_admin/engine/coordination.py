@@ -100,7 +100,7 @@ class Coordination:
         image = self._cluster.image
         name = INTERNAL_TOPICS[self._kind]
         if image.topic(name) is None:
-            image = await self._cluster.newer(image.revision, _IMAGE_WAIT_MS)
+            image = await self._cluster.caught_up(_IMAGE_WAIT_MS)
         return image.topic(name) is not None
 
     async def all(self, ask: Callable[[CoordinatorPlace], Awaitable[L]], *, ms_max: float = LIST_MS_MAX) -> Said[L]:
@@ -130,7 +130,7 @@ class Coordination:
         limit_ms = min(ms_max, _AWAY_LIST_MS_MAX) if node.fenced else ms_max
         try:
             async with asyncio.timeout(limit_ms / 1_000):
-                return await ask(CoordinatorPlace(coordinator, node.grpc))
+                return await ask(CoordinatorPlace(coordinator, node.inside))
         except TimeoutError:
             what = self._kind.name.lower()
             return NetworkFailed(f"coordinator {coordinator} did not tell its {what} within {limit_ms / 1_000:g} s")
@@ -199,8 +199,16 @@ class Coordination:
             except HeadraceError as error:
                 places |= dict.fromkeys(keys, error)
                 continue
-            places |= {key: _place(one) for key, one in zip(keys, found.coordinators, strict=True)}
+            places |= {key: self._place(one) for key, one in zip(keys, found.coordinators, strict=True)}
         return places
+
+    def _place(self, found: broker_pb2.CoordinatorOfKey) -> CoordinatorPlace | HeadraceError:
+        """Brokers tell where clients find it; the image knows where it takes nodes."""
+        if found.error != errors_pb2.NONE:
+            return error_for(found.error, found.message)
+        at = Endpoint(found.endpoint.host, found.endpoint.port)
+        node = self._cluster.image.nodes.get(NodeKey(Role.COORDINATOR, NodeId(found.coordinator)))
+        return CoordinatorPlace(NodeId(found.coordinator), node.inside if node is not None and node.grpc == at else at)
 
     async def _find(self, request: broker_pb2.FindCoordinatorRequest) -> broker_pb2.FindCoordinatorResponse:
         """Ask brokers until one answers."""
@@ -212,12 +220,6 @@ class Coordination:
             except UnknownOutcome as silent:
                 error = silent
         raise error
-
-
-def _place(found: broker_pb2.CoordinatorOfKey) -> CoordinatorPlace | HeadraceError:
-    if found.error != errors_pb2.NONE:
-        return error_for(found.error, found.message)
-    return CoordinatorPlace(NodeId(found.coordinator), Endpoint(found.endpoint.host, found.endpoint.port))
 
 
 async def _asked(ask: Ask[R], place: CoordinatorPlace, ids: Sequence[str]) -> Answers[R]:

@@ -17,11 +17,14 @@ from headrace_admin.core.lag import Bounds
 from headrace_admin.ports import Brokers, Cluster
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import (
+    CorruptBatch,
     ErrorCode,
     HeadraceError,
     LeaderNotAvailable,
     NetworkFailed,
     UnknownTopicOrPartition,
+    UnsupportedCompression,
+    UnsupportedVersion,
     error_for,
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId, TopicPartition
@@ -248,8 +251,7 @@ class LogOffsets:
             elif r.error != errors_pb2.NONE:
                 found[tp] = error_for(r.error, f"{tp}: {r.message}")
             elif r.batches:
-                written_ms = await asyncio.to_thread(_first_timestamp, r.batches, places[tp])
-                next_offset = read_header(r.batches[-1]).next_offset
+                written_ms, next_offset = await asyncio.to_thread(_first_timestamp, tp, r.batches, places[tp])
                 if written_ms is None and next_offset > places[tp]:
                     further[tp] = next_offset
                 else:
@@ -266,17 +268,25 @@ def _since(said: Sequence[pb.ListOffsetsPartitionResult]) -> int | None:
     return said[0].offset if said[0].offset >= 0 else None
 
 
-def _first_timestamp(batches: Sequence[bytes], offset: int) -> int | None:
-    """Of the first record at or after ``offset``; control records do not count."""
+def _first_timestamp(
+    tp: TopicPartition, batches: Sequence[bytes], offset: int
+) -> tuple[int | HeadraceError | None, int]:
+    """Of the first record at or after ``offset``, control records do not count; and where the batches end."""
+    end = offset
     for batch in batches:
-        header = read_header(batch)
-        if header.next_offset <= offset or header.control:
-            continue
-        decoded = decode_batch(batch)
+        try:
+            header = read_header(batch)
+            end = header.next_offset
+            if end <= offset or header.control:
+                continue
+            decoded = decode_batch(batch)
+        except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as failed:
+            text = f"{tp}@{offset}: {failed}; consumers stop here, and Consumer.skip_batch() goes on behind it"
+            return type(failed)(text), end
         for at, timestamp_ms in zip(decoded.offsets(), decoded.timestamps(), strict=True):
             if at >= offset:
-                return timestamp_ms
-    return None
+                return timestamp_ms, end
+    return None, end
 
 
 def _by_leader(

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 from headrace_admin.config import Limits
 from headrace_admin.ports import Cluster, MessageLog, MessagePage, NewMessage, WrittenMessage
 from headrace_common.core.errors import Overloaded, Rejected, UnknownTopicOrPartition
 from headrace_common.core.ids import Offset, check_topic_name
 from headrace_common.core.image import Topic
+
+_IMAGE_WAIT_MS: Final = 500.0
 
 
 class Messages:
@@ -90,7 +93,7 @@ class Messages:
         image = self._cluster.image
         topic = image.topic(name)
         if topic is None:
-            topic = (await self._cluster.newer(image.revision, 500)).topic(name)
+            topic = (await self._cluster.caught_up(_IMAGE_WAIT_MS)).topic(name)
         if topic is None:
             raise UnknownTopicOrPartition(f"topic {name!r} does not exist; create it first with POST /v1/topics")
         return topic

@@ -185,7 +185,7 @@ class OpenTransactions:
         image = cluster.image
         if all(image.topic(t) is not None for t in topics):
             return image
-        return await cluster.newer(image.revision, _IMAGE_WAIT_MS)
+        return await cluster.caught_up(_IMAGE_WAIT_MS)
 
     async def _known(self, partition: TopicPartition) -> None:
         image = await self._image([partition.topic])

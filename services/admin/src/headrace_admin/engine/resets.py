@@ -101,7 +101,7 @@ class Resets:
         topics = {t for t, _ in named} | {p.topic for p in (target.offsets if isinstance(target, Given) else ())}
         if all(image.topic(t) is not None for t in topics):
             return image
-        return await self._groups.cluster.newer(image.revision, _IMAGE_WAIT_MS)
+        return await self._groups.cluster.caught_up(_IMAGE_WAIT_MS)
 
     async def _found(
         self, wanted: Sequence[TopicPartition], committed: Mapping[TopicPartition, int], target: Target

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from headrace_admin.core.stored import Disk, Stored, StuckLog
+from headrace_admin.core.stored import Disk, Scrub, Stored, StuckLog
 from headrace_admin.ports import Brokers, Cluster
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NodeId, TopicId
@@ -32,7 +32,9 @@ class StoredLogs:
         answers = await asyncio.gather(*(self._ask(broker) for broker in there))
         told = [(broker, answer) for broker, answer in zip(there, answers, strict=True) if answer is not None]
         stuck = [one for broker, answer in told for one in _stuck(image, broker, answer)]
-        return Stored(tuple(sorted(stuck)), tuple(_disk(broker, answer) for broker, answer in told))
+        unreadable = [one for broker, answer in told for one in _unreadable(image, broker, answer)]
+        disks = tuple(_disk(broker, answer) for broker, answer in told)
+        return Stored(tuple(sorted(stuck)), disks, tuple(sorted(unreadable)))
 
     async def _ask(self, broker: NodeId) -> broker_pb2.DescribeLogsResponse | None:
         try:
@@ -50,6 +52,22 @@ def _stuck(image: ClusterImage, broker: NodeId, answer: broker_pb2.DescribeLogsR
     ]
 
 
+def _unreadable(image: ClusterImage, broker: NodeId, answer: broker_pb2.DescribeLogsResponse) -> list[StuckLog]:
+    return [
+        StuckLog(topic.name, log.partition, broker, log.unreadable)
+        for log in answer.logs
+        if log.unreadable and (topic := image.topics.get(TopicId(log.topic_id))) is not None
+    ]
+
+
 def _disk(broker: NodeId, answer: broker_pb2.DescribeLogsResponse) -> Disk:
     reserve = answer.disk_reserve_bytes if answer.HasField("disk_reserve_bytes") else None
-    return Disk(broker, answer.disk_free_bytes, answer.disk_total_bytes, reserve)
+    return Disk(broker, answer.disk_free_bytes, answer.disk_total_bytes, reserve, _scrub(answer))
+
+
+def _scrub(answer: broker_pb2.DescribeLogsResponse) -> Scrub | None:
+    if not answer.HasField("scrub"):
+        return None
+    said = answer.scrub
+    ended_ms = said.last_ended_ms if said.HasField("last_ended_ms") else None
+    return Scrub(said.running, said.logs, said.logs_done, said.bytes_read, said.lost_logs, ended_ms)

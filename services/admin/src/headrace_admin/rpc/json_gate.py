@@ -1,25 +1,44 @@
 """
-Decides which HTTP requests get in at all: the size of the body, that it is JSON, and that the JSON has one meaning.
+Decides which HTTP requests get in at all: whom they come from (``foreign_pages``), the size of the body, that it is
+JSON, and that the JSON has one meaning.
 
 Refused are bodies above the limit (while they arrive, not after), other content types, duplicate keys, NaN and
-Infinity, broken UTF-8 and lone surrogates, nesting too deep. Also requests whose Host is not of this machine while the
-service listens on loopback only: a web page must not reach it by renaming its own host (DNS rebinding). Browsers
-cannot send JSON across origins without asking first, and nobody answers them.
+Infinity, broken UTF-8 and lone surrogates, nesting too deep. A request whose client leaves before its body has come is
+not carried out.
+
+Who sends too much is answered at once, and what still comes is dropped for a while before the connection is closed:
+many clients read an answer only when they have sent all, and a connection that is closed on what it has not read is
+reset, answer and all.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import re
+from itertools import islice
 from typing import Any, Final
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace_admin.rpc.foreign_pages import Hosts, refused
 from headrace_admin.rpc.problems import problem
 
+DRAIN_BYTES_MAX: Final = 64 << 20
+"""So much of a body that was refused is read and dropped."""
+DRAIN_SECONDS: Final = 10.0
+"""For that; the deadline of the whole body goes on beside it."""
 DEPTH_MAX: Final = 32
-_LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+VALUES_MAX: Final = 100_000
+"""In one body. All others wait while it is read: so many take some 100 ms; the largest body could have a million."""
+KEYS_MAX: Final = 10_000
+"""In one object: each that is not known becomes an entry of the list of what is wrong."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[,\[{]', re.DOTALL)
+"""A text, or what a value follows. A text without an end goes to the end of all, so that no byte is looked at twice."""
 
 
 class NotJson(ValueError):
@@ -29,10 +48,10 @@ class NotJson(ValueError):
 class JsonGate:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, body_bytes_max: int, local_only: bool) -> None:
+    def __init__(self, app: ASGIApp, body_bytes_max: int, hosts: Hosts) -> None:
         self._app = app
         self._body_bytes_max = body_bytes_max
-        self._local_only = local_only
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -40,24 +59,21 @@ class JsonGate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        refused = self._refused_host(headers, scope["path"])
-        if refused is None:
-            body = await _read(receive, self._body_bytes_max)
-            refused = self._refused_body(body, headers, scope["path"])
-            if refused is None:
+        refusal = refused(scope["method"], scope["path"], headers, self._hosts)
+        if refusal is None:
+            try:
+                body = await _read(receive, self._body_bytes_max)
+            except ClientDisconnect:
+                return
+            refusal = self._refused_body(body, headers, scope["path"])
+            if refusal is None:
                 assert body is not None, "a body that is too large was refused"
                 await self._app(scope, _replay(body, receive), send)
                 return
-        await refused(scope, receive, send)
-
-    def _refused_host(self, headers: Headers, path: str) -> Response | None:
-        host = headers.get("host", "").rpartition(":")[0] or headers.get("host", "")
-        if headers.get("host", "").endswith("]"):
-            host = headers["host"]
-        if not self._local_only or host.lower() in _LOCAL_HOSTS:
-            return None
-        step = "Use 127.0.0.1 or localhost, or let the service listen on another address."
-        return problem(421, f"this service answers on loopback only, not as {host[:80]!r}", path, next_step=step)
+            if body is None:
+                await _answer_and_drain(refusal, scope, receive, send)
+                return
+        await refusal(scope, receive, send)
 
     def _refused_body(self, body: bytes | None, headers: Headers, path: str) -> Response | None:
         if body is None:
@@ -84,6 +100,7 @@ def parse_strict(body: bytes) -> Any:
     Raises:
         NotJson: it has none, or more than one.
     """
+    _check_count(body)
     try:
         text = body.decode("utf-8")
         value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
@@ -101,13 +118,25 @@ def parse_strict(body: bytes) -> Any:
     return value
 
 
+def _check_count(body: bytes) -> None:
+    """Before anything is made of it; what stands in strings does not count, and is looked at only where it matters."""
+    if sum(body.count(sign) for sign in (b",", b"[", b"{")) <= VALUES_MAX:
+        return
+    signs = (token for token in _TOKEN.finditer(body) if token[0][:1] != b'"')
+    if next(islice(signs, VALUES_MAX, None), None) is not None:
+        raise NotJson(f"the body has more than {VALUES_MAX} values; send less at once")
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise NotJson(f"the key {twice[:80]!r} occurs twice in one object; which one counts?")
-    return found
+    """One look at each key: a stranger chooses how many there are."""
+    if len(pairs) > KEYS_MAX:
+        raise NotJson(f"an object of the body has {len(pairs)} keys; {KEYS_MAX} is the most")
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise NotJson(f"the key {name[:80]!r} occurs twice in one object; which one counts?")
+        members[name] = value
+    return members
 
 
 def _constant(name: str) -> Any:
@@ -139,14 +168,19 @@ def _check_text(text: str) -> None:
 
 
 async def _read(receive: Receive, bytes_max: int) -> bytes | None:
-    """The whole body; None as soon as it is too large."""
+    """
+    The whole body; None as soon as it is too large.
+
+    Raises:
+        ClientDisconnect: the rest of it will not come.
+    """
     chunks: list[bytes] = []
     size = 0
     more = True
     while more:
         message = await receive()
         if message["type"] != "http.request":
-            break
+            raise ClientDisconnect
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > bytes_max:
@@ -154,6 +188,28 @@ async def _read(receive: Receive, bytes_max: int) -> bytes | None:
         chunks.append(chunk)
         more = message.get("more_body", False)
     return b"".join(chunks)
+
+
+async def _answer_and_drain(refusal: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """The whole answer goes out at once; its end, which closes the connection, once the client has sent all."""
+
+    async def without_end(message: Message) -> None:
+        await send({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+    await refusal(scope, receive, without_end)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            await _drop(receive, DRAIN_BYTES_MAX)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _drop(receive: Receive, bytes_max: int) -> None:
+    dropped = 0
+    while dropped <= bytes_max:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return
+        dropped += len(message.get("body", b""))
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

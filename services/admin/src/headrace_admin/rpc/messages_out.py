@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Final
 
 from headrace_admin.core.plans import Load
@@ -16,7 +17,7 @@ from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.convert import partition_to_proto
 from headrace_common.rpc.status import detail_of
 from headrace_proto.v1 import admin_pb2 as pb
-from headrace_proto.v1 import controller_pb2
+from headrace_proto.v1 import broker_pb2, controller_pb2
 
 _STATES: Final[Mapping[State, pb.ClusterState.ValueType]] = {
     State.HEALTHY: pb.HEALTHY,
@@ -36,7 +37,7 @@ def seen_from_outside(cluster: controller_pb2.DescribeClusterResponse) -> contro
     for node in seen.nodes:
         if node.HasField("external"):
             node.grpc.CopyFrom(node.external)
-            for name in ("external", "http", "metrics"):
+            for name in ("external", "http", "metrics", "internal"):
                 node.ClearField(name)
     return seen
 
@@ -94,6 +95,7 @@ def _broker(b: BrokerStatus) -> pb.BrokerStatus:
         disk_free_bytes=None if b.disk is None else b.disk.free,
         disk_total_bytes=None if b.disk is None else b.disk.total,
         disk_reserve_bytes=None if b.disk is None else b.disk.reserve,
+        scrub=None if b.disk is None or b.disk.scrub is None else broker_pb2.Scrub(**asdict(b.disk.scrub)),
     )
 
 

@@ -107,6 +107,17 @@ class Decommission(Request):
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
+class Scrub(BaseModel):
+    """How far a broker is with reading all it stores, by which rot is found while other replicas are sound."""
+
+    running: bool
+    logs: int = Field(description="Of the pass under way, or of the last one; 0: none since the broker's start.")
+    logs_done: int
+    bytes_read: int
+    lost_logs: int = Field(description="With a batch that could not be read, since the broker's start.")
+    last_ended_ms: int | None = Field(description="Wall clock; null: no pass has ended since the broker's start.")
+
+
 class BrokerStatus(BaseModel):
     """What a broker carries."""
 
@@ -121,6 +132,7 @@ class BrokerStatus(BaseModel):
     disk_free_bytes: int | None = Field(description="Of its data disk; null: it did not tell in time.")
     disk_total_bytes: int | None
     disk_reserve_bytes: int | None = Field(description="Below this free it refuses records.")
+    scrub: Scrub | None = Field(description="Null: it did not tell in time.")
 
 
 class Troubled(BaseModel):

@@ -8,6 +8,7 @@ Members: ``type``, ``title``, ``status``, ``detail``, ``instance``, and ours: ``
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
@@ -61,9 +62,13 @@ _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     404: "There is nothing here",
     405: "The method is not allowed here",
     406: "That form cannot be given",
+    403: "The request is not allowed",
+    408: "The request took too long",
     413: "The request is too large",
     415: "The body is not JSON",
     421: "The request is for another host",
+    431: "The head of the request is too large",
+    503: "There is no room now",
 }
 
 
@@ -115,6 +120,13 @@ def problem(
     if errors:
         body["errors"] = errors
     return _response(status, body, headers or {})
+
+
+def refusal(status: int, detail: str, next_step: str) -> bytes:
+    """The answer, as it goes over the wire, of a connection that never got as far as a request; it ends with it."""
+    response = problem(status, detail, "", next_step=next_step, headers={"connection": "close"})
+    head = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}".encode(), *map(b": ".join, response.raw_headers)]
+    return b"\r\n".join(head) + b"\r\n\r\n" + bytes(response.body)
 
 
 def _response(status: int, body: Mapping[str, Any], headers: Mapping[str, str]) -> Response:

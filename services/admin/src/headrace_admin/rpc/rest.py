@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, status
 from fastapi.exceptions import RequestValidationError
 from opentelemetry.metrics import Meter
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from headrace_admin.config import Limits
 from headrace_admin.rpc import models
 from headrace_admin.rpc.docs_page import docs_routes
 from headrace_admin.rpc.engines import Engines
+from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.json_gate import JsonGate
 from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
 from headrace_admin.rpc.rest_broker_changes import broker_change_routes
@@ -33,6 +34,7 @@ from headrace_admin.rpc.rest_restore import restore_routes
 from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
+from headrace_admin.rpc.verbs import HeadAsGet, allowed
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
 from headrace_common.runtime.clock import SystemClock
 
@@ -66,7 +68,7 @@ def rest_app(
     limits: Limits,
     *,
     ready: Callable[[], bool],
-    local_only: bool,
+    hosts: Hosts,
     meter: Meter | None = None,
 ) -> FastAPI:
     """
@@ -75,7 +77,7 @@ def rest_app(
     Args:
         ready: whether this process has joined the cluster and is not leaving.
         meter: measures requests where it is given.
-        local_only: answer only requests to loopback names; true when nothing else is listened on.
+        hosts: the names by which it may be asked for.
     """
     app = RestApp(
         title="Headrace admin",
@@ -86,7 +88,8 @@ def rest_app(
         responses={"default": {"model": models.Problem}},
         redirect_slashes=False,
     )
-    app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, local_only=local_only)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(JsonGate, body_bytes_max=limits.body_bytes_max, hosts=hosts)
     if meter is not None:
         app.add_middleware(RestMetrics, meter=meter, clock=SystemClock())  # added last: around the gate
     app.include_router(cluster_routes(engines.administration))
@@ -138,8 +141,10 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        step = "See /docs for what there is."
-        return problem(error.status_code, error.detail, request.url.path, next_step=step, headers=error.headers)
+        step, headers = "See /docs for what there is.", error.headers
+        if error.status_code == status.HTTP_405_METHOD_NOT_ALLOWED:
+            headers = {"allow": allowed(app.routes, request.scope)}
+        return problem(error.status_code, error.detail, request.url.path, next_step=step, headers=headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:

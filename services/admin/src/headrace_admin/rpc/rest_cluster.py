@@ -7,7 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from headrace_admin.engine.administration import Administration
-from headrace_admin.rpc import models, views
+from headrace_admin.rpc import models, models_features, views
+from headrace_admin.rpc.features_out import features_out
 from headrace_admin.rpc.rest_configs import alter, describe
 from headrace_common.core.errors import NotFound
 from headrace_common.rpc.status import error_of
@@ -34,6 +35,11 @@ def _cluster(routes: APIRouter, engine: Administration) -> None:
     async def describe_cluster() -> models.Cluster:
         """The cluster at a glance: who is in it, who leads it, and whether partitions are without a leader."""
         return views.cluster_out(await _now(engine))
+
+    @routes.get("/cluster/features", operation_id="describe_features")
+    async def describe_features() -> models_features.Features:
+        """The cluster's feature level, what comes with each, what every node knows, and what the next waits for."""
+        return features_out(await engine.feature_levels())
 
     @routes.get("/cluster/configs", operation_id="describe_cluster_configs")
     async def describe_cluster_configs() -> models.ConfigEntries:

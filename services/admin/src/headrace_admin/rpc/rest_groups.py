@@ -1,8 +1,8 @@
 """
 ``/v1/groups``: who reads together, how far they are behind, and where they go on.
 
-A group's id may be any text, slashes included; the routes that have something after it come first, so that only an id
-that ends in ``/lag`` is not described here (the command and gRPC do it).
+A group's id may be any text, slashes included. ``/lag`` behind it is told from an id that ends so by the path as it
+came: ``a/lag`` is the lag of ``a``, ``a%2Flag`` the group ``a/lag``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Final, Literal
 
 from fastapi import APIRouter, Path, Query, status
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
 
 from headrace_admin.core.resets import At, Current, Earliest, Latest, ShiftBy, Since, Target
 from headrace_admin.engine.groups import Groups
@@ -25,6 +28,15 @@ from headrace_proto.v1 import coordinator_pb2 as pb
 GroupPath = Annotated[str, Path(min_length=1, max_length=249)]
 
 _POSITIONS: Final[Mapping[str, Target]] = {"earliest": Earliest(), "latest": Latest(), "current": Current()}
+
+
+class LagRoute(APIRoute):
+    """Takes only a path that ends in ``/lag`` as it came, before ``%2F`` was read as a slash."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """As the router asks."""
+        path: bytes = scope.get("raw_path") or scope["path"].encode()
+        return super().matches(scope) if path.partition(b"?")[0].endswith(b"/lag") else (Match.NONE, {})
 
 
 def group_routes(groups: Groups, resets: Resets) -> APIRouter:
@@ -48,7 +60,6 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
         states = [] if state is None else [pb.GroupState.Value(state.upper())]
         return views.listing_out(await groups.listing(states))
 
-    @routes.get("/{group:path}/lag", operation_id="describe_group_lag")
     async def describe_group_lag(
         group: GroupPath,
         topic: Annotated[list[str], Query(default_factory=list, max_length=100, description="Only these topics.")],
@@ -57,6 +68,14 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
         """How far a group is behind, in records and in seconds."""
         described, lags = await groups.lag(group, topic, ages=seconds)
         return views.lag_out(described, lags)
+
+    routes.add_api_route(
+        "/{group:path}/lag",
+        describe_group_lag,
+        methods=["GET"],
+        operation_id="describe_group_lag",
+        route_class_override=LagRoute,
+    )
 
     @routes.get("/{group:path}", operation_id="describe_group")
     async def describe_group(group: GroupPath) -> shapes.Group:

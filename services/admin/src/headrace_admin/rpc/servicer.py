@@ -9,6 +9,7 @@ from typing_extensions import override
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc import transactions_out
 from headrace_admin.rpc.engines import Engines
+from headrace_admin.rpc.features_out import features_message
 from headrace_admin.rpc.messages_out import (
     leaving_message,
     progress_message,
@@ -123,6 +124,12 @@ class AdminServicer(GeneratedServicer):
     @override
     async def DescribeRestore(self, request: pb.DescribeRestoreRequest, context: Context) -> pb.DescribeRestoreResponse:
         return await self._controllers.describe_restore(request)
+
+    @override
+    async def DescribeFeatures(
+        self, request: admin_pb2.DescribeFeaturesRequest, context: Context
+    ) -> admin_pb2.DescribeFeaturesResponse:
+        return features_message(await self._engine.feature_levels())
 
     @override
     async def AdoptTopic(self, request: pb.AdoptTopicRequest, context: Context) -> pb.AdoptTopicResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Literal
 
 from headrace_admin.core.progress import Progress
@@ -82,6 +83,7 @@ def _broker(b: BrokerStatus) -> shapes.BrokerStatus:
         disk_free_bytes=None if b.disk is None else b.disk.free,
         disk_total_bytes=None if b.disk is None else b.disk.total,
         disk_reserve_bytes=None if b.disk is None else b.disk.reserve,
+        scrub=None if b.disk is None or b.disk.scrub is None else shapes.Scrub(**asdict(b.disk.scrub)),
     )
 
 

@@ -58,6 +58,10 @@ class ControllerCluster:
         answer = await self._client.alter_partitions(changes, timeout_ms=ISR_CALL_MS_MAX)
         return [_decision(one) for one in answer.partitions]
 
+    def say_disk_low(self, low: bool) -> None:
+        """See ``Cluster``."""
+        self._client.say_disk_low(low)
+
     async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
         """See ``Cluster``."""
         await self._client.confirm_deletions(topic_ids, partitions)

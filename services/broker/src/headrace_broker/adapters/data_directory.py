@@ -272,7 +272,7 @@ async def open_when_free(path: Path, wait_ms_max: float, clock: Clock, stop: asy
 
 
 def _take_lock(path: Path) -> int:
-    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

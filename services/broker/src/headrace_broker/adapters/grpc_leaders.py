@@ -14,7 +14,7 @@ from headrace_broker.core.partition import Parted
 from headrace_broker.core.rows import NO_TOKEN
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import PLAIN, Security, open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -76,9 +76,12 @@ class GrpcStream:
 class GrpcLeaders:
     """See ``Leaders``."""
 
+    def __init__(self, security: Security = PLAIN) -> None:
+        self._security = security
+
     async def open(self, broker: NodeId, endpoint: Endpoint) -> GrpcStream:
         """See ``Leaders``."""
-        channel = open_channel(str(endpoint), own_connection=True)
+        channel = open_channel(str(endpoint), self._security, own_connection=True)
         call = BrokerStub(channel).Replicate(wait_for_ready=False)
         try:
             await call.wait_for_connection()

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
-
-import grpc.aio
 
 from headrace_broker.ports import Enrolment
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo
-from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_proto.v1 import transaction_pb2 as pb
 from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
-
-RECONNECT_MS_MAX: Final = 250
-"""Longest pause between attempts to reach a coordinator again: producers wait for it."""
 
 
 class GrpcTransactions:
     """See ``TransactionCoordinators``. One event loop; ``close`` it at the end."""
 
-    def __init__(self) -> None:
-        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+    def __init__(self, security: Security = PLAIN) -> None:
+        self._channels: Channels[Endpoint] = Channels(security, reconnect_ms_max=EAGER_RECONNECT_MS_MAX)
 
     async def enrol(
         self, at: Endpoint, enrolments: Sequence[Enrolment], timeout_ms: float
     ) -> list[HeadraceError | None]:
         """See ``TransactionCoordinators``."""
-        stub = TransactionCoordinatorStub(self._channel(at))
+        stub = TransactionCoordinatorStub(self._channels.to(at))
         with CallTo(at):
             answer = await stub.AddPartitionsToTxn(_request(enrolments), timeout=timeout_ms / 1_000)
         if len(answer.transactions) != len(enrolments):
@@ -38,19 +33,11 @@ class GrpcTransactions:
 
     async def keep(self, known: Collection[Endpoint]) -> None:
         """See ``TransactionCoordinators``."""
-        for at in [at for at in self._channels if at not in known]:
-            await self._channels.pop(at).close()
+        await self._channels.keep(known)
 
     async def close(self) -> None:
         """Close all connections."""
-        await self.keep(())
-
-    def _channel(self, at: Endpoint) -> grpc.aio.Channel:
-        channel = self._channels.get(at)
-        if channel is None:
-            options = {**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}
-            channel = self._channels[at] = grpc.aio.insecure_channel(str(at), options=list(options.items()))
-        return channel
+        await self._channels.close()
 
 
 def _request(enrolments: Sequence[Enrolment]) -> pb.AddPartitionsToTxnRequest:

@@ -1,4 +1,4 @@
-"""What a broker is told, at its health port, to leave the cluster with; ``prestop`` and the servicer share it."""
+"""What a broker is told, through its unix socket, to leave the cluster with; ``prestop`` and the servicer share it."""
 
 from __future__ import annotations
 

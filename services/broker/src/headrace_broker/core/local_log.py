@@ -130,7 +130,9 @@ class LocalLog:
         if header.producer_id >= 0:
             if header.attributes & MARKER_BITS == MARKER_BITS:
                 assert commit is not None, "a marker has a verdict"
-                return writes + self._ended(header, base, commit, now_ms)
+                writes += self._ended(header, base, commit, now_ms)
+                self.producers.bound(self.config.producer_ids_max)
+                return writes
             self.producers.appended(
                 header.producer_id,
                 header.producer_epoch,
@@ -141,6 +143,7 @@ class LocalLog:
                 now_ms,
                 transactional=bool(header.attributes & TRANSACTIONAL_BIT),
             )
+            self.producers.bound(self.config.producer_ids_max)
         return writes
 
     def _ended(self, header: BatchHeader, marker: Offset, commit: bool, now_ms: int) -> list[LogWrite]:

@@ -63,6 +63,9 @@ class Measures:
     cleaner_bytes_written: int = 0
     cleaner_bytes_removed: int = 0
     cleaner_records_removed: int = 0
+    scrub_passes: int = 0
+    scrub_bytes: int = 0
+    scrub_lost_logs: int = 0
     markers_written: int = 0
     enrolments: int = 0
     enrolments_refused: int = 0

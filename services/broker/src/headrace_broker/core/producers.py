@@ -9,6 +9,7 @@ marker that ends it raises the epoch, so whatever is late is told by its epoch.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -58,7 +59,7 @@ class Producer:
 class Producers:
     """All producers of one partition."""
 
-    __slots__ = ("_known", "open")
+    __slots__ = ("_idle", "_known", "open")
 
     def __init__(self, rows: Iterable[ProducerRow] = ()) -> None:
         self._known = {
@@ -75,6 +76,9 @@ class Producers:
         opened = [(one.transaction_start, id) for id, one in self._known.items() if one.transaction_start is not None]
         self.open = {id: start for start, id in sorted(opened)}
         """Where open transactions begin, by producer id, ascending by that; changed only here."""
+        idle = sorted((one.last_timestamp_ms, id) for id, one in self._known.items() if id not in self.open)
+        self._idle: OrderedDict[int, None] = OrderedDict((id, None) for _, id in idle)
+        """Those without an open transaction: who has not written for longest comes first."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -184,15 +188,33 @@ class Producers:
         if transactional and known.transaction_start is None:
             known.transaction_start, known.transaction_since_ms = offset, now_ms
             self.open[producer_id] = offset
+            self._idle.pop(producer_id, None)
+        elif known.transaction_start is None:
+            self._wrote(producer_id)
+
+    def _wrote(self, producer_id: int) -> None:
+        self._idle[producer_id] = None
+        self._idle.move_to_end(producer_id)
+
+    def bound(self, most: int) -> None:
+        """
+        Forget those that have not written for longest, until ``most`` are known. One with an open transaction stays,
+        and so does the last one to write.
+        """
+        while len(self._known) > most and len(self._idle) > 1:
+            producer_id, _ = self._idle.popitem(last=False)
+            del self._known[producer_id]
 
     def ended(self, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Offset | None:
         """A marker was appended, or read back; where the transaction began that it ends. None: none was open."""
         known = self._known.get(producer_id)
         if known is None:
             self._known[producer_id] = Producer(epoch, (), now_ms, committed=commit)
+            self._wrote(producer_id)
             return None
         known.epoch, known.batches, known.last_timestamp_ms, known.committed = epoch, (), now_ms, commit
         known.transaction_start, known.transaction_since_ms = None, -1
+        self._wrote(producer_id)
         return self.open.pop(producer_id, None)
 
     def replay(self, rows: Iterable[IndexRow], now_ms: int) -> list[Ended]:
@@ -238,7 +260,7 @@ class Producers:
             if known.last_timestamp_ms < before_ms and known.transaction_start is None
         ]
         for producer_id in idle:
-            del self._known[producer_id]
+            del self._known[producer_id], self._idle[producer_id]
         return len(idle)
 
     def first(self, count: int, *, open_only: bool = False) -> tuple[ProducerRow, ...]:

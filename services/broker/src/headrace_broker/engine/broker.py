@@ -17,6 +17,7 @@ from headrace_broker.core.measures import Measures, PartitionGauges, TopicGauges
 from headrace_broker.core.partition import segment_rows
 from headrace_broker.core.partition_events import CheckpointAsked
 from headrace_broker.core.rows import SegmentRow
+from headrace_broker.engine.body_checks import BodyChecks
 from headrace_broker.engine.cleaner import Cleaner, Compaction
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
@@ -26,7 +27,6 @@ from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
 from headrace_broker.engine.follow import ImageFollower
 from headrace_broker.engine.inventory import Page, inventory, last_written
-from headrace_broker.engine.key_checks import KeyChecks
 from headrace_broker.engine.markers import Markers
 from headrace_broker.engine.noting import Noting
 from headrace_broker.engine.offsets import Offsets
@@ -35,6 +35,7 @@ from headrace_broker.engine.producer_ids import ProducerIds
 from headrace_broker.engine.rebuilding import trimmed
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replication import Replication
+from headrace_broker.engine.scrubber import Scrub, Scrubber
 from headrace_broker.engine.stamping import StampingClock
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
@@ -120,12 +121,14 @@ class Broker:
         )
         self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
         self.offsets = Offsets(self.replicas, store, cold)
-        self.key_checks = KeyChecks(self.replicas)
+        self.body_checks = BodyChecks(self.replicas)
         self.upkeep = Upkeep(self.replicas, self.loop, store, clock, self.measures, settings.reserve)
+        self.upkeep.on_disk_low = cluster.say_disk_low
         self.cleaner = Cleaner(
             self.replicas, self.loop, store, clock, tasks, self.measures, self.upkeep.time_ms, settings.reserve
         )
         self.cleaner.on_lost = self.replication.lost.found
+        self.scrubber = Scrubber(self.replicas, cold, clock, self.measures)
         self.producer_ids = ProducerIds(cluster, tasks)
         self.markers = Markers(self.replicas, self.loop, clock, self.measures)
         self.enrolments = Enrolments(self.replicas, self.loop, transactions, clock, self.measures)
@@ -172,14 +175,16 @@ class Broker:
         start(self.upkeep.disk(), name="disk")
         start(self.upkeep.late(), name="late-requests")
         start(self.cleaner.run(), name="cleaner")
+        start(self.scrubber.run(), name="scrub")
         start(self.replication.proposals.run(), name="isr-changes")
         start(self.replication.check_followers(), name="followers")
         start(self.replication.lost.run(), name="lost-batches")
         start(self.replication.checkpoint(), name="high-watermarks")
 
     def drain(self) -> None:
-        """Whoever waits for records is answered at once, and compaction rests; produce requests are still taken."""
+        """Whoever waits for records is answered at once; compaction and scrub rest; produce requests are taken."""
         self.cleaner.drain()
+        self.scrubber.drain()
         self.fetches.drain()
         self.offsets.drain()
 
@@ -242,6 +247,10 @@ class Broker:
     def compaction(self, replica: Replica) -> Compaction | None:
         """How far the compaction of a log is; None: it is not one to compact."""
         return self.cleaner.describe(replica)
+
+    def scrub(self) -> Scrub:
+        """How far the scrub of stored batches is."""
+        return self.scrubber.describe()
 
     def disk(self) -> tuple[int, int, int]:
         """Bytes free and in all, and what is kept free: with less new records are refused."""

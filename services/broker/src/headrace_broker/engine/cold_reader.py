@@ -77,9 +77,7 @@ class ColdReader:
             self._measures.read_ahead_hits += 1
             found = await self._shared(ahead, len(rows))
         if found is None or isinstance(found, BytesLost):
-            rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
-        if isinstance(found, BytesLost) and not rows:  # it is the index that cannot be read: once more
-            rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
+            rows, found = await self._sound(replica, offset, bytes_max, end, first=first)
         if isinstance(found, StorageFailed):
             raise self._explained(replica, offset, found)
         if rows and rows[0].base_offset > offset and offset < replica.core.log_start:
@@ -89,6 +87,15 @@ class ColdReader:
         self._measures.cold_reads += 1
         self._measures.cold_bytes += sum(map(len, found))
         return found
+
+    async def check(self, replica: Replica, offset: Offset, bytes_max: int, end: Offset) -> tuple[Offset, int]:
+        """
+        Compare stored batches as ``read`` does, and hand out nothing; at least one, if there is one below ``end``.
+
+        Where the next check goes on, and how many bytes were compared. Raises as ``read``.
+        """
+        rows, found = await self._sound(replica, offset, bytes_max, end, first=True)
+        return (rows[-1].next_offset if rows else offset), sum(map(len, found))
 
     def forget(self, log: LogId) -> None:
         """What was read ahead of the log is as it was before compaction rewrote it: let it go."""
@@ -103,6 +110,17 @@ class ColdReader:
             if ahead.rows[-1].next_offset > end:
                 return None
         return ahead
+
+    async def _sound(
+        self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool
+    ) -> tuple[list[IndexRow], list[bytes]]:
+        """What ``_walk`` finds. Raises: see ``read``."""
+        rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
+        if isinstance(found, BytesLost) and not rows:  # it is the index that cannot be read: once more
+            rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
+        if isinstance(found, StorageFailed):
+            raise self._explained(replica, offset, found)
+        return rows, found
 
     async def _walk(
         self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool

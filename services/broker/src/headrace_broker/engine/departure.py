@@ -1,7 +1,7 @@
 """
 How this broker leaves the cluster: it waits until the rolling rule lets it, then its leaders move away. Once.
 
-Asked by a signal (``main``) or by ``prestop`` through the health port; whoever asks first begins it, and all others
+Asked by a signal (``main``) or by ``prestop`` through its socket; whoever asks first begins it, and all others
 wait for the same end. While it waits for the rule the broker serves as ever. The rule is judged by the broker's own
 image. Where no controller has answered for ``ALONE_MS`` there will be no other image: all of the cluster leaves, or
 waiting helps nobody, and the broker goes.

@@ -117,7 +117,7 @@ class Enrolments:
 
     def _addresses(self) -> set[Endpoint]:
         nodes = self._replicas.image.nodes.values()
-        return {node.grpc for node in nodes if node.key.role is Role.COORDINATOR}
+        return {node.inside for node in nodes if node.key.role is Role.COORDINATOR}
 
     def _by_coordinator(self) -> dict[Endpoint, list[_Question]]:
         pending, self._pending = self._pending, []
@@ -135,7 +135,7 @@ class Enrolments:
             if found.node is None:
                 self._again(question, found.error or CoordinatorNotAvailable("nobody has the shard; send it again"))
             else:
-                places.setdefault(found.node.grpc, []).append(question)
+                places.setdefault(found.node.inside, []).append(question)
         return places
 
     def _send(self, at: Endpoint, questions: list[_Question], calls: TaskRunner) -> None:

@@ -20,6 +20,7 @@ from headrace_broker.core.rows import AbortedRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.engine.unreadable import Unreadable
 from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
@@ -50,6 +51,8 @@ class FetchEntry:
     """Leader epoch of the last record that the client has; None: it has none, or does not care."""
     from_leader: bool = False
     """The client wants the leader's own answer: the nearer replica has failed it."""
+    unreadable: bool = False
+    """The client has got the batch at ``offset`` before, and could not read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class FetchAsk:
     """The client's; with it followers answer too. None: leaders only."""
     committed: bool = False
     """Only what is decided: nothing above the last stable offset, and what was aborted is named."""
+    doubted: int | None = None
+    """The first of ``entries`` that is ``unreadable``; None: none is."""
 
 
 @dataclass(slots=True)
@@ -139,6 +144,7 @@ class Fetches:
         self._tail = tail
         self._cold = cold
         self._measures = measures
+        self.unreadable = Unreadable()
         self._waits: set[_Wait] = set()
         self._draining = False
         self.in_flight_bytes = 0
@@ -166,6 +172,8 @@ class Fetches:
             left = deadline - loop.time()
             if size >= ask.bytes_min or size >= self._most(ask) or decided or left <= 0 or self._draining:
                 self._measures.bytes_out += size
+                if ask.doubted is not None and (batches := results[ask.doubted].batches):
+                    await self.unreadable.look(ask.entries[ask.doubted].partition, batches[0])
                 return results
             await self._until_moved(ask, results, ask.bytes_min - size, deadline)
 

@@ -160,13 +160,13 @@ class ImageFollower:
         topic = image.topics.get(topic_id)
         return TopicConfig.effective({} if topic is None else topic.configs, self._defaults(image))
 
-    def message_limits(self, names: Iterable[str]) -> dict[bytes, int]:
-        """``max.message.bytes`` of those of the topics that exist, by topic id."""
+    def message_limits(self, names: Iterable[str], bytes_max: int) -> dict[bytes, int]:
+        """``max.message.bytes``, or ``bytes_max`` if less, of those of the topics that exist, by topic id."""
         image = self._replicas.image
         defaults = self._defaults(image)
         topics = (image.topic(name) for name in names)
         return {
-            topic.topic_id: TopicConfig.effective(topic.configs, defaults).max_message_bytes
+            topic.topic_id: min(bytes_max, TopicConfig.effective(topic.configs, defaults).max_message_bytes)
             for topic in topics
             if topic is not None
         }
@@ -367,6 +367,7 @@ def restored(
         rows, ended, first_batch = [], [], None
     producers = Producers(log.producers)
     ended += producers.replay(rows, now_ms)
+    producers.bound(config.producer_ids_max)
     segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter)
     segments.drop_below(log.state.log_start)
     core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers, first_batch)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_broker.core.append_rules import check_from_producer, check_request
 from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
-from headrace_broker.engine.key_checks import NOTHING_CHECKED, KeyChecks
+from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Checked
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Arrival
@@ -144,12 +144,12 @@ class ProduceSession:
         timeout_ms: int,
         entries: Sequence[ProduceEntry],
         transactional_id: str | None = None,
-        keys: Mapping[int, HeadraceError | None] = NOTHING_CHECKED,
+        checked: Mapping[int, Checked] = NOTHING_CHECKED,
     ) -> None:
         """
         Take one request; its answer appears in ``answers``, unless ``acks`` is 0.
 
-        ``keys``: what ``KeyChecks`` has found of some of the entries.
+        ``checked``: what ``BodyChecks`` has found of some of the entries.
         """
         began = self._clock.monotonic_ms()
         partitions = [entry.partition for entry in entries]
@@ -165,7 +165,7 @@ class ProduceSession:
             for index in range(len(entries)):
                 call.refused(index, error)
             return
-        arrivals = self._arrivals(call, entries, transactional_id, keys)
+        arrivals = self._arrivals(call, entries, transactional_id, checked)
         if arrivals:
             self._loop.append(arrivals)
         if len(self._waiting) + len(self.answers) >= UNANSWERED_MAX:
@@ -195,7 +195,7 @@ class ProduceSession:
         call: ProduceCall,
         entries: Sequence[ProduceEntry],
         transactional_id: str | None,
-        keys: Mapping[int, HeadraceError | None],
+        checked: Mapping[int, Checked],
     ) -> list[Arrival]:
         now_ms = self._clock.now_ms()
         arrivals: list[Arrival] = []
@@ -205,11 +205,14 @@ class ProduceSession:
                 if entry.partition in seen:
                     raise Rejected(f"partition {entry.partition} is in the request twice; send one batch each")
                 seen.add(entry.partition)
+                found = checked.get(index)
+                if found is not None and found.batch is not entry.batch:
+                    entry = replace(entry, batch=found.batch)  # noqa: PLW2901 - from here on it is this one
                 arrival = self._checked(call, index, entry, now_ms, transactional_id)
-                if index not in keys:
-                    KeyChecks.check(arrival.replica, arrival.header, entry.batch)
-                elif (error := keys[index]) is not None:
-                    raise error
+                if found is None:
+                    BodyChecks.check(arrival.replica, arrival.header, entry.batch)
+                elif found.error is not None:
+                    raise found.error
                 arrivals.append(arrival)
             except HeadraceError as failed:
                 self._measures.refused_batches += 1

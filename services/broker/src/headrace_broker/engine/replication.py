@@ -159,7 +159,7 @@ class Replication:
         node = self._replicas.image.nodes.get(NodeKey(Role.BROKER, leader))
         if node is None:
             raise NetworkFailed(f"broker {leader} is not registered; it is tried again")
-        return await self._leaders.open(leader, node.grpc)
+        return await self._leaders.open(leader, node.inside)
 
     # --- numbers ------------------------------------------------------------------------------------------
 

@@ -31,6 +31,8 @@ CHECKED_AT_ONCE: Final = 32
 """Partitions given to the storage loop in one go: 1 to 3 ms where all of them drop something. Others come between."""
 UNDER_WAY_MAX: Final = 4 * CHECKED_AT_ONCE
 """Partitions that may wait for the storage loop, or for the sync of what it wrote."""
+ROOM_PART: Final = 4
+"""Leaderships come back when this part of the reserve is free above it."""
 KEPT_EVERY_MS: Final = 20_000
 """How often the time that retention goes by is written down."""
 RETENTION_SLEEP_MS: Final = 1_000
@@ -61,6 +63,9 @@ class Upkeep:
         self._memory: TimeMemory | None = None
         self._kept_ms = -inf
         self._disk_is_low = False
+        self._leads_nothing = False
+        self.on_disk_low: Callable[[bool], None] = lambda low: None
+        """Told when others should lead what is led here, because the disk is full, and when no longer."""
         loop.on_growth = self.check_disk
         self.sessions: set[ProduceSession] = set()
         """Produce streams whose requests may become late."""
@@ -157,6 +162,14 @@ class Upkeep:
         elif full:
             self._loop.disk_full = None
             _log.info("disk above its reserve: appends resume", extra={"free": free, "reserve": reserve})
+        self._say_low(free, reserve)
+
+    def _say_low(self, free: int, reserve: int) -> None:
+        """Leaders leave at the reserve, and come back when there is a good part more: they should not swing."""
+        low = free < (reserve + reserve // ROOM_PART if self._leads_nothing else reserve)
+        if low is not self._leads_nothing:
+            self._leads_nothing = low
+            self.on_disk_low(low)
 
 
 def _chunks(replicas: list[Replica]) -> Iterable[list[Replica]]:

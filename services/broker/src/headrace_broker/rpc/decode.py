@@ -36,7 +36,9 @@ def produce_entry(entry: pb.ProducePartition) -> ProduceEntry:
 def fetch_entry(entry: pb.FetchPartition) -> FetchEntry:
     epoch = entry.leader_epoch if entry.HasField("leader_epoch") else None
     last = entry.last_fetched_epoch if entry.HasField("last_fetched_epoch") else None
-    return FetchEntry(partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch, last, entry.from_leader)
+    return FetchEntry(
+        partition(entry), Offset(entry.fetch_offset), entry.max_bytes, epoch, last, entry.from_leader, entry.unreadable
+    )
 
 
 def copy_ask(request: pb.ReplicateRequest) -> CopyAsk:
@@ -71,13 +73,15 @@ def offset_ask(entry: pb.ListOffsetsPartition) -> OffsetAsk:
 
 def fetch_ask(request: pb.FetchRequest) -> FetchAsk:
     """One fetch request."""
+    entries = [fetch_entry(entry) for entry in request.partitions]
     return FetchAsk(
-        [fetch_entry(entry) for entry in request.partitions],
+        entries,
         request.min_bytes,
         request.max_bytes,
         request.max_wait_ms,
         request.rack if request.HasField("rack") else None,
         request.isolation_level == pb.READ_COMMITTED,
+        next((at for at, entry in enumerate(entries) if entry.unreadable), None),
     )
 
 

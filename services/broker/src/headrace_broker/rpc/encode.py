@@ -17,6 +17,7 @@ from headrace_broker.engine.inventory import Page
 from headrace_broker.engine.offsets import OffsetFound
 from headrace_broker.engine.produce import Appended, ProduceCall
 from headrace_broker.engine.replicas import ACCEPT_LOSS, Replica, Standing
+from headrace_broker.engine.scrubber import Scrub
 from headrace_broker.ports import RecoveryReport
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId
@@ -206,7 +207,7 @@ def metadata(
         else [_named(image, name, max_message_bytes) for name in dict.fromkeys(names or ())]
     )
     shown = (
-        node.from_outside() if outside else node
+        node.from_outside() if outside else node.for_clients()
         for node in image.nodes.values()
         if (node.key.role is Role.BROKER and not node.fenced) or node.key.role is Role.ADMIN
     )
@@ -221,6 +222,7 @@ def metadata(
         topics=described,
         active_controller=None if active is None or active.id < 0 else active_controller_to_proto(active),
         incarnation=image.incarnation,
+        feature_level=image.feature_level,
     )
 
 
@@ -259,8 +261,9 @@ def log_description(
     segments: Sequence[SegmentRow] | None,
     compaction: Compaction | None = None,
     known_as: TopicNote | None = None,
+    unreadable: str | None = None,
 ) -> pb.LogDescription:
-    """One log of this broker; ``known_as``: what is noted of its topic."""
+    """One log of this broker; ``known_as``: what is noted of its topic; ``unreadable``: a batch of it."""
     core = replica.core
     damage = replica.damage
     note = None
@@ -288,6 +291,19 @@ def log_description(
         oldest_open=_oldest_open(replica),
         oldest_timestamp_ms=oldest_ms(core),
         compaction=None if compaction is None else _compaction(compaction),
+        unreadable=unreadable,
+    )
+
+
+def scrub(found: Scrub) -> pb.Scrub:
+    """How far the scrub of this broker is."""
+    return pb.Scrub(
+        running=found.running,
+        logs=found.logs,
+        logs_done=found.logs_done,
+        bytes_read=found.bytes_read,
+        lost_logs=found.lost,
+        last_ended_ms=found.last_ended_ms,
     )
 
 

@@ -1,23 +1,26 @@
 """
-The one thing besides health that is served on the health port: having this broker leave, for ``prestop``.
+Has this broker leave when it is asked through a unix socket, by ``prestop``.
 
-The port is plain text and open to probes, so only callers on this machine are heard.
+A socket and no port: with a service mesh every connection to a port seems to come from this machine. The file is for
+this user alone, so only who could as well send this process a signal is heard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from ipaddress import ip_address
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
 from headrace_broker.core import leaving
-from headrace_common.core.errors import ErrorCode, Rejected
+from headrace_common.rpc.interceptor import ErrorInterceptor
+from headrace_common.rpc.options import server_options
+from headrace_common.runtime.service import bind_socket
 
-REFUSAL: Final = "a broker is asked to leave from its own machine only: run `python -m headrace_broker.prestop` there"
+_CALLS_MAX: Final = 16
 
 
 class LeavingServicer:
@@ -28,26 +31,33 @@ class LeavingServicer:
 
     async def handle(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """The RPC."""
-        if not is_local(context.peer()):
-            raise Rejected(REFUSAL, code=ErrorCode.POLICY_VIOLATION)
         return leaving.LEFT if await self._leave() else leaving.LATE
 
 
-def add_leaving_servicer(servicer: LeavingServicer, server: Any) -> None:
+@asynccontextmanager
+async def hearing(path: Path | None, leave: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+    """
+    Hear who asks at ``path`` until the block ends; nobody without one.
+
+    Raises:
+        OSError: there can be no socket.
+    """
+    if path is None:
+        yield
+        return
+    server = grpc.aio.server(
+        interceptors=[ErrorInterceptor()], options=server_options(), maximum_concurrent_rpcs=_CALLS_MAX
+    )
+    _add_leaving_servicer(LeavingServicer(leave), server)
+    bind_socket(server, path)
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)  # which removes the socket
+
+
+def _add_leaving_servicer(servicer: LeavingServicer, server: Any) -> None:
     """As the generated ``add_..._to_server``; requests and answers are plain bytes."""
     leave: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(servicer.handle)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(leaving.SERVICE, {leaving.METHOD: leave})])
-
-
-def is_local(peer: str) -> bool:
-    """Whether a gRPC peer, such as ``ipv4:127.0.0.1:5`` or ``ipv6:%5B::1%5D:5``, is on this machine."""
-    kind, _, address = unquote(peer).partition(":")
-    if kind == "unix":
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        ip = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(ip, "ipv4_mapped", None)
-    return (mapped or ip).is_loopback

@@ -15,21 +15,21 @@ from typing import Any, Final
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from headrace_broker.engine.body_checks import NOTHING_CHECKED
 from headrace_broker.engine.broker import Broker
-from headrace_broker.engine.copy_session import POSITIONS_MAX, CopySession
+from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.fetch import FetchSession
-from headrace_broker.engine.key_checks import NOTHING_CHECKED
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.rpc import decode, encode
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ShardKind
+from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
 
 FETCHES_READ_AHEAD: Final = 2
-TOPICS_PER_REQUEST_MAX: Final = 10_000
 _SHARD_KINDS: Final = {pb.GROUP: ShardKind.GROUPS, pb.TRANSACTION: ShardKind.TRANSACTIONS}
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 _EOF: Final[Any] = grpc.aio.EOF
@@ -41,13 +41,22 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     """
     One for each listener; ``draining`` ends long streams after what is under way.
 
-    ``outside``: it is that of clients who reach external addresses only.
+    ``outside``: it is that of clients who reach external addresses only. ``request_bytes_max``: its largest request;
+    clients are told so, for a batch that does not fit breaks the stream instead of being answered.
     """
 
-    def __init__(self, broker: Broker, draining: asyncio.Event, *, outside: bool = False) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        draining: asyncio.Event,
+        *,
+        outside: bool = False,
+        request_bytes_max: int = MESSAGE_BYTES_MAX,
+    ) -> None:
         self._broker = broker
         self._draining = draining
         self._outside = outside
+        self._request_bytes_max = request_bytes_max
         self._all_topics: tuple[tuple[bytes, int], pb.MetadataResponse] = ((b"", -1), pb.MetadataResponse())
 
     # --- produce ------------------------------------------------------------------------------------------
@@ -74,7 +83,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             self._broker.end_session(session)
 
     async def _read_produce(self, session: ProduceSession, context: Context) -> HeadraceError | None:
-        read, checks = context.read, self._broker.key_checks
+        read, checks = context.read, self._broker.body_checks
         try:
             while True:
                 await session.room()
@@ -96,6 +105,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             return None  # the connection is gone
         except DecodeError:
             return Rejected(NO_MESSAGE)
+        except Rejected as error:
+            return error
         finally:
             session.end()
 
@@ -164,6 +175,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             return None  # the connection is gone
         except DecodeError:
             return Rejected(NO_MESSAGE)
+        except Rejected as error:
+            return error
         finally:
             inbox.close()
 
@@ -205,8 +218,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 request = await context.read()
                 if request is _EOF:
                     return None
-                if len(request.positions) > POSITIONS_MAX:
-                    raise Rejected(f"the request has {len(request.positions)} positions; {POSITIONS_MAX} is the most")
                 session.take(decode.copy_ask(request))
         except grpc.aio.BaseError:
             return None  # the connection is gone
@@ -239,13 +250,11 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         if image.revision == 0:  # just started; to say that topics do not exist would make clients forget them
             raise MetadataUnavailable("this broker has not heard from a controller yet; ask another one, or again")
         if not request.all_topics:
-            if len(request.topics) > TOPICS_PER_REQUEST_MAX:
-                raise Rejected(f"the request names {len(request.topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most")
-            limits = self._broker.follower.message_limits(request.topics)
+            limits = self._broker.follower.message_limits(request.topics, self._request_bytes_max)
             return encode.metadata(image, request.topics, limits, outside=self._outside)
         now = (image.incarnation, image.revision)
         if self._all_topics[0] != now:
-            limits = self._broker.follower.message_limits(image.topic_ids)
+            limits = self._broker.follower.message_limits(image.topic_ids, self._request_bytes_max)
             self._all_topics = (now, encode.metadata(image, None, limits, outside=self._outside))
         return self._all_topics[1]
 
@@ -281,8 +290,13 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         broker = self._broker
         logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
         found = [(one, broker.compaction(one)) for one in logs]
+        unreadable = broker.fetches.unreadable
         if request.only_stuck:  # asked again and again, so nothing is encoded in vain
-            found = [(one, compaction) for one, compaction in found if compaction is not None and compaction.stuck]
+            found = [
+                (one, compaction)
+                for one, compaction in found
+                if (compaction is not None and compaction.stuck) or unreadable.text(one) is not None
+            ]
         free, total, reserve = broker.disk()
         return pb.DescribeLogsResponse(
             logs=[
@@ -291,6 +305,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     broker.segments(one) if request.segments else None,
                     compaction,
                     broker.noting.note(one.id.topic_id),
+                    unreadable.text(one),
                 )
                 for one, compaction in found
             ],
@@ -298,6 +313,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             disk_total_bytes=total,
             disk_reserve_bytes=reserve,
             recovery_report=encode.report_text(broker.report),
+            scrub=encode.scrub(broker.scrub()),
         )
 
     async def LogEnds(self, request: pb.LogEndsRequest, context: Context) -> pb.LogEndsResponse:

@@ -16,7 +16,7 @@ import grpc
 import orjson
 import psutil
 
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import broker_pb2 as pb

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
+from headrace_broker.config import REQUEST_BYTES_MAX
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.replication import NoLeaders
@@ -91,6 +92,12 @@ class FakeCluster:
             granted.append(replace(old, isr=isr, partition_epoch=old.partition_epoch + 1))
         self.show(replace(self.image, partitions={**self.image.partitions, **{p.id: p for p in granted}}))
         return [IsrDecision(current=partition) for partition in granted]
+
+    disk_low: bool = False
+
+    def say_disk_low(self, low: bool) -> None:
+        """See ``Cluster``."""
+        self.disk_low = low
 
     async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
         """See ``Cluster``."""
@@ -194,8 +201,8 @@ async def running_broker(
             tasks=tasks,
         )
         draining = asyncio.Event()
-        servicer = BrokerServicer(broker, draining)
-        config = ServerConfig(drain_ms_max=1_000)
+        servicer = BrokerServicer(broker, draining, request_bytes_max=REQUEST_BYTES_MAX)
+        config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
         async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
             broker.start()
             try:

@@ -22,7 +22,7 @@ from aetcd import rpc
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import name_unknown
-from headrace_common.rpc.options import channel_options
+from headrace_controller.adapters.etcd_channels import EtcdTls, open_channel
 from headrace_controller.core.store import (
     OPERATIONS_MAX,
     TRANSACTION_BYTES_MAX,
@@ -53,12 +53,6 @@ from headrace_controller.ports import (
 
 _PAGE: Final = 5_000
 _NEEDS_LEADER: Final = (("hasleader", "true"),)
-_KEEPALIVE: Final = (
-    ("grpc.keepalive_time_ms", 6_000),  # etcd sends clients away that ping more often than every 5 s
-    ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.keepalive_permit_without_calls", 0),  # nor does it take pings on connections without a call
-    ("grpc.min_reconnect_backoff_ms", 1_000),
-)
 _NEVER_APPLIED: Final = (
     "failed to connect",
     "errors resolving",
@@ -74,9 +68,10 @@ _NEVER_APPLIED: Final = (
 class EtcdStore:
     """One cluster's prefix in etcd. Made by ``open``."""
 
-    def __init__(self, targets: Sequence[str], prefix: str, timeout_ms: int) -> None:
+    def __init__(self, targets: Sequence[str], prefix: str, timeout_ms: int, tls: EtcdTls | None) -> None:
         self._targets = targets
-        self._channels = [_open(target) for target in targets]
+        self._tls = tls
+        self._channels = [open_channel(target, tls) for target in targets]
         self._present = 0
         self._prefix = prefix.encode()
         self._timeout_s = timeout_ms / 1_000
@@ -84,7 +79,11 @@ class EtcdStore:
     @staticmethod
     @asynccontextmanager
     async def open(
-        endpoints: Sequence[Endpoint], prefix: str, *, request_timeout_ms: int = 3_000
+        endpoints: Sequence[Endpoint],
+        prefix: str,
+        *,
+        request_timeout_ms: int = 3_000,
+        tls: EtcdTls | None = None,
     ) -> AsyncIterator[EtcdStore]:
         """
         A store under ``prefix`` (it ends in ``/``); connects with the first call and needs no etcd to be there.
@@ -92,10 +91,11 @@ class EtcdStore:
         Args:
             endpoints: etcd's client addresses, at least one.
             request_timeout_ms: the longest that one request may take.
+            tls: how etcd is verified and what it is shown; None: plain text.
         """
         assert endpoints, "there is at least one endpoint"
         assert prefix.endswith("/"), "keys of two clusters must not mix"
-        store = EtcdStore([str(endpoint) for endpoint in endpoints], prefix, request_timeout_ms)
+        store = EtcdStore([str(endpoint) for endpoint in endpoints], prefix, request_timeout_ms, tls)
         try:
             yield store
         finally:
@@ -209,7 +209,7 @@ class EtcdStore:
         A channel that asks for the name at once; see ``name_unknown``. The one before is let go, not closed, which
         would cancel calls of others that are about to fail in the same way: it closes itself with the last of them.
         """
-        self._channels[self._present] = _open(self._targets[self._present])
+        self._channels[self._present] = open_channel(self._targets[self._present], self._tls)
 
     async def _read(self, call: Any) -> Any:
         try:
@@ -298,15 +298,6 @@ class EtcdStore:
 
 
 _DELETED: Final = rpc.Event.EventType.Value("DELETE")
-
-
-def _open(target: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(target, options=_options())
-
-
-def _options() -> list[tuple[str, int]]:
-    ours = dict(_KEEPALIVE)
-    return [*((k, v) for k, v in channel_options() if k not in ours), *ours.items()]
 
 
 def _after(prefix: bytes) -> bytes:

@@ -10,8 +10,8 @@ import grpc.aio
 from headrace_common.core.errors import StaleBrokerEpoch
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import Node
+from headrace_common.rpc.channels import PLAIN, Security, open_channel
 from headrace_common.rpc.convert import partition_id_from_proto
-from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_controller.core.election import LogEnd
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -23,10 +23,13 @@ _IDENTIFY_S: Final = 0.5
 class GrpcLogEnds:
     """Asks over a connection of its own, since such questions are rare; keeps nothing."""
 
+    def __init__(self, security: Security = PLAIN) -> None:
+        self._security = security
+
     async def log_ends(self, node: Node, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, LogEnd]:
         """See the port. Who answers is asked on the same connection: it must be the process that registered."""
         wanted = [broker_pb2.FollowedPartition(topic_id=i.topic_id, partition=i.partition) for i in partitions]
-        async with open_channel(str(node.grpc), own_connection=True) as channel:
+        async with open_channel(str(node.inside), self._security, own_connection=True) as channel:
             stub = broker_pb2_grpc.BrokerStub(channel)
             try:
                 who = await stub.Identify(broker_pb2.IdentifyRequest(), timeout=_IDENTIFY_S)

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-import grpc
 import grpc.aio
 
 from headrace_common.core.ids import Endpoint
-from headrace_common.core.image import Node, NodeKey
+from headrace_common.core.image import Node
+from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.convert import node_to_proto, role_to_proto
-from headrace_common.rpc.options import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_controller.core.sessions import Heartbeat
 from headrace_proto.v1 import controller_pb2, controller_pb2_grpc
 
 _TIMEOUT_S: Final = 5.0
@@ -22,19 +22,18 @@ _TIMEOUT_S: Final = 5.0
 class GrpcPeer:
     """One channel, to whoever was spoken to last."""
 
-    def __init__(self) -> None:
-        self._target: Endpoint | None = None
-        self._channel: grpc.aio.Channel | None = None
+    def __init__(self, security: Security = PLAIN) -> None:
+        self._channels: Channels[Endpoint] = Channels(security)
 
     @staticmethod
     @asynccontextmanager
-    async def open() -> AsyncIterator[GrpcPeer]:
+    async def open(security: Security = PLAIN) -> AsyncIterator[GrpcPeer]:
         """A peer without a connection yet."""
-        peer = GrpcPeer()
+        peer = GrpcPeer(security)
         try:
             yield peer
         finally:
-            await peer._close()
+            await peer._channels.close()
 
     async def register(self, target: Endpoint, node: Node, cluster_id: str) -> int:
         """See the port."""
@@ -47,10 +46,14 @@ class GrpcPeer:
             raise error_from_rpc(error) from error
         return answer.epoch
 
-    async def heartbeat(self, target: Endpoint, key: NodeKey, epoch: int, image_revision: int) -> None:
+    async def heartbeat(self, target: Endpoint, heartbeat: Heartbeat) -> None:
         """See the port."""
         request = controller_pb2.HeartbeatRequest(
-            role=role_to_proto(key.role), id=key.id, epoch=epoch, image_revision=image_revision
+            role=role_to_proto(heartbeat.key.role),
+            id=heartbeat.key.id,
+            epoch=heartbeat.epoch,
+            image_revision=heartbeat.image_revision,
+            feature_level_max=heartbeat.feature_level_max,
         )
         try:
             await (await self._stub(target)).Heartbeat(request, timeout=_TIMEOUT_S)
@@ -58,12 +61,5 @@ class GrpcPeer:
             raise error_from_rpc(error) from error
 
     async def _stub(self, target: Endpoint) -> controller_pb2_grpc.ControllerAsyncStub:
-        if self._channel is None or self._target != target:
-            await self._close()
-            self._channel, self._target = open_channel(str(target)), target
-        return controller_pb2_grpc.ControllerStub(self._channel)
-
-    async def _close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = None
+        await self._channels.keep({target})
+        return controller_pb2_grpc.ControllerStub(self._channels.to(target))

@@ -21,7 +21,7 @@ import grpc.aio
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import Node, Role
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import PLAIN, Security, open_channel
 from headrace_controller.ports import ProbeResult
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 
@@ -41,21 +41,22 @@ class _Identity:
 class GrpcProbe:
     """A probe over the network; keeps nothing between two looks. ``cluster_id`` tells that of the controller."""
 
-    def __init__(self, cluster_id: Callable[[], str]) -> None:
+    def __init__(self, cluster_id: Callable[[], str], security: Security = PLAIN) -> None:
+        self._security = security
         self._cluster_id = cluster_id
 
     async def probe(self, node: Node) -> ProbeResult:
         """See the port."""
-        reached = await _connects(node.grpc)
+        reached = await _connects(node.inside)
         if reached is not ProbeResult.ANSWERS:
             return reached
-        async with open_channel(str(node.grpc), own_connection=True) as channel:
+        async with open_channel(str(node.inside), self._security, own_connection=True) as channel:
             try:
                 found = await _identity(node.key.role, channel)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return ProbeResult.ANSWERS
-                again = await _connects(node.grpc)  # it may have died between the two questions
+                again = await _connects(node.inside)  # it may have died between the two questions
                 return again if again is ProbeResult.REFUSED else ProbeResult.SILENT
         if found.incarnation == node.incarnation:
             return ProbeResult.SAME

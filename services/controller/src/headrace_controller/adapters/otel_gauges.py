@@ -28,6 +28,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "not_preferred_partitions": "Partitions led by another replica than their first",
     "reassigning_partitions": "Partitions whose replicas are being changed",
     "recovering_partitions": "Partitions led since an unclean election, until all their replicas are in sync",
+    "feature_level": "Feature level of the cluster",
     "nodes": "Registered nodes of all roles",
     "fenced_nodes": "Nodes that take no part now",
     "pending_deletions": "Deleted topics whose logs are not gone everywhere",

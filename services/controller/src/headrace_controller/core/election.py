@@ -5,7 +5,8 @@ Who leads a partition, and which replicas may (KIP-966). Called by the active co
 triggered, so that it can be repeated at any time, by any controller, after any crash. What is known to hold all
 committed records is the ISR; when it falls below min ISR, those who leave it become eligible leader replicas (ELR);
 those who leave the ELR because they stopped uncleanly stay on as last known ELR, and lead again only when all of
-them are back and their logs were compared (balanced recovery). A drained broker leads only where nobody else can.
+them are back and their logs were compared (balanced recovery). A drained broker leads only where nobody else can, and
+one without room on its disk where nobody has any.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Brokers:
     """In controlled shutdown; unfenced too, until they are gone."""
     drained: frozenset[NodeId] = frozenset()
     """Kept from leading by an operator, while anybody else can."""
+    crowded: frozenset[NodeId] = frozenset()
+    """Their disks are below their reserve, so they refuse appends: they lead where nobody with room can."""
     epochs: Mapping[NodeId, int] = field(default_factory=lambda: MappingProxyType({}))
     """Epochs of the present registrations, of fenced brokers too."""
 
@@ -42,9 +45,12 @@ class Brokers:
         return broker in self.unfenced and broker not in self.leaving
 
     def first_of(self, members: Iterable[NodeId]) -> NodeId:
-        """Who leads of ``members`` that may: the first that is not drained, else the first; ``NO_NODE``: none may."""
+        """
+        Who leads of ``members`` that may: the first with room that is not drained, else the first with room, else the
+        first that is not drained, else the first; ``NO_NODE``: none may.
+        """
         able = [m for m in members if self.may_lead(m)]
-        return next((m for m in able if m not in self.drained), able[0] if able else NO_NODE)
+        return min(able, key=lambda m: (m in self.crowded, m in self.drained), default=NO_NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,7 @@ def _leader_in_sync(partition: Partition, brokers: Brokers) -> NodeId:
     if stays and now not in brokers.drained:
         return now
     best = brokers.first_of(r for r in partition.replicas if r in partition.isr)
-    return now if stays and best in brokers.drained else best
+    return now if stays and (best in brokers.drained or best in brokers.crowded) else best
 
 
 def _from_outside(

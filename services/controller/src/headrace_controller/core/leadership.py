@@ -50,9 +50,22 @@ def preferred(partition: Partition, brokers: Brokers, rules: Rules) -> Partition
         raise ElectionNotNeeded(f"broker {first} leads {partition.id} already")
     if not _may_take_over(partition, brokers):
         raise PreferredLeaderNotAvailable(
-            f"broker {first} cannot lead {partition.id} now: it is not in sync, or away, leaving or drained"
+            f"broker {first} cannot lead {partition.id} now: it is not in sync, or away, leaving, drained or without"
+            " room on its disk"
         )
     return stamped(partition, replace(partition, leader=first), rules.epoch_floor)
+
+
+def relieved(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
+    """
+    Led by a replica in sync that has room on its disk, where the leader has none; the same object where nobody has.
+    """
+    if partition.leader not in brokers.crowded:
+        return partition
+    heir = brokers.first_of(r for r in partition.replicas if r in partition.isr)
+    if heir in {NO_NODE, partition.leader} or heir in brokers.crowded or heir in brokers.drained:
+        return partition
+    return stamped(partition, replace(partition, leader=heir), rules.epoch_floor)
 
 
 def imbalanced(partitions: Iterable[Partition], brokers: Brokers, percentage_max: int) -> list[Partition]:
@@ -119,4 +132,5 @@ def commanded(partition: Partition, election: Election, brokers: Brokers, rules:
 
 def _may_take_over(partition: Partition, brokers: Brokers) -> bool:
     first = partition.replicas[0]
-    return first in partition.isr and brokers.may_lead(first) and first not in brokers.drained
+    kept_off = first in brokers.drained or first in brokers.crowded
+    return first in partition.isr and brokers.may_lead(first) and not kept_off

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from headrace_common.core.features import HIGHEST, too_old
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (
     EMPTY_IMAGE,
@@ -51,6 +52,7 @@ class _Touched:
     deletions: dict[TopicId, TopicDeletion | None] = field(default_factory=dict)
     removals: dict[PartitionId, ReplicaRemoval | None] = field(default_factory=dict)
     shards: dict[ShardKey, Shard] = field(default_factory=dict)
+    feature_level: int | None = None
     cluster_configs: Configs | None = None
     broker_configs: dict[NodeId, Configs] = field(default_factory=dict)
     active: ActiveController | None = None
@@ -59,9 +61,14 @@ class _Touched:
 
 
 class Mirror:
-    """Everything under the prefix, decoded. One task writes it; reads see a whole revision."""
+    """
+    Everything under the prefix, decoded. One task writes it; reads see a whole revision.
 
-    def __init__(self) -> None:
+    ``feature_level_max`` is the highest feature level that this controller knows: metadata above it is refused.
+    """
+
+    def __init__(self, feature_level_max: int = HIGHEST) -> None:
+        self.feature_level_max = feature_level_max
         self.image: ClusterImage = EMPTY_IMAGE
         self.revision = 0
         """Newest store revision seen, of anything."""
@@ -107,7 +114,8 @@ class Mirror:
         Take in changes of the store; what became visible as a step of the image, or None when nothing did.
 
         Raises:
-            UnsupportedVersion: a newer controller wrote a record that this one does not understand.
+            UnsupportedVersion: a newer controller wrote a record that this one does not understand, or the cluster has
+                risen to a feature level that it does not know.
         """
         assert batch.revision >= self.revision, "a watch goes forward"
         touched = _Touched()
@@ -133,9 +141,9 @@ class Mirror:
         Replace everything by a fresh list; the difference as a step of the image, or None when there is none.
 
         Raises:
-            UnsupportedVersion: the layout or a record is newer than this version.
+            UnsupportedVersion: the layout, a record or the feature level is newer than this version.
         """
-        fresh = Mirror()
+        fresh = Mirror(self.feature_level_max)
         found_format = next((i.value for i in listing.items if i.key == records.FORMAT_KEY), None)
         if found_format is not None:
             records.check_format(found_format)
@@ -174,8 +182,11 @@ class Mirror:
         if record is not None or key == records.REMOVAL_KEY:
             touched.revision = max(touched.revision, change.revision)
         match record:
-            case Cluster(id, incarnation):
+            case Cluster(id, incarnation, level):
+                if level > self.feature_level_max:
+                    raise too_old("this controller", self.feature_level_max, level)
                 self.image = replace(self.image, cluster_id=id, incarnation=incarnation)
+                touched.feature_level = level
             case ActiveController():
                 touched.active = record
             case Node():
@@ -275,6 +286,7 @@ class Mirror:
             cluster_configs=None if configs is None else configs.values,
             broker_configs={b: c.values for b, c in touched.broker_configs.items()},
             active_controller=touched.active,
+            feature_level=touched.feature_level,
         )
 
     def _from(self, topic: Topic, start: int) -> dict[PartitionId, Partition]:
@@ -311,6 +323,7 @@ def difference(old: ClusterImage, new: ClusterImage) -> ImageDelta | None:
             b: new.broker_configs.get(b, {}) for b in brokers if new.broker_configs.get(b) != old.broker_configs.get(b)
         },
         active_controller=None if active == (old.active_controller or NOBODY) else active,
+        feature_level=None if new.feature_level == old.feature_level else new.feature_level,
     )
     empty = ImageDelta(delta.incarnation, delta.previous_revision, delta.revision, delta.cluster_id)
     return None if delta == empty and delta.revision == old.revision else delta

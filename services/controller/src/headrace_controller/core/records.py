@@ -31,6 +31,9 @@ from headrace_common.core.image import (
 
 FORMAT: Final = 1
 RECORD_VERSION: Final = 1
+LEVELLED_VERSION: Final = 2
+"""Of the cluster's record from feature level 1 on: a controller from before there were levels refuses the metadata and
+ends, whether it starts or stands by."""
 
 FORMAT_KEY: Final = "format"
 CLUSTER_KEY: Final = "cluster"
@@ -60,6 +63,7 @@ class Cluster:
 
     id: str
     incarnation: bytes
+    feature_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +125,18 @@ def configs_key(broker: NodeId | None) -> str:
 def encode(record: Record) -> bytes:
     """The value of a record."""
     match record:
-        case Cluster(id, incarnation):
+        case Cluster(id, incarnation, 0):
             return _dump({"id": id, "incarnation": incarnation.hex()})
+        case Cluster(id, incarnation, level):
+            fields = {"id": id, "incarnation": incarnation.hex(), "feature_level": level}
+            return _dump(fields, LEVELLED_VERSION)
         case ActiveController(id, epoch, grpc):
             return _dump({"id": id, "epoch": epoch, "grpc": _address(grpc)})
         case Node():
             return _dump(_node_fields(record))
         case Topic(_, topic_id, count, configs, internal):
-            fields = {"topic_id": topic_id.hex(), "partitions": count, "configs": dict(sorted(configs.items()))}
-            return _dump({**fields, "internal": internal})
+            settings = dict(sorted(configs.items()))
+            return _dump({"topic_id": topic_id.hex(), "partitions": count, "configs": settings, "internal": internal})
         case Partition():
             return _dump(_partition_fields(record))
         case TopicDeletion(_, name, pending):
@@ -176,8 +183,8 @@ def decode(key: str, value: bytes) -> Record | None:
     kind, _, rest = key.partition("/")
     match kind:
         case "cluster":
-            fields = _load(key, value)
-            return Cluster(fields["id"], bytes.fromhex(fields["incarnation"]))
+            fields = _load(key, value, LEVELLED_VERSION)
+            return Cluster(fields["id"], bytes.fromhex(fields["incarnation"]), fields.get("feature_level", 0))
         case "controller":
             fields = _load(key, value)
             return ActiveController(NodeId(fields["id"]), fields["epoch"], _endpoint(fields["grpc"]))
@@ -225,6 +232,8 @@ def _node_fields(node: Node) -> dict[str, Any]:
         "version": node.version,
         "drained": node.drained,
         "external": _address(node.external),
+        "feature_level_max": node.feature_level_max,
+        "internal": _address(node.internal),
     }
 
 
@@ -259,6 +268,8 @@ def _node(rest: str, fields: dict[str, Any]) -> Node:
         version=fields["version"],
         drained=fields.get("drained", False),  # what a version before drains wrote has none
         external=_endpoint(fields.get("external")),  # nor what one before external listeners wrote
+        feature_level_max=fields.get("feature_level_max", 0),  # nor what one before feature levels wrote
+        internal=_endpoint(fields.get("internal")),  # nor what one before internal listeners wrote
     )
 
 
@@ -298,15 +309,15 @@ def _configs(rest: str, fields: dict[str, Any]) -> Configs | None:
     return Configs(NodeId(int(number)), fields["values"]) if kind == "brokers" else None
 
 
-def _dump(fields: dict[str, Any]) -> bytes:
-    return json.dumps({"v": RECORD_VERSION, **fields}, separators=(",", ":")).encode()
+def _dump(fields: dict[str, Any], version: int = RECORD_VERSION) -> bytes:
+    return json.dumps({"v": version, **fields}, separators=(",", ":")).encode()
 
 
-def _load(key: str, value: bytes) -> dict[str, Any]:
+def _load(key: str, value: bytes, newest: int = RECORD_VERSION) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(value)
-    if fields["v"] != RECORD_VERSION:
+    if not RECORD_VERSION <= fields["v"] <= newest:
         raise UnsupportedVersion(
-            f"{key} has record version {fields['v']}, this controller knows {RECORD_VERSION}; run a newer version"
+            f"{key} has record version {fields['v']}, this controller knows {newest}; run a newer version"
         )
     return fields
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from headrace_common.core.errors import Rejected
+from headrace_common.core.features import HIGHEST, too_old
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, Row
@@ -96,7 +97,7 @@ def restored(backup: Backup, expected: Sequence[NodeId], now_ms: int, incarnatio
     last = (
         Row(RESTORE_KEY, encode_restore(restore)),
         Row(records.FORMAT_KEY, found[records.FORMAT_KEY]),
-        Row(records.CLUSTER_KEY, records.encode(Cluster(cluster.id, incarnation))),
+        Row(records.CLUSTER_KEY, records.encode(replace(cluster, incarnation=incarnation))),
     )
     return Restored(tuple(rows), last, restore)
 
@@ -109,6 +110,8 @@ def _cluster(found: Mapping[str, bytes]) -> Cluster:
         records.decode(key, value)  # refuses what a newer version wrote, before anything is changed
     cluster = records.decode(records.CLUSTER_KEY, found[records.CLUSTER_KEY])
     assert isinstance(cluster, Cluster), "that is what the key holds"
+    if cluster.feature_level > HIGHEST:
+        raise too_old("this program", HIGHEST, cluster.feature_level)
     return cluster
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace_common.core.image import Node, NodeKey
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import Node, NodeKey, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,9 @@ class Heartbeat:
     image_revision: int
     want_fenced: bool = False
     want_shutdown: bool = False
+    feature_level_max: int = 0
+    disk_low: bool = False
+    """A broker's disk is below its reserve: it refuses appends."""
 
 
 @dataclass(slots=True)
@@ -31,6 +35,7 @@ class Session:
     epoch: int
     seen_ms: float
     image_revision: int = 0
+    disk_low: bool = False
 
 
 class Sessions:
@@ -52,12 +57,17 @@ class Sessions:
         """The node spoke, under an epoch that the caller has checked."""
         session = self._sessions.setdefault(heartbeat.key, Session(heartbeat.epoch, now_ms))
         session.epoch, session.seen_ms = heartbeat.epoch, now_ms
+        session.disk_low = heartbeat.disk_low
         session.image_revision = max(session.image_revision, heartbeat.image_revision)
 
     def image_revision(self, key: NodeKey) -> int:
         """How far the node's image is, as far as known; 0: it has not said."""
         session = self._sessions.get(key)
         return 0 if session is None else session.image_revision
+
+    def without_room(self) -> frozenset[NodeId]:
+        """Brokers whose disk is below its reserve, by their last word."""
+        return frozenset(key.id for key, one in self._sessions.items() if one.disk_low and key.role is Role.BROKER)
 
     def expired(self, now_ms: float) -> list[NodeKey]:
         """Nodes that were silent for longer than the session lasts."""

@@ -84,7 +84,7 @@ class ControllerEngine:
         self._config = config
         self._streams = Streams()
         self.feed = Feed(EMPTY_IMAGE, config.watcher_queue_max)
-        self.follower = Follower(store, self.feed, clock)
+        self.follower = Follower(store, self.feed, clock, config.server.feature_level_max)
         self._outside = Outside(store, probe, log_ends, inventories, clock)
         self._examined: tuple[ClusterImage, Health] | None = None
         self.deposing = Deposing(
@@ -300,6 +300,7 @@ class ControllerEngine:
             "not_preferred_partitions": health.not_preferred,
             "reassigning_partitions": health.reassigning,
             "recovering_partitions": health.recovering,
+            "feature_level": image.feature_level,
             "nodes": len(image.nodes),
             "fenced_nodes": sum(n.fenced for n in image.nodes.values()),
             "pending_deletions": len(image.deletions),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from headrace_common.core.errors import MetadataUnavailable
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.image import ImageDelta
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -34,8 +35,8 @@ log = logger(__name__)
 class Follower:
     """The mirror, kept up to date by ``run``."""
 
-    def __init__(self, store: MetadataStore, feed: Feed, clock: Clock) -> None:
-        self.mirror = Mirror()
+    def __init__(self, store: MetadataStore, feed: Feed, clock: Clock, feature_level_max: int = HIGHEST) -> None:
+        self.mirror = Mirror(feature_level_max)
         self.reachable = False
         """Whether the store has answered: since the list, and while the watch stands."""
         self.on_step: Callable[[ImageDelta], None] = lambda _: None

@@ -68,11 +68,12 @@ class Membership:
 
     async def _heartbeat(self) -> None:
         image = self._engine.image
-        heartbeat = Heartbeat(self._node.key, self._node.epoch, image.revision)
+        known = self._node.feature_level_max
+        heartbeat = Heartbeat(self._node.key, self._node.epoch, image.revision, feature_level_max=known)
         if self._engine.candidate.term is not None:
             await self._engine.heartbeat(heartbeat)
             return
         active = image.active_controller
         if active is None or active.grpc is None:
             raise MetadataUnavailable("no controller is active just now")
-        await self._peer.heartbeat(active.grpc, self._node.key, self._node.epoch, image.revision)
+        await self._peer.heartbeat(active.grpc, heartbeat)

@@ -22,8 +22,9 @@ from headrace_common.core.errors import (
     Rejected,
     StaleBrokerEpoch,
 )
+from headrace_common.core.features import too_old
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
-from headrace_common.core.image import Node, NodeKey, Partition, Role
+from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, Role
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, records
@@ -109,6 +110,7 @@ class Nodes:
         Raises:
             Rejected: it claims numbers that no cluster reaches.
             InconsistentClusterId: the node's data belongs to another cluster.
+            UnsupportedVersion: the cluster's feature level is above what the node knows.
             DuplicateRegistration: another living process has this id.
             HeadraceError: as ``Writer.decide``.
         """
@@ -116,6 +118,7 @@ class Nodes:
         image = self._follower.mirror.image
         if joining.cluster_id is not None and joining.cluster_id != image.cluster_id:
             raise _of_another_cluster(joining, image.cluster_id)
+        _check_level(joining.node, image)
         old = image.nodes.get(joining.node.key)
         clean = old is not None and joining.previous_epoch == old.epoch
         again = old is not None and old.incarnation == joining.node.incarnation
@@ -146,6 +149,8 @@ class Nodes:
             HeadraceError: as ``Writer.decide``.
         """
         node = self.check_epoch(heartbeat.key, heartbeat.epoch)
+        if heartbeat.feature_level_max > node.feature_level_max:
+            node = await self._complete(node, heartbeat.feature_level_max)
         self._sessions.renew(heartbeat, self._clock.monotonic_ms())
         registered_at = self._follower.mirror.mod_revision(records.node_key(node.key))
         if may_be_unfenced(node, heartbeat, registered_at):
@@ -282,12 +287,14 @@ class Nodes:
 
     def _registration(self, joining: Joining) -> Decision:
         mirror = self._follower.mirror
+        _check_level(joining.node, mirror.image)
         epoch = max(mirror.number(records.EPOCH_KEY, 0), joining.previous_epoch or 0) + 1
         old = mirror.image.nodes.get(joining.node.key)
         drained = old is not None and old.drained
         node = replace(joining.node, epoch=epoch, fenced=True, in_controlled_shutdown=False, drained=drained)
         counted = Put(records.EPOCH_KEY, records.encode_number(epoch))
-        compares = [Unchanged(records.EPOCH_KEY, mirror.mod_revision(records.EPOCH_KEY))]
+        compared = (records.EPOCH_KEY, records.CLUSTER_KEY)  # the latter: the level may be rising just now
+        compares = [Unchanged(key, mirror.mod_revision(key)) for key in compared]
         operations: list[Operation] = [counted]
         for key, number in self._forgotten(joining):
             operations.append(Put(key, records.encode_number(number)))
@@ -305,6 +312,16 @@ class Nodes:
         if joining.max_leader_epoch > max(known, mirror.number(records.LEADER_EPOCH_KEY, -1)):
             raised.append((records.LEADER_EPOCH_KEY, joining.max_leader_epoch))
         return raised
+
+    async def _complete(self, node: Node, level: int) -> Node:
+        """An older controller wrote the registration without the level that the node knows: write it."""
+
+        def decision() -> Decision | None:
+            now = self.check_epoch(node.key, node.epoch)
+            return None if now.feature_level_max >= level else self._write(replace(now, feature_level_max=level))
+
+        await self._writer.decide(decision)
+        return self.check_epoch(node.key, node.epoch)
 
     async def _change(self, key: NodeKey, epoch: int, *, leaving: bool) -> Node:
         def decision() -> Decision | None:
@@ -358,12 +375,18 @@ def _of_another_cluster(joining: Joining, ours: str) -> InconsistentClusterId:
     )
 
 
+def _check_level(node: Node, image: ClusterImage) -> None:
+    if node.feature_level_max < image.feature_level:
+        raise too_old(f"{node.key} ({node.version or 'an older version'})", node.feature_level_max, image.feature_level)
+
+
 def _check_claims(joining: Joining) -> None:
     """Counters go on above what a node claims, so a broken claim must not use them up for ever."""
     claims = (
         ("previous_epoch", joining.previous_epoch or 0, 0, 2**48),
         ("max_producer_id", joining.max_producer_id, -1, 2**62),
         ("max_leader_epoch", joining.max_leader_epoch, -1, 2**30),
+        ("feature_level_max", joining.node.feature_level_max, 0, 2**15),
     )
     wrong = [
         f"{name} takes {low} to {high}, not {claim}" for name, claim, low, high in claims if not low <= claim <= high

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, UnknownTopicOrPartition
-from headrace_common.core.ids import PartitionId, TopicId
+from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, ReplicaRemoval
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
@@ -56,7 +56,9 @@ class Settling:
         """Partitions that this term gave to replicas that may have lost committed records."""
         self.passed = asyncio.Event()
         """Set after each pass; whoever waits for that clears it."""
-        self._brokers: tuple[Mapping[NodeKey, Node], bool, Brokers] | None = None
+        self.crowded: frozenset[NodeId] = frozenset()
+        """Brokers without room on their disks; ``Relief`` keeps it."""
+        self._brokers: tuple[Mapping[NodeKey, Node], bool, frozenset[NodeId], Brokers] | None = None
 
     def nodes_changed(self) -> None:
         """Look at everything again."""
@@ -234,10 +236,11 @@ class Settling:
         """The brokers as the image has them now; nobody of them may lead before a restore is finished."""
         mirror = self._follower.mirror
         nodes, waits = mirror.image.nodes, mirror.waits_for_logs
-        if self._brokers is None or self._brokers[0] is not nodes or self._brokers[1] is not waits:
-            found = brokers_of(mirror.image)
-            self._brokers = (nodes, waits, replace(found, unfenced=frozenset()) if waits else found)
-        return self._brokers[2]
+        known, crowded = self._brokers, self.crowded
+        if known is None or known[0] is not nodes or known[1] is not waits or known[2] is not crowded:
+            found = replace(brokers_of(mirror.image), crowded=crowded)
+            known = self._brokers = (nodes, waits, crowded, replace(found, unfenced=frozenset()) if waits else found)
+        return known[3]
 
     def rules_of(self, partition: Partition) -> Rules:
         """What holds for elections of the partition: its topic's settings, and what a restore forgot."""

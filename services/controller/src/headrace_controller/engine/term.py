@@ -24,11 +24,13 @@ from headrace_controller.core.sessions import Sessions
 from headrace_controller.engine.adoption import Adoption
 from headrace_controller.engine.deaths import Deaths, Streams
 from headrace_controller.engine.elections import Elections
+from headrace_controller.engine.features import Features
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.isr_changes import IsrChanges
 from headrace_controller.engine.nodes import Nodes
 from headrace_controller.engine.producer_ids import ProducerIds
 from headrace_controller.engine.reassignments import Reassignments
+from headrace_controller.engine.relief import Relief
 from headrace_controller.engine.restoring import Restoring
 from headrace_controller.engine.settings import Settings
 from headrace_controller.engine.settling import Settling
@@ -82,11 +84,13 @@ class Term:
         sessions = Sessions(config.liveness.session_timeout_ms)
         self.settling = Settling(self.writer, follower, clock)
         self.isr_changes = IsrChanges(self.settling)
+        self.relief = Relief(follower, self.settling, sessions, clock)
         self.elections = Elections(follower, self.settling, outside.log_ends, clock)
         self.reassignments = Reassignments(follower, self.settling)
         self.topics = Topics(self.writer, follower, self.settling, tasks)
         self.shards = Shards(self.writer, follower, self.topics, self.reassignments, clock)
         self.nodes = Nodes(self.writer, follower, self.settling, self.shards, sessions, probe, clock)
+        self.features = Features(self.writer, follower)
         self.settings = Settings(self.writer, follower, self.settling)
         self.producer_ids = ProducerIds(self.writer, follower)
         adoption = Adoption(self.writer, follower, self.topics)
@@ -139,6 +143,7 @@ class Term:
         self.spawn(self.shards.run(), "shards")
         self.spawn(self.elections.recover(), "recovery")
         self.spawn(self.elections.keep_preferred(), "preferred leaders")
+        self.spawn(self.relief.run(), "relief of full disks")
         self.spawn(self._watch_sessions(), "sessions")
         self.spawn(self.deaths.look_at_silent(self._config.liveness.stream_grace_ms), "silent nodes")
 
@@ -171,6 +176,7 @@ class Term:
             try:
                 await self.nodes.fence_expired()
                 await self.topics.sweep()
+                await self.features.rise()
             except (MetadataUnavailable, StoreOutcomeUnknown) as error:
                 log.warning("silent nodes are fenced later", extra={"reason": str(error)})
 

@@ -20,6 +20,7 @@ from headrace_common.core.errors import (
     HeadraceError,
     InvalidTopic,
     MetadataUnavailable,
+    Overloaded,
     Rejected,
     RequestTimedOut,
     UnknownTopicOrPartition,
@@ -46,6 +47,8 @@ from headrace_controller.engine.writer import CHUNK, Decision, Writer
 from headrace_controller.ports import StoreOutcomeUnknown
 
 _CHANCES = 1 << 16
+CREATED_AT_ONCE = 16
+"""Topics; more would keep the store from answering the lease, and so cost this controller its office."""
 
 log = logger(__name__)
 
@@ -76,15 +79,32 @@ class Topics:
         self._busy: set[str] = set()
         self._growing: set[TopicId] = set()
         self._pipeline = asyncio.Semaphore(PIPELINED)
+        self._creations = asyncio.Semaphore(CREATED_AT_ONCE)
 
     async def create(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
         """
         Create one topic; the creation goes on when the caller stops waiting.
 
         Raises:
+            Overloaded: so many others are being created that it was not begun; nothing was changed.
             RequestTimedOut: it is not finished; look for the topic later.
             HeadraceError: as ``plan_topic`` and ``Writer.decide``; the topic does not exist.
         """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1_000
+        try:
+            async with asyncio.timeout_at(end):
+                await self._creations.acquire()
+        except TimeoutError:
+            text = f"topic {wanted.name} waited {timeout_ms} ms for others that are being created; nothing was changed"
+            raise Overloaded(f"{text}, try again") from None
+        try:
+            left_ms = max(1, round((end - loop.time()) * 1_000))
+            return await self._create(wanted, validate_only=validate_only, timeout_ms=left_ms)
+        finally:
+            self._creations.release()
+
+    async def _create(self, wanted: Wanted, *, validate_only: bool, timeout_ms: int) -> Described:
         plan = plan_topic(wanted, self._follower.mirror.image, chance(), self._busy)
         if validate_only:
             return self._described(plan, TopicId(bytes(16)))

@@ -83,6 +83,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             image_revision=request.image_revision,
             want_fenced=request.want_fenced,
             want_shutdown=request.want_shutdown,
+            feature_level_max=request.feature_level_max,
+            disk_low=request.disk_low,
         )
         vitals = await self._engine.heartbeat(heartbeat)
         return pb.HeartbeatResponse(fenced=vitals.fenced, may_shut_down=vitals.may_shut_down)
@@ -122,6 +124,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             recovering_partition_count=health.recovering,
             shard_count=status.shards.shards,
             unowned_shard_count=status.shards.unowned,
+            feature_level=image.feature_level,
         )
 
     async def CreateTopics(self, request: pb.CreateTopicsRequest, context: Context) -> pb.CreateTopicsResponse:

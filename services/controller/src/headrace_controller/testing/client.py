@@ -11,11 +11,14 @@ import grpc
 import grpc.aio
 
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.convert import delta_from_proto
-from headrace_common.rpc.options import open_channel, server_options
+from headrace_common.rpc.options import server_options
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.service import bind
 from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2_grpc
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -76,7 +79,12 @@ class StubBroker:
     """A broker that says who it is and nothing else."""
 
     def __init__(self, number: int, start: int = 0) -> None:
-        self.node = cluster_pb2.Node(role=cluster_pb2.BROKER, id=number, incarnation=bytes([number, start]) * 8)
+        self.node = cluster_pb2.Node(
+            role=cluster_pb2.BROKER,
+            id=number,
+            incarnation=bytes([number, start]) * 8,
+            feature_level_max=HIGHEST,
+        )
         self._server = grpc.aio.server(options=server_options())
         identify = grpc.unary_unary_rpc_method_handler(
             self._identify,
@@ -98,7 +106,7 @@ class StubBroker:
     @asynccontextmanager
     async def open(number: int, start: int = 0) -> AsyncIterator[StubBroker]:
         broker = StubBroker(number, start)
-        port = broker._server.add_insecure_port("127.0.0.1:0")
+        port = bind(broker._server, Endpoint("127.0.0.1", 0))
         broker.node.grpc.CopyFrom(cluster_pb2.Endpoint(host="127.0.0.1", port=port))
         await broker._server.start()
         try:

@@ -212,8 +212,10 @@ class Cell:
         *,
         want_fenced: bool = False,
         want_shutdown: bool = False,
+        disk_low: bool = False,
     ) -> Vitals:
-        return await engine.heartbeat(Heartbeat(node.key, epoch, engine.image.revision, want_fenced, want_shutdown))
+        said = Heartbeat(node.key, epoch, engine.image.revision, want_fenced, want_shutdown, disk_low=disk_low)
+        return await engine.heartbeat(said)
 
     async def beating(self, engine: ControllerEngine, members: dict[int, int], ms: int) -> None:
         """``members`` (broker number to epoch) send heartbeats for a while."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc.aio
@@ -18,7 +17,8 @@ import grpc.aio
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo
-from headrace_common.rpc.options import channel_options
+from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 ANSWER_ALLOWANCE_MS: Final = 1_000
 """Beyond a request's own time: the way there and back."""
 CALL_S_MAX: Final = 3.0
-RECONNECT_MS_MAX: Final = 250
-"""Longest pause between attempts to reach a broker again: it may lead soon after it came back."""
 _EOF: Final[Any] = grpc.aio.EOF
 
 
@@ -111,9 +109,9 @@ class _ProduceCall:
 class BrokerConnections:
     """One for the process; one event loop."""
 
-    def __init__(self, tasks: TaskRunner) -> None:
+    def __init__(self, tasks: TaskRunner, security: Security = PLAIN) -> None:
         self._tasks = tasks
-        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._channels: Channels[Endpoint] = Channels(security, reconnect_ms_max=EAGER_RECONNECT_MS_MAX)
         self._stubs: dict[Endpoint, BrokerAsyncStub] = {}
         self._produce: dict[Endpoint, _ProduceCall] = {}
 
@@ -181,11 +179,7 @@ class BrokerConnections:
 
     def channel(self, at: Endpoint) -> grpc.aio.Channel:
         """The connection to one process."""
-        channel = self._channels.get(at)
-        if channel is None:
-            options = {**dict(channel_options()), "grpc.max_reconnect_backoff_ms": RECONNECT_MS_MAX}
-            channel = self._channels[at] = grpc.aio.insecure_channel(str(at), options=list(options.items()))
-        return channel
+        return self._channels.to(at)
 
     @property
     def addresses(self) -> set[Endpoint]:
@@ -207,7 +201,4 @@ class BrokerConnections:
         if call is not None:
             call.end(NetworkFailed(f"the connection to {at} was closed; the outcome is unknown"))
         self._stubs.pop(at, None)
-        channel = self._channels.pop(at, None)
-        if channel is not None:
-            with suppress(grpc.aio.UsageError):
-                await channel.close()
+        await self._channels.drop(at)

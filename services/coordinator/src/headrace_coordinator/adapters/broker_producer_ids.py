@@ -19,7 +19,7 @@ class BrokerProducerIds:
 
     async def next_id(self) -> int:
         """See ``ProducerIds``."""
-        living = [node.grpc for node in self._cluster.image.brokers() if not node.fenced]
+        living = [node.inside for node in self._cluster.image.brokers() if not node.fenced]
         if not living:
             raise LeaderNotAvailable("no broker lives now")
         producer_id, _ = await self._connections.init_producer_id(living[next(self._turns) % len(living)])

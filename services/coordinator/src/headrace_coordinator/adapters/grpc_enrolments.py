@@ -48,11 +48,13 @@ class GrpcEnrolments:
                 )
             ]
         )
-        stub: TransactionCoordinatorAsyncStub = TransactionCoordinatorStub(self._connections.channel(node.grpc))
-        with CallTo(f"the coordinator at {node.grpc}"):
+        stub: TransactionCoordinatorAsyncStub = TransactionCoordinatorStub(self._connections.channel(node.inside))
+        with CallTo(f"the coordinator at {node.inside}"):
             answer = await stub.AddPartitionsToTxn(request, timeout=ATTEMPT_S_MAX)
         if len(answer.transactions) != 1:
-            raise NetworkFailed(f"the coordinator at {node.grpc} answered one transaction with another number of them")
+            raise NetworkFailed(
+                f"the coordinator at {node.inside} answered one transaction with {len(answer.transactions)}"
+            )
         result = answer.transactions[0]
         if result.error:
             raise error_for(result.error, result.message)

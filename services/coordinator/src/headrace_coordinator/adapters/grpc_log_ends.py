@@ -35,7 +35,7 @@ class GrpcLogEnds:
             led = image.partitions.get(id)
             node = None if led is None else image.nodes.get(NodeKey(Role.BROKER, led.leader))
             if node is not None:
-                asks.setdefault(node.grpc, []).append(id)
+                asks.setdefault(node.inside, []).append(id)
         calls = [
             self._ask(endpoint, ids[at : at + PARTITIONS_PER_CALL])
             for endpoint, ids in asks.items()

@@ -69,7 +69,7 @@ class GrpcShardLogs:
     async def follow(self) -> None:
         """Close connections to addresses where nobody is any more; runs until cancelled."""
         async for image in self._cluster.images():
-            await self._connections.keep({node.grpc for node in image.nodes.values()})
+            await self._connections.keep({node.inside for node in image.nodes.values()})
 
 
 class GrpcShardLog:

@@ -58,7 +58,7 @@ def leader_in(image: ClusterImage, topic: str, partition: int) -> Leader | None:
         return None
     led = image.partitions.get(PartitionId(found.topic_id, partition))
     node = None if led is None else image.nodes.get(NodeKey(Role.BROKER, led.leader))
-    return None if led is None or node is None else Leader(led.id, led.leader_epoch, node.grpc)
+    return None if led is None or node is None else Leader(led.id, led.leader_epoch, node.inside)
 
 
 class LeaderCalls:

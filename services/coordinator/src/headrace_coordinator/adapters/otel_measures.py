@@ -8,7 +8,7 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Observation
 
 PREFIX: Final = "headrace_coordinator_"
-_BOUNDS_MS: Final = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000]
+_BOUNDS_SECONDS: Final = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10]
 
 Reading = Callable[[], Iterable[tuple[float, Mapping[str, str]]]]
 """Values with their attributes; called from the endpoint's thread."""
@@ -20,8 +20,8 @@ GAUGES: Final[Mapping[str, str]] = {
     "group_lag": "Records between a group's committed offset and the end of the log",
     "transactions": "Transactions of the shards served here that are open, prepared or ending, by state",
     "transactions_waiting": "Requests that wait for the end of the transaction before theirs",
-    "transaction_oldest_open_age": "Age of the oldest open transaction, in seconds",
-    "transaction_oldest_prepared_age": "Age of the oldest prepared transaction, in seconds",
+    "transaction_oldest_open_age_seconds": "Age of the oldest open transaction; 0: none is open",
+    "transaction_oldest_prepared_age_seconds": "Age of the oldest prepared transaction; 0: none is prepared",
     "transactions_prepared_overdue": "Transactions that are prepared for longer than transaction.prepared.max.ms",
     "transactions_without_markers": "Decided transactions whose end is not in all their partitions yet",
     "groups_without_lag": "Groups whose lag is not measured, because there are more partitions than group.lag allows",
@@ -33,32 +33,36 @@ class OtelMeasures:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._append_ms = self._histogram("append_latency", "Time from the first request of an append to its commit")
-        self._commit_ms = self._histogram("commit_latency", "Time that a CommitOffsets call took")
-        self._load_ms = self._histogram("load_time", "Time from being given a shard to serving it")
+        self._append_seconds = self._histogram(
+            "append_latency", "Time from the first request of an append to its commit"
+        )
+        self._commit_seconds = self._histogram("commit_latency", "Time that a CommitOffsets call took")
+        self._load_seconds = self._histogram("load_time", "Time from being given a shard to serving it")
         self._appended = self._counter("appended_records", "State records written")
         self._loaded = self._counter("loaded_records", "State records read when shards were taken on")
         self._rebalances = self._counter("rebalances", "New generations of groups of the classic protocol")
         self._assignments = self._counter("assignments", "Assignments sent to members of the server-side protocol")
         self._lost = self._counter("shards_lost", "Shards given up because another coordinator writes them")
 
-        self._decide_ms = self._histogram("end_latency", "Time that an EndTxn, DecidePrepared or CommitUnit call took")
-        self._ending_ms = self._histogram("ending_time", "Time from a transaction's verdict to its last marker")
+        self._decide_seconds = self._histogram(
+            "end_latency", "Time that an EndTxn, DecidePrepared or CommitUnit call took"
+        )
+        self._ending_seconds = self._histogram("ending_time", "Time from a transaction's verdict to its last marker")
         self._ended = self._counter("transactions_ended", "Transactions that are over, by verdict and cause")
 
     def appended(self, records: int, ms: float) -> None:
         """See ``Measures``."""
         self._appended.add(records)
-        self._append_ms.record(ms)
+        self._append_seconds.record(ms / 1_000)
 
     def committed(self, ms: float) -> None:
         """See ``Measures``."""
-        self._commit_ms.record(ms)
+        self._commit_seconds.record(ms / 1_000)
 
     def loaded(self, records: int, ms: float) -> None:
         """See ``Measures``."""
         self._loaded.add(records)
-        self._load_ms.record(ms)
+        self._load_seconds.record(ms / 1_000)
 
     def rebalanced(self) -> None:
         """See ``Measures``."""
@@ -74,12 +78,12 @@ class OtelMeasures:
 
     def decided(self, ms: float) -> None:
         """See ``Measures``."""
-        self._decide_ms.record(ms)
+        self._decide_seconds.record(ms / 1_000)
 
     def ended(self, commit: bool, cause: str, ms: float) -> None:
         """See ``Measures``."""
         self._ended.add(1, {"verdict": "commit" if commit else "abort", "cause": cause})
-        self._ending_ms.record(ms)
+        self._ending_seconds.record(ms / 1_000)
 
     def publish(self, readings: Mapping[str, Reading]) -> None:
         """Register all gauges; ``readings`` has one for each name of ``GAUGES``."""
@@ -90,7 +94,7 @@ class OtelMeasures:
 
     def _histogram(self, name: str, description: str) -> Histogram:
         return self._meter.create_histogram(
-            PREFIX + name, unit="ms", description=description, explicit_bucket_boundaries_advisory=_BOUNDS_MS
+            PREFIX + name, unit="s", description=description, explicit_bucket_boundaries_advisory=_BOUNDS_SECONDS
         )
 
     def _counter(self, name: str, description: str) -> Counter:

@@ -51,6 +51,7 @@ from headrace_coordinator.core.events import (
 from headrace_coordinator.core.groups import Group, ReadLog, refusal
 from headrace_coordinator.core.offsets import Offsets
 from headrace_coordinator.core.records import group_key, group_value
+from headrace_coordinator.core.room import Room, groups
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.shard_offsets import ShardOffsets
 from headrace_coordinator.core.targets import TopicView
@@ -65,12 +66,13 @@ class Shard:
     O(1), whatever else the shard holds.
     """
 
-    def __init__(self, number: int, settings: GroupSettings) -> None:
+    def __init__(self, number: int, settings: GroupSettings, room: Room | None = None) -> None:
         self.number = number
         self._settings = settings
+        self._room = room or groups()
         self._view = TopicView()
         self._groups: dict[str, Group] = {}
-        self._offsets = ShardOffsets(settings, self._view, self._groups)
+        self._offsets = ShardOffsets(settings, self._view, self._groups, self._room)
         self._replayed: dict[bytes, bytes | None] = {}
         self._log: ReadLog | None = None
         self._loaded = False
@@ -154,6 +156,8 @@ class Shard:
         assert self._loaded, "members are served after Loaded"
         group = self._groups.get(event.group_id)
         joins = isinstance(event, ClassicJoined) or (isinstance(event, ConsumerHeartbeat) and event.member_epoch == 0)
+        if joins and group is None and (fault := self._room.fault(event.group_id)) is not None:
+            return [Send(event.group_id, event.stream, refusal(event, fault))]
         if joins and (group is None or group.empty):
             group = group or self._groups.setdefault(event.group_id, Group(Offsets(event.group_id)))
             group.open_to(event, self._settings, self._view)
@@ -293,7 +297,8 @@ class Shard:
     def _load(self, at: Moment) -> list[Effect]:
         assert not self._loaded, "a shard is loaded once"
         self._groups = self._read().groups(self._settings, self._view, at)
-        self._offsets = ShardOffsets(self._settings, self._view, self._groups)
+        self._offsets = ShardOffsets(self._settings, self._view, self._groups, self._room)
+        self._room.enter(self.number, self._groups.__len__)
         self._loaded = True
         self._replayed, self._log = {}, None
         self._next_check_ms = at.mono_ms + self._settings.offsets_retention_check_interval_ms

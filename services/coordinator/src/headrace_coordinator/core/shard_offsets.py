@@ -45,6 +45,7 @@ from headrace_coordinator.core.events import (
 )
 from headrace_coordinator.core.groups import Group
 from headrace_coordinator.core.offsets import Offsets, Transaction, valid
+from headrace_coordinator.core.room import Room
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.targets import TopicView
 
@@ -75,9 +76,21 @@ class _Open:
 class ShardOffsets:
     """``groups`` and ``view`` belong to the shard; groups that come to be or to nothing by their offsets do so here."""
 
-    __slots__ = ("_asked", "_enrolments", "_groups", "_numbers", "_open", "_order", "_settings", "_view", "_waiting")
+    __slots__ = (
+        "_asked",
+        "_enrolments",
+        "_groups",
+        "_numbers",
+        "_open",
+        "_order",
+        "_room",
+        "_settings",
+        "_view",
+        "_waiting",
+    )
 
-    def __init__(self, settings: GroupSettings, view: TopicView, groups: dict[str, Group]) -> None:
+    def __init__(self, settings: GroupSettings, view: TopicView, groups: dict[str, Group], room: Room) -> None:
+        self._room = room
         self._settings = settings
         self._view = view
         self._groups = groups
@@ -144,7 +157,7 @@ class ShardOffsets:
             )
         if event.member_id or event.instance_id is not None or event.generation >= 0:
             return UnknownMemberId(f"the group {event.group_id!r} has no member {event.member_id!r}; join it")
-        return None
+        return self._room.fault(event.group_id) if group is None else None
 
     def _taken(
         self,

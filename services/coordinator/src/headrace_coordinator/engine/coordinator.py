@@ -114,6 +114,7 @@ class Coordinator:
             for host in self._hosts.values():
                 host.topics_changed(self._topics)
         self._shards.settle(image)
+        self._around.room.shards = self._shards.count
 
     def stop(self) -> None:
         """Let go of everything: the process ends."""

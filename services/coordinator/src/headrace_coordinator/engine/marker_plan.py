@@ -259,7 +259,7 @@ class MarkerPlan:
             led = image.partitions.get(id)
             key = None if led is None else NodeKey(Role.BROKER, led.leader)
         node = None if key is None else image.nodes.get(key)
-        return None if node is None else Destination(node.key.role, node.grpc)
+        return None if node is None else Destination(node.key.role, node.inside)
 
     def _place(self, item: _Item, now_ms: float) -> None:
         """Have it sent to where it belongs now, or wait for such a place."""

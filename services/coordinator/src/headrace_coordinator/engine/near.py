@@ -54,7 +54,7 @@ class NearMarkers:
     async def write(self, to: Destination, markers: Sequence[tuple[Marker, Sequence[PartitionId]]]) -> MarkerErrors:
         """See ``Markers``."""
         node = self._cluster.image.nodes.get(self._key)
-        if to.role is not Role.COORDINATOR or node is None or node.grpc != to.at:
+        if to.role is not Role.COORDINATOR or node is None or node.inside != to.at:
             return await self._far.write(to, markers)
         ends = [(events.Marker(marker.producer_id, marker.epoch, marker.commit), ids) for marker, ids in markers]
         found: list[list[HeadraceError | None]] = await self._own.end_transactions(ends)

@@ -147,7 +147,7 @@ class ShardHost(Host[Shard, Event, Visible]):
     # --- what groups add to a host ----------------------------------------------------------------------------
 
     def _new_core(self) -> Shard:
-        return Shard(self.number, self._around.settings)
+        return Shard(self.number, self._around.settings, self._around.room)
 
     def _new_outbox(self) -> Outbox[Visible]:
         return Outbox(self._core.group_record, self._show)
@@ -188,6 +188,7 @@ class ShardHost(Host[Shard, Event, Visible]):
             stream.handled()
 
     def _let_go(self, error: HeadraceError) -> None:
+        self._around.room.leave(self.number)
         for task in self._enrolling:
             task.cancel()
         self._enrolling = set()

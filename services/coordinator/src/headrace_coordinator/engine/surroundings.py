@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_coordinator.core.room import Room, groups, transactional_ids
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.values import Moment
@@ -28,6 +29,8 @@ class Surroundings:
     settings: GroupSettings
     append_timeout_ms: float
     """How long whoever waits for an answer waits."""
+    room: Room = field(default_factory=groups)
+    """For groups."""
 
     def moment(self) -> Moment:
         """Now."""
@@ -42,3 +45,5 @@ class TransactionSurroundings:
     settings: TransactionSettings
     spares: SpareProducerIds
     driver: MarkerDriver
+    room: Room = field(default_factory=transactional_ids)
+    """For transactional ids."""

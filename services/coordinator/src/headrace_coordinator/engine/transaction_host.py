@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from headrace_common.core.errors import ConcurrentTransactions, CoordinatorNotAvailable, HeadraceError
+from headrace_common.core.features import OWNER_TIMES
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import ShardKey, ShardKind
 from headrace_common.runtime.failpoints import failpoint
@@ -143,7 +144,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
     # --- what transactions add to a host ----------------------------------------------------------------------
 
     def _new_core(self) -> TransactionShard:
-        return TransactionShard(self.key.number, self._own.settings)
+        return TransactionShard(self.key.number, self._own.settings, self._own.room)
 
     def _new_outbox(self) -> Outbox[Visible]:
         return Outbox(_no_group, self._show)
@@ -153,6 +154,11 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
 
     def _woken(self, at: Moment) -> Event:
         return Woken(at)
+
+    def _handle(self, event: Event) -> None:
+        if self._around.cluster.image.has(OWNER_TIMES):
+            self._core.write_times()
+        super()._handle(event)
 
     def _needs_proof(self, event: Event, effects: Sequence[Any]) -> bool:
         return any(isinstance(effect, Answer) for effect in effects)
@@ -198,6 +204,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
 
     def _let_go(self, error: HeadraceError) -> None:
         del error  # those who wait were told
+        self._own.room.leave(self.number)
         self._steps = {}
         if self._gathering is not None:
             self._gathering.cancel()

@@ -97,6 +97,7 @@ class Transactions:
         """Take on and let go of shards as the image says; runs until cancelled."""
         async for image in self._around.shared.cluster.images():
             self._shards.settle(image)
+            self._around.room.shards = self._shards.count
 
     def stop(self) -> None:
         """Let go of everything: the process ends."""

@@ -18,7 +18,7 @@ import grpc.aio
 import orjson
 
 from headrace_common.core.errors import HeadraceError, error_for
-from headrace_common.rpc.options import open_channel
+from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
 from headrace_common.testing.ports import free_port
@@ -195,7 +195,7 @@ async def until_answered(call: Any) -> Any:
             await asyncio.sleep(0.02)
 
 
-def _processes(directory: Path, brokers: int, coordinators: int, settings: Sequence[str]) -> Cluster:
+def processes(directory: Path, brokers: int, coordinators: int, settings: Sequence[str]) -> Cluster:
     client, peer, port = free_port(), free_port(), free_port()
     etcd = Process(
         "etcd",
@@ -246,7 +246,7 @@ async def running_cluster(
     Args:
         settings: arguments of the coordinators.
     """
-    cluster = _processes(directory, brokers, coordinators, settings)
+    cluster = processes(directory, brokers, coordinators, settings)
     everything = [cluster.etcd, cluster.controller, *cluster.brokers, *cluster.coordinators]
     try:
         for process in everything:

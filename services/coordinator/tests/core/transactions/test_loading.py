@@ -132,7 +132,7 @@ def test_records_that_are_none_of_ours_are_refused(row: Row) -> None:
 @pytest.mark.parametrize("key", [b"\x02\x04\x00\x01t", transaction_key("t"), owner_key("o")])
 def test_records_of_a_newer_format_are_refused(key: bytes) -> None:
     with pytest.raises(UnsupportedVersion):
-        TransactionShard(0, TransactionSettings()).replay([(key, b"\x03")])
+        TransactionShard(0, TransactionSettings()).replay([(key, b"\x04")])
 
 
 # As written before owners could be claimed: epoch 4, unit 17, nonces 1 and 9, 100 free from epoch 5; open under 101@2.
@@ -163,7 +163,7 @@ def test_records_of_before_there_were_claims_are_read_and_written_as_they_were()
 
 
 def test_records_of_claimed_owners_are_read_as_they_were_written(world: World) -> None:
-    world.init_owner(claim=2**63 - 1)
+    world.init_owner(claim=2**60)
     world.open(0, 1, name="o/a", owner=0)
     world.init("t")
     rows = dict(world.rows)

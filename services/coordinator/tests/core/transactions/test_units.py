@@ -6,7 +6,7 @@ import pytest
 
 from headrace_coordinator.core.transactions.values import Token
 
-from .world import HOUR, MINUTE, World
+from .world import HOUR, MINUTE, WALL, World
 
 
 @pytest.fixture
@@ -140,8 +140,8 @@ def test_an_owner_that_was_never_claimed_may_be_claimed_with_any_number(world: W
         "owner: epoch 1 after unit -1",
         "tell o/a abort 100@1: 0",
     ]
-    assert world.init_owner("p", claim=2**63 - 1)[-1] == "owner: epoch 0 after unit -1"
-    assert world.init_owner("p", claim=2**63 - 1)[-1] == "owner: epoch 0 after unit -1"
+    assert world.init_owner("p", claim=(WALL + HOUR) << 20)[-1] == "owner: epoch 0 after unit -1"
+    assert world.init_owner("p", claim=(WALL + HOUR) << 20)[-1] == "owner: epoch 0 after unit -1"
 
 
 def test_what_is_no_claim_changes_nothing(world: World) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.effects import Row
+from headrace_coordinator.core.room import Room
 from headrace_coordinator.core.transactions.effects import (
     Answer,
     Completed,
@@ -63,14 +64,16 @@ def parts(*numbers: int) -> list[PartitionId]:
 class World:
     """One shard and its clock. ``rows`` has what it persisted, as a log with the last value of each key would."""
 
-    def __init__(self, rows: Iterable[Row] = (), *, now_ms: float = 0.0, **settings: int) -> None:
+    def __init__(
+        self, rows: Iterable[Row] = (), *, now_ms: float = 0.0, room: Room | None = None, **settings: int
+    ) -> None:
         self.settings = TransactionSettings(**settings)
         self.now_ms = now_ms
         self.spare = 100
         self.nonce = 1
         self.rows = dict(rows)
         self.effects: list[Effect] = []
-        self.shard = TransactionShard(3, self.settings)
+        self.shard = TransactionShard(3, self.settings, room)
         self.shard.replay(self.rows.items())
         self.started = self.tell(Loaded(self.at))
 

@@ -5,6 +5,7 @@ Brokers read, check and stamp headers; clients and compaction build and decode b
 bytes out. numpy, pyarrow and aiokafka are imported where they are used, so that reading headers does not load them.
 """
 
+from headrace_common.core.batch.body_check import check_body, load_decoder
 from headrace_common.core.batch.column_writer import build_batch
 from headrace_common.core.batch.columns import RecordColumns
 from headrace_common.core.batch.control import (
@@ -34,6 +35,7 @@ from headrace_common.core.batch.header import (
     stamp_producer,
 )
 from headrace_common.core.batch.key_check import check_keys, is_quick
+from headrace_common.core.batch.recompress import recompressed
 from headrace_common.core.batch.rows import build_row_batch
 from headrace_common.core.batch.sparse import build_gap_batch, emptied, without
 
@@ -57,15 +59,18 @@ __all__ = [
     "build_gap_batch",
     "build_marker_batch",
     "build_row_batch",
+    "check_body",
     "check_crc",
     "check_keys",
     "decode_batch",
     "emptied",
     "is_quick",
+    "load_decoder",
     "read_control",
     "read_fence",
     "read_header",
     "read_marker",
+    "recompressed",
     "stamp",
     "stamp_log_append_time",
     "stamp_producer",

@@ -67,12 +67,18 @@ def read_directory(body: Body, start: int) -> dict[int, Slot]:
     return found
 
 
+def _check_flags(slot: Slot) -> None:
+    if slot.flags & ~_KNOWN_FLAGS:
+        raise UnsupportedVersion(f"column flags {slot.flags:#x} were set by a newer version; upgrade first")
+
+
 class IntColumn:
     """A column of ``count`` little-endian integers."""
 
     __slots__ = ("at", "body", "code", "count")
 
     def __init__(self, body: Body, slot: Slot, count: int, code: str) -> None:
+        _check_flags(slot)
         width = 8 if code == "q" else 4
         if slot.flags & (HAS_VALIDITY | FIXED_WIDTH) or slot.end - slot.at != width * count:
             raise CorruptBatch(f"a column of {slot.end - slot.at} bytes where {width * count} are needed")
@@ -123,8 +129,7 @@ class BytesColumn:
     __slots__ = ("blob_at", "blob_end", "body", "count", "ends", "validity_at", "width")
 
     def __init__(self, body: Body, slot: Slot, count: int) -> None:
-        if slot.flags & ~_KNOWN_FLAGS:
-            raise UnsupportedVersion(f"column flags {slot.flags:#x} were set by a newer version; upgrade first")
+        _check_flags(slot)
         if not count:
             raise CorruptBatch("a column of nothing")
         at = slot.at
@@ -174,6 +179,14 @@ class BytesColumn:
         if self.ends is None:
             return list(range(0, self.width * (self.count + 1), self.width))
         return self.ends.to_list()
+
+    def starts(self) -> np.ndarray[Any, Any]:
+        """Where each begins, in the bytes of all."""
+        import numpy as np
+
+        if self.ends is None:
+            return np.arange(0, self.width * self.count, self.width, dtype=np.int64)
+        return self.ends.to_numpy()[:-1]
 
     def _validity_bits(self) -> int:
         return int.from_bytes(self.body[self.validity_at : self.validity_at + (self.count + 7) // 8], "little")

@@ -160,13 +160,22 @@ def assemble(header: BatchHeader, columns: list[_Column], codec: Codec) -> bytes
     pieces, size = _body(columns)
     if size > INT32_MAX - HEADER_SIZE:
         raise RecordTooLarge(f"{size} bytes are more than one batch can have; send fewer records at a time")
+    return seal_columns(header, b"".join(pieces), codec) if codec else _sealed_columns(header, pieces, size)
+
+
+def seal_columns(header: BatchHeader, body: bytes | memoryview, codec: Codec) -> bytes:
+    """The batch of a body of columns, compressed where that makes it smaller, whatever the codec of ``header``."""
+    header = header._replace(attributes=header.attributes & ~CODEC_MASK)
     if codec:
-        body = b"".join(pieces)
         packed = compress(codec, body)
-        pieces = [body]
-        if len(packed) + _INFLATED_LENGTH.size < size:
+        if len(packed) + _INFLATED_LENGTH.size < len(body):
             header = header._replace(attributes=header.attributes | codec)
-            pieces, size = [_INFLATED_LENGTH.pack(size), packed], len(packed) + _INFLATED_LENGTH.size
+            pieces = [_INFLATED_LENGTH.pack(len(body)), packed]
+            return _sealed_columns(header, pieces, len(packed) + _INFLATED_LENGTH.size)
+    return _sealed_columns(header, [body], len(body))
+
+
+def _sealed_columns(header: BatchHeader, pieces: list[Piece], size: int) -> bytes:
     size += HEADER_SIZE
     return sealed([FIELDS.pack(header[0], size - LENGTH_PREFIX, *header[2:]), _RESERVED, *pieces], size)
 

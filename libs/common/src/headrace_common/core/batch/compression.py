@@ -25,9 +25,21 @@ _RATIO_MAX: Final = {Codec.GZIP: 1040, Codec.SNAPPY: 32, Codec.LZ4: 256, Codec.Z
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE: Final = 16
 _BLOCK_LENGTH: Final = struct.Struct(">i")
+_GZIP_MEMBER: Final = b"\x1f\x8b\x08"
+_GZIP_SIZE: Final = struct.Struct("<I")
+_GZIP_BYTES_MIN: Final = 18
+_LZ4_FRAME: Final = b"\x04\x22\x4d\x18"
+_LZ4_VERSION: Final = 0x40
+_LZ4_SIZE_FLAG: Final = 0x08
+_LZ4_SIZE: Final = struct.Struct("<Q")
+_LZ4_SIZE_AT: Final = 6
+_ZSTD_FRAME: Final = b"\x28\xb5\x2f\xfd"
+_ZSTD_SINGLE_SEGMENT: Final = 0x20
+_ZSTD_WINDOW_LOG_MAX: Final = 27
+"""What a decoder of zstd takes unless it is told otherwise."""
 
 
-def compress(codec: Codec, data: bytes) -> bytes | memoryview:
+def compress(codec: Codec, data: bytes | memoryview) -> bytes | memoryview:
     """One frame of ``data``; snappy is a raw block."""
     import cramjam
 
@@ -64,6 +76,70 @@ def inflate_exact(codec: Codec, data: memoryview, size: int) -> bytes | bytearra
     if written != size:
         raise CorruptBatch(f"the body inflates to {written} bytes, not to the {size} that it says")
     return buffer
+
+
+def check_frame(codec: Codec, data: memoryview, size: int) -> None:
+    """
+    Check what one frame says of itself against the ``size`` to which it is to inflate, without inflating it.
+
+    Raises:
+        CorruptBatch: not a frame of that codec, or it inflates to another size. A frame may leave its size unsaid.
+    """
+    if size > _inflated_max(codec, data):
+        raise CorruptBatch(f"{len(data)} bytes of {codec.name.lower()} cannot inflate to {size} bytes")
+    said = _FRAME_SIZES[codec](data)
+    if said is not None and said != size:
+        raise CorruptBatch(f"the body inflates to {said} bytes, not to the {size} that it says")
+
+
+def _gzip_size(data: memoryview) -> int:
+    if bytes(data[:3]) != _GZIP_MEMBER or len(data) < _GZIP_BYTES_MIN:
+        raise CorruptBatch("the body is not valid gzip: it does not begin as a member")
+    return int(_GZIP_SIZE.unpack_from(data, len(data) - _GZIP_SIZE.size)[0])
+
+
+def _snappy_size(data: memoryview) -> int:
+    import cramjam
+
+    try:
+        return int(cramjam.snappy.decompress_raw_len(data))
+    except cramjam.DecompressionError as failed:
+        raise CorruptBatch(f"the body is not valid snappy: {failed}") from None
+
+
+def _lz4_size(data: memoryview) -> int | None:
+    if bytes(data[:4]) != _LZ4_FRAME or len(data) < _LZ4_SIZE_AT + 1 or data[4] & 0xC0 != _LZ4_VERSION:
+        raise CorruptBatch("the body is not valid lz4: it does not begin as a frame")
+    if not data[4] & _LZ4_SIZE_FLAG:
+        return None
+    if len(data) < _LZ4_SIZE_AT + _LZ4_SIZE.size:
+        raise CorruptBatch("the body is not valid lz4: it ends too early")
+    return int(_LZ4_SIZE.unpack_from(data, _LZ4_SIZE_AT)[0])
+
+
+def _zstd_size(data: memoryview) -> int | None:
+    """As RFC 8878, 3.1.1.1, has it: descriptor, window, dictionary id, size."""
+    if bytes(data[:4]) != _ZSTD_FRAME or len(data) < 6:
+        raise CorruptBatch("the body is not valid zstd: it does not begin as a frame")
+    descriptor = data[4]
+    single = descriptor & _ZSTD_SINGLE_SEGMENT
+    at = 5 + (not single) + (0, 1, 2, 4)[descriptor & 3]
+    width = (1 if single else 0, 2, 4, 8)[descriptor >> 6]
+    if not single and 10 + (data[5] >> 3) > _ZSTD_WINDOW_LOG_MAX:
+        raise CorruptBatch(f"the body needs a window of zstd above {1 << _ZSTD_WINDOW_LOG_MAX} bytes to be read")
+    if len(data) < at + width:
+        raise CorruptBatch("the body is not valid zstd: it ends too early")
+    if not width:
+        return None
+    return int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+_FRAME_SIZES: Final = {
+    Codec.GZIP: _gzip_size,
+    Codec.SNAPPY: _snappy_size,
+    Codec.LZ4: _lz4_size,
+    Codec.ZSTD: _zstd_size,
+}
 
 
 def inflate_rows(codec: Codec, data: memoryview, size_max: int) -> bytes | memoryview:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     """One for each record: whether it stays."""
 
 INFLATED_MAX_DEFAULT: Final = 64 << 20
+"""What a body may inflate to. Readers and brokers share it: what no reader would take is not acknowledged."""
 _INFLATED_LENGTH: Final = struct.Struct("<I")
 
 _KNOWN: Final = frozenset({TIMESTAMP, KEY, VALUE, HEADERS, HEADER_KEY, HEADER_VALUE, OFFSET_DELTA})
@@ -143,7 +144,7 @@ def decode_batch(
             from headrace_common.core.batch.rows import RowBatch
 
             return RowBatch(batch, header, inflated_max)
-        return ColumnBatch(batch, header, inflated_max)
+        return ColumnBatch(*inflated_body(batch, header, inflated_max), header)
     except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as failed:
         if not where:
             raise
@@ -151,11 +152,10 @@ def decode_batch(
 
 
 class ColumnBatch(DecodedBatch):
-    """A batch of magic 3; everything is read in place."""
+    """A batch of magic 3; everything is read in place, from an inflated body that begins at ``start``."""
 
-    def __init__(self, batch: Body, header: BatchHeader, inflated_max: int) -> None:
+    def __init__(self, body: Body, start: int, header: BatchHeader) -> None:
         self.header = header
-        body, start = _inflated_body(batch, header, inflated_max)
         slots = read_directory(body, start)
         count = header.record_count
         self._newer = sorted(slots.keys() - _KNOWN)
@@ -338,12 +338,20 @@ class _HeaderColumns:
             raise CorruptBatch("a header key is not UTF-8") from None
 
     def _check_many_keys(self) -> None:
-        import pyarrow as pa
+        """All of them are text together, and none begins within a letter."""
+        import numpy as np
 
+        blob = memoryview(self._keys.body)[self._keys.blob_at : self._keys.blob_end]
         try:
-            self._keys.to_arrow(pa.string()).validate(full=True)
-        except pa.ArrowInvalid:
+            letters = len(str(blob, "utf-8"))
+        except UnicodeDecodeError:
             raise CorruptBatch("a header key is not UTF-8") from None
+        if letters == len(blob):
+            return  # ASCII
+        starts = self._keys.starts()
+        first_bytes = np.frombuffer(blob, np.uint8)[starts[starts < len(blob)]]
+        if ((first_bytes & 0xC0) == 0x80).any():
+            raise CorruptBatch("a header key is not UTF-8")
 
     def to_list(self) -> list[Headers]:
         keys = [key.decode() for key in self._keys.to_list()]  # type: ignore[union-attr]
@@ -363,16 +371,27 @@ class _HeaderColumns:
         return pa.Array.from_buffers(kind, self._lists.count - 1, [None, lists], children=[pairs])
 
 
-def _inflated_body(batch: Body, header: BatchHeader, inflated_max: int) -> tuple[Body, int]:
+def inflated_body(batch: Body, header: BatchHeader, inflated_max: int) -> tuple[Body, int]:
     """The bytes that hold the body, and where in them it begins."""
     codec = header.codec
     if codec is Codec.NONE:
         return batch, HEADER_SIZE
+    frame, size = frame_of(batch, inflated_max)
+    inflated = inflate_exact(codec, frame, size)
+    return memoryview(inflated).toreadonly(), 0
+
+
+def frame_of(batch: Body, inflated_max: int) -> tuple[memoryview, int]:
+    """
+    The frame of a compressed batch of columns, and to how many bytes it is to inflate.
+
+    Raises:
+        CorruptBatch: that is more than ``inflated_max``.
+    """
     (size,) = _INFLATED_LENGTH.unpack_from(batch, HEADER_SIZE)
     if not 0 < size <= inflated_max:
         raise CorruptBatch(f"the body says it inflates to {size} bytes; 1 to {inflated_max} are allowed")
-    inflated = inflate_exact(codec, memoryview(batch)[HEADER_SIZE + _INFLATED_LENGTH.size :], size)
-    return memoryview(inflated).toreadonly(), 0
+    return memoryview(batch)[HEADER_SIZE + _INFLATED_LENGTH.size :], size
 
 
 def _read_deltas(body: Body, slots: dict[int, Slot], header: BatchHeader) -> IntColumn | None:

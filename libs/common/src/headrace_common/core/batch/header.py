@@ -21,6 +21,9 @@ HEADER_SIZE: Final = 64
 ROW_HEADER_SIZE: Final = 61
 """Bytes before the records of a magic 2 batch."""
 
+MAGIC_AT: Final = 16
+ATTRIBUTES_LOW_AT: Final = 22
+"""Of the low byte, which has the codec."""
 MAGIC_ROWS: Final = 2
 MAGIC_COLUMNS: Final = 3
 RECORDS_PER_BATCH_MAX: Final = 1 << 20

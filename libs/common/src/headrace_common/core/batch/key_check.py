@@ -15,7 +15,7 @@ from headrace_common.core.batch.column_reader import read_directory
 from headrace_common.core.batch.columns import HEADERS
 from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, decode_batch
 from headrace_common.core.batch.header import HEADER_SIZE, MAGIC_ROWS, BatchHeader, Codec
-from headrace_common.core.errors import InvalidRecord
+from headrace_common.core.errors import CorruptBatch, InvalidRecord, UnsupportedVersion
 
 ROWS_QUICK: Final = 500
 INFLATED_BYTES_QUICK: Final = 256 << 10
@@ -47,10 +47,12 @@ def check_keys(batch: bytes, topic: str, *, inflated_max: int = INFLATED_MAX_DEF
 
     Raises:
         InvalidRecord: one has none; the text says which.
-        CorruptBatch: the body cannot be read, or inflates to more than ``inflated_max`` bytes.
-        UnsupportedVersion: a newer version wrote it.
+        CorruptBatch: the body cannot be read, inflates to more than ``inflated_max`` bytes, or is of a newer version.
     """
-    at = decode_batch(batch, verify_crc=False, inflated_max=inflated_max).first_without_key()
+    try:
+        at = decode_batch(batch, verify_crc=False, inflated_max=inflated_max).first_without_key()
+    except (CorruptBatch, UnsupportedVersion) as failed:
+        raise CorruptBatch(f"no cleaner could read the batch, though its CRC is right: {failed}") from None
     if at is not None:
         raise InvalidRecord(
             f"record {at} of the batch has no key, and topic {topic} is compacted: cleanup.policy=compact keeps the"

@@ -1,5 +1,5 @@
 """
-Kafka's rows (magic 2), written and read by aiokafka's record codec.
+Kafka's rows (magic 2): aiokafka's record codec writes them, and reads them where it is installed, else ``row_reader``.
 
 The codec inflates without a bound and, at a varint that is cut off, looks up to eleven bytes past the end of its
 buffer. So it gets bytes that are inflated already, followed by a record of our own, which it must then find intact.
@@ -7,7 +7,8 @@ buffer. So it gets bytes that are inflated already, followed by a record of our 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import chain, compress, islice
 from operator import lt
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ from headrace_common.core.batch.header import (
     rewritten,
     sealed,
 )
+from headrace_common.core.batch.row_reader import Rows, read_number, read_rows
 from headrace_common.core.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
 _RECORD_SIZE_MIN: Final = 7  # a length, attributes, two deltas, two lengths and a count, of one byte each
 _HEADER_SIZE_MIN: Final = 2  # the length of a key and of a value
-_VARINT_SIZE_MAX: Final = 10
 _ROWS_AT_ONCE: Final = 512
 
 # Length 39, no attributes, deltas 0, a key of 32 bytes, no value, no headers. No byte has its high bit set, so a varint
@@ -148,17 +149,12 @@ class RowBatch(DecodedBatch):
             rows = inflate_rows(header.codec, memoryview(rows), inflated_max)
         if header.record_count * _RECORD_SIZE_MIN > len(rows):
             raise CorruptBatch(f"{len(rows)} bytes cannot hold {header.record_count} records")
-        records = _read_rows(header, rows)
         self._rows = memoryview(rows)
-        self._offsets = [record.offset for record in records]
-        self._timestamps = [record.timestamp for record in records]
-        self._keys: list[bytes | None] = [record.key for record in records]
-        self._values: list[bytes | None] = [record.value for record in records]
-        self._headers: list[Headers] = [record.headers for record in records]
+        self._offsets, self._timestamps, self._keys, self._values, self._headers = row_reader()(header, rows)
         self._check_offsets()
-        self.has_keys = self._keys.count(None) != len(records)
+        self.has_keys = self._keys.count(None) != header.record_count
         self.has_headers = any(self._headers)
-        self.timestamps_equal = self._timestamps.count(self._timestamps[0]) == len(records)
+        self.timestamps_equal = self._timestamps.count(self._timestamps[0]) == header.record_count
 
     def _check_offsets(self) -> None:
         offsets, header = self._offsets, self.header
@@ -170,8 +166,7 @@ class RowBatch(DecodedBatch):
     @property
     def one_timestamp(self) -> int:
         assert self.timestamps_equal, "records have timestamps of their own"
-        first: int = self._timestamps[0]
-        return first
+        return self._timestamps[0]
 
     def offsets(self) -> list[int]:
         return self._offsets.copy()
@@ -199,14 +194,7 @@ class RowBatch(DecodedBatch):
     def without(self, keep: Mask) -> bytes:
         spans = compress(_spans(self._rows, self.header.record_count), keep.tolist())
         rows = b"".join([self._rows[first:end] for first, end in spans])
-        attributes, codec = self.header.attributes & ~CODEC_MASK, self.header.codec
-        if codec and len(packed := _packed(codec, rows)) < len(rows):
-            rows, attributes = packed, attributes | codec
-        size = ROW_HEADER_SIZE + len(rows)
-        header = self.header._replace(
-            batch_length=size - LENGTH_PREFIX, attributes=attributes, record_count=int(keep.sum())
-        )
-        return sealed([FIELDS.pack(*header), rows], size)
+        return seal_rows(self.header._replace(record_count=int(keep.sum())), rows, self.header.codec)
 
     def arrow_column(self, name: str) -> pa.Array[Any]:
         import pyarrow as pa
@@ -235,10 +223,19 @@ def _spans(rows: memoryview, count: int) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     at = 0
     for _ in range(count):
-        length, body = _varint(rows, at)
+        length, body = read_number(rows, at)
         spans.append((at, body + length))
         at = body + length
     return spans
+
+
+def seal_rows(header: BatchHeader, rows: bytes | memoryview, codec: Codec) -> bytes:
+    """The batch of rows, compressed where that makes it smaller, whatever the codec of ``header``."""
+    attributes = header.attributes & ~CODEC_MASK
+    if codec and len(packed := _packed(codec, bytes(rows))) < len(rows):
+        rows, attributes = packed, attributes | codec
+    size = ROW_HEADER_SIZE + len(rows)
+    return sealed([FIELDS.pack(*header._replace(batch_length=size - LENGTH_PREFIX, attributes=attributes)), rows], size)
 
 
 def _packed(codec: Codec, rows: bytes) -> bytes:
@@ -257,8 +254,18 @@ def _packed(codec: Codec, rows: bytes) -> bytes:
     raise AssertionError("nothing to compress with")
 
 
-def _read_rows(header: BatchHeader, rows: Body) -> list[Any]:
-    """The records, by aiokafka's codec, from a copy that ends with the guard."""
+@cache
+def row_reader() -> Callable[[BatchHeader, Body], Rows]:
+    """What reads inflated rows in this process: aiokafka's codec, or ``read_rows`` where aiokafka is not installed."""
+    try:
+        from aiokafka.record import default_records  # noqa: F401
+    except ImportError:
+        return read_rows
+    return read_by_codec
+
+
+def read_by_codec(header: BatchHeader, rows: Body) -> Rows:
+    """As ``read_rows``, by aiokafka's codec, from a copy that ends with the guard."""
     from aiokafka.errors import CorruptRecordException
     from aiokafka.record.default_records import DefaultRecordBatch
 
@@ -275,7 +282,13 @@ def _read_rows(header: BatchHeader, rows: Body) -> list[Any]:
     guard = records.pop()
     if guard.key != _GUARD_KEY or guard.value is not None or guard.headers:
         raise CorruptBatch("bytes follow the last record")
-    return records
+    return Rows(
+        [record.offset for record in records],
+        [record.timestamp for record in records],
+        [record.key for record in records],
+        [record.value for record in records],
+        [record.headers for record in records],
+    )
 
 
 def _read_in_turns(reader: Any) -> list[Any]:
@@ -303,29 +316,17 @@ def _check_long_records(rows: memoryview, count: int) -> None:
     """Refuse a record that is long enough to have too many headers, and does, before the codec makes them all."""
     at = 0
     for _ in range(count):
-        length, at = _varint(rows, at)
+        length, at = read_number(rows, at)
         end = at + length
         if not 0 <= length <= len(rows) - at:
             raise CorruptBatch(f"a record of {length} bytes where {len(rows) - at} remain")
         if length > _HEADER_SIZE_MIN * HEADERS_PER_BATCH_MAX:
             for _ in range(3):  # attributes and the two deltas
-                _, at = _varint(rows, at)
+                _, at = read_number(rows, at)
             for _ in range(2):  # key and value
-                size, at = _varint(rows, at)
+                size, at = read_number(rows, at)
                 at += max(size, 0)
-            headers, at = _varint(rows, at)
+            headers, at = read_number(rows, at)
             if headers > HEADERS_PER_BATCH_MAX:
                 raise CorruptBatch(f"a batch holds at most {HEADERS_PER_BATCH_MAX} record headers; one has {headers}")
         at = end
-
-
-def _varint(rows: memoryview, at: int) -> tuple[int, int]:
-    """The zigzag number at ``at``, and where the next begins."""
-    number = shift = 0
-    for byte in rows[at : at + _VARINT_SIZE_MAX]:
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
-        shift += 7
-    raise CorruptBatch("a number in a record does not end")

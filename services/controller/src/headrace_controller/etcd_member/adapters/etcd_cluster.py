@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 from aetcd import rpc
 
+from headrace_controller.adapters.etcd_channels import open_channel
 from headrace_controller.etcd_member.core.sights import Member
 from headrace_controller.etcd_member.ports import ClusterUnusable
 
@@ -37,7 +38,7 @@ class EtcdCluster:
     async def open(client_urls: Sequence[str]) -> AsyncIterator[EtcdCluster]:
         """The cluster behind these addresses, asked one after the other until one answers for a quorum."""
         targets = [urlsplit(url).netloc for url in client_urls]
-        channels = [(target, grpc.aio.insecure_channel(target)) for target in targets]
+        channels = [(target, open_channel(target)) for target in targets]
         try:
             yield EtcdCluster(channels)
         finally:

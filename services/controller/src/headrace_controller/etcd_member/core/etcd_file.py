@@ -26,6 +26,7 @@ OWN: Final = frozenset(
         "strict-reconfig-check",
         "discovery",
         "discovery-srv",
+        "enable-grpc-gateway",
     }
 )
 """Settings that are decided here and nowhere else."""
@@ -69,6 +70,8 @@ def settings(
         "initial-cluster-token": founding.token,
         "initial-cluster": ",".join(f"{member}={url}" for member, url in founding.members),
         "strict-reconfig-check": True,
+        # JSON for browsers, answered to pages of any origin; nothing of ours speaks it.
+        "enable-grpc-gateway": False,
         "logger": "zap",
         "log-level": "info",
         "log-outputs": ["stderr"],

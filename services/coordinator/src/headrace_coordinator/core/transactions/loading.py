@@ -27,10 +27,10 @@ from headrace_coordinator.core.transactions.records import (
     read_transaction,
     transaction_key,
 )
-from headrace_coordinator.core.transactions.register import Register
+from headrace_coordinator.core.transactions.register import FORGOTTEN, Register
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.transaction import Transaction
-from headrace_coordinator.core.transactions.values import EndCause, TxnState, owner_of
+from headrace_coordinator.core.transactions.values import NO_TIME, EndCause, TxnState, owner_of
 from headrace_coordinator.core.values import Moment
 
 
@@ -65,6 +65,7 @@ class Loading:
 
     def fill(self, register: Register, ending: Ending, settings: TransactionSettings, at: Moment) -> list[Effect]:
         """Put everything in its place, and return what must be done to go on from there."""
+        register.forgotten.epoch = self._owners.pop(FORGOTTEN, register.forgotten).epoch
         register.owners.update(self._owners)
         effects: list[Effect] = []
         for txn in self._ids.values():
@@ -87,7 +88,7 @@ def _mend(register: Register, ending: Ending, owner: Owner, at: Moment) -> list[
     """Do to one owner and its ids what a cut append did not."""
     rows = _bury_replaced(register, owner)
     if owner.drop_taken():
-        rows.insert(0, owner_row(owner))
+        rows.insert(0, owner_row(owner, with_time=owner.used_at_ms != NO_TIME))
     owner.forget_all_but(txn.nonce for txn in owner.ids.values())
     for txn in list(owner.ids.values()):
         if txn.ending and txn.by_unit and not owner.has_committed(txn.nonce):

@@ -19,6 +19,7 @@ from headrace_coordinator.core.transactions.values import (
     NO_CLAIM,
     NO_OWNER_EPOCH,
     NO_SEQUENCE,
+    NO_TIME,
     Producer,
 )
 
@@ -38,6 +39,8 @@ class Owner:
     """The highest that there ever was."""
     claim_epoch: int = NO_OWNER_EPOCH
     """Which that claim began. Below ``epoch``: somebody became the owner without one since."""
+    used_at_ms: int = NO_TIME
+    """When it was changed last, wall clock; -1: not known, its record is of a coordinator that did not tell."""
     free: bytearray = field(default_factory=bytearray)
     """Producer ids and the epochs that come next, as the record has them; the last one is taken first."""
     ids: dict[str, Transaction] = field(default_factory=dict)

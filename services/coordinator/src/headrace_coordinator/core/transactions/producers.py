@@ -119,7 +119,8 @@ class Producers:
             return _answer(event, fault)
         txn = self._register.ids.get(event.transactional_id)
         if txn is None:
-            return self._create(event)
+            fault = self._register.room.fault(event.transactional_id)
+            return self._create(event) if fault is None else _answer(event, fault)
         if txn.ending:
             return self._wait(txn, event)
         if txn.state is TxnState.ONGOING:
@@ -137,7 +138,7 @@ class Producers:
         return effects + _answer(event, InitResult(producer))
 
     def _create(self, event: InitAsked) -> list[Effect]:
-        free = self._register.free_identity(event.transactional_id)
+        free = self._register.free_identity(event.transactional_id, event.at)
         producer = Producer(event.spare_producer_id, 0) if free is None else free[0]
         owner_epoch = self._register.owner_epoch(event.transactional_id)
         txn = Transaction(event.transactional_id, producer, event.timeout_ms, owner_epoch=owner_epoch)

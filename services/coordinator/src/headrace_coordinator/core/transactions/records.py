@@ -2,15 +2,18 @@
 What stands in a partition of ``__transaction_state``: a key and a value per record, in a binary format of our own.
 
 ``register`` writes, ``shard.TransactionShard.replay`` reads. The last value of a key is the whole state; no value means
-that there is none. All numbers are big-endian; keys have format 1, values 1 or 2::
+that there is none. All numbers are big-endian; keys have format 1, values of ids 1 or 2, of owners 1 to 3::
 
     key    format u8, kind u8, length u16, name      kind 4: a transactional id; 5: an owner; 3: a note, without a name
     value  of an id: format u8, state u8, flags u8, cause u8, then the fields of ``_TRANSACTION`` in their order, then
            in format 2 the epoch of its owner i64, then 16 + 4 bytes for each partition: topic id, number
-    value  of an owner: format u8, epoch i64, last sequence i64, bytes of nonces u32, in format 2 claim i64 and its
-           epoch i64, then nonces (8 bytes each), free producer ids (producer id i64, next epoch i16)
+    value  of an owner: format u8, epoch i64, last sequence i64, bytes of nonces u32, from format 2 on claim i64 and its
+           epoch i64, in format 3 used at i64 (ms since 1970), then nonces (8 bytes each), free producer ids (producer
+           id i64, next epoch i16)
 
-Format 2 is written of owners that were claimed, and of their ids; what knows only format 1 can read all else.
+Format 2 is written of owners that were claimed, and of their ids; what knows only format 1 can read all else. Format 3
+is written of owners once the cluster's feature level says that every coordinator reads it. The owner without a name is
+none: its epoch is the highest of those that were forgotten.
 Flags: 1 continues, 2 contested, 4 something was decided, 8 it was committed.
 """
 
@@ -32,6 +35,7 @@ from headrace_coordinator.core.transactions.values import (
     NO_NONCE,
     NO_OWNER_EPOCH,
     NO_PRODUCER,
+    NO_TIME,
     Decided,
     EndCause,
     Producer,
@@ -41,6 +45,8 @@ from headrace_coordinator.core.transactions.values import (
 FORMAT: Final = 1
 CLAIMED: Final = 2
 """Format of the values of an owner that was claimed, and of its ids."""
+TIMED: Final = 3
+"""Format of the values of owners that tell when they were used last."""
 
 
 class Kind(Enum):
@@ -60,6 +66,7 @@ updated at; nonce; of the last one decided: producer id, epoch, nonce."""
 _EPOCH: Final = struct.Struct(">q")
 _OWNER: Final = struct.Struct(">BqqI")
 _CLAIM: Final = struct.Struct(">qq")
+_TIME: Final = struct.Struct(">q")
 _CONTINUES: Final = 1
 _CONTESTED: Final = 2
 _DECIDED: Final = 4
@@ -187,13 +194,14 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
 # --- owners ---------------------------------------------------------------------------------------------------
 
 
-def owner_row(owner: Owner) -> Row:
-    """The owner's record as it is now."""
+def owner_row(owner: Owner, *, with_time: bool = False) -> Row:
+    """The owner's record as it is now; with the time that it was used at, which not every version can read."""
     undone = owner.packed_undone()
-    claimed = owner.claim != NO_CLAIM
-    head = _OWNER.pack(CLAIMED if claimed else FORMAT, owner.epoch, owner.last_sequence, len(undone))
-    claim = _CLAIM.pack(owner.claim, owner.claim_epoch) if claimed else b""
-    return owner_key(owner.name), head + claim + undone + owner.free
+    number = TIMED if with_time else FORMAT if owner.claim == NO_CLAIM else CLAIMED
+    head = _OWNER.pack(number, owner.epoch, owner.last_sequence, len(undone))
+    claim = _CLAIM.pack(owner.claim, owner.claim_epoch) if number >= CLAIMED else b""
+    used = _TIME.pack(owner.used_at_ms) if number == TIMED else b""
+    return owner_key(owner.name), head + claim + used + undone + owner.free
 
 
 def read_owner(name: str, value: bytes) -> Owner:
@@ -204,17 +212,20 @@ def read_owner(name: str, value: bytes) -> Owner:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
     try:
-        _check_format(value[0], CLAIMED)
+        _check_format(value[0], TIMED)
         _, epoch, last_sequence, undone_bytes = _OWNER.unpack_from(value)
-        claim, claim_epoch, undone_at = NO_CLAIM, NO_OWNER_EPOCH, _OWNER.size
-        if value[0] == CLAIMED:
+        claim, claim_epoch, used_at_ms, undone_at = NO_CLAIM, NO_OWNER_EPOCH, NO_TIME, _OWNER.size
+        if value[0] >= CLAIMED:
             claim, claim_epoch = _CLAIM.unpack_from(value, undone_at)
             undone_at += _CLAIM.size
+        if value[0] == TIMED:
+            (used_at_ms,) = _TIME.unpack_from(value, undone_at)
+            undone_at += _TIME.size
     except (struct.error, IndexError) as error:
         raise RecordDamaged(f"the record of owner {name!r} cannot be read: {error}") from error
     free_at = undone_at + undone_bytes
     if undone_bytes % NONCE.size or free_at > len(value) or (len(value) - free_at) % FREE.size:
         raise RecordDamaged(f"the record of owner {name!r} has {len(value)} bytes, which is not what it announces")
-    owner = Owner(name, epoch, last_sequence, claim, claim_epoch, bytearray(value[free_at:]))
+    owner = Owner(name, epoch, last_sequence, claim, claim_epoch, used_at_ms, bytearray(value[free_at:]))
     owner.read_undone(value[undone_at:free_at])
     return owner

@@ -17,7 +17,13 @@ from headrace_common.core.errors import (
 )
 from headrace_coordinator.core.transactions.owner import Owner
 from headrace_coordinator.core.transactions.transaction import Transaction
-from headrace_coordinator.core.transactions.values import CAUSES_OF_SERVER, Decided, EndCause, Producer
+from headrace_coordinator.core.transactions.values import (
+    CAUSES_OF_SERVER,
+    CLAIM_CHANCE_BITS,
+    Decided,
+    EndCause,
+    Producer,
+)
 
 _WHY = {
     EndCause.TIMEOUT: "its timeout was up",
@@ -55,6 +61,15 @@ def claim_fault(owner: Owner, claim: int) -> HeadraceError | None:
     return FencedOwner(
         f"the owner {owner.name!r} was claimed with {claim} for epoch {owner.claim_epoch}, and somebody became the "
         "owner without a claim since: this one has to stop; if it is to be the owner again, claim with a higher number"
+    )
+
+
+def claim_ahead(owner: Owner, claim: int, wall_ms: int) -> HeadraceError:
+    """Of a claim that is a time of the future."""
+    ahead_min = ((claim >> CLAIM_CHANCE_BITS) - wall_ms) // 60_000
+    return Rejected(
+        f"the claim {claim} of the owner {owner.name!r} is a time {ahead_min} minutes ahead of the coordinator's "
+        "clock, and would keep all later ones out: set the clock of whoever claims, or the coordinator's, or count"
     )
 
 

@@ -7,22 +7,40 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from math import inf
+from typing import Final
 
 from headrace_coordinator.core.effects import Row
+from headrace_coordinator.core.room import Room
 from headrace_coordinator.core.transactions.effects import Tally
 from headrace_coordinator.core.transactions.owner import Owner
-from headrace_coordinator.core.transactions.records import owner_row, transaction_key, transaction_row
+from headrace_coordinator.core.transactions.records import owner_key, owner_row, transaction_key, transaction_row
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.transaction import Transaction
-from headrace_coordinator.core.transactions.values import NO_OWNER_EPOCH, NO_TIME, Producer, TxnState, owner_of
+from headrace_coordinator.core.transactions.values import (
+    CLAIM_CHANCE_BITS,
+    NO_OWNER_EPOCH,
+    NO_TIME,
+    Producer,
+    TxnState,
+    owner_of,
+)
 from headrace_coordinator.core.values import Moment
+
+FORGOTTEN: Final = ""
+"""No owner has this name."""
 
 
 class Register:
     """Of one shard."""
 
-    def __init__(self, settings: TransactionSettings) -> None:
+    def __init__(self, settings: TransactionSettings, room: Room) -> None:
         self._settings = settings
+        self.room = room
+        self.forgotten = Owner(FORGOTTEN)
+        """No owner: its epoch is the highest of all that were forgotten. Who comes anew begins above it, so that nobody
+        who was left over of those passes for one of its own."""
+        self.writes_times = False
+        """Whether owners' records tell when they were used."""
         self.ids: dict[str, Transaction] = {}
         self.owners: dict[str, Owner] = {}
         self.step = 0
@@ -34,6 +52,10 @@ class Register:
         """Those that are not at rest."""
         self._wakes: list[tuple[float, str]] = []
         """At most one per id counts: that of its ``scheduled_ms``. A time that moves on does not move its entry."""
+
+    def enter(self, shard: int) -> None:
+        """All was loaded: what is here counts from now on."""
+        self.room.enter(shard, lambda: len(self.ids) + len(self.owners))
 
     # --- ids --------------------------------------------------------------------------------------------------
 
@@ -78,21 +100,43 @@ class Register:
             del self.owners[name].ids[txn.transactional_id]
         return transaction_key(txn.transactional_id), None
 
-    def free_identity(self, transactional_id: str) -> tuple[Producer, Row] | None:
+    def free_identity(self, transactional_id: str, at: Moment) -> tuple[Producer, Row] | None:
         """An identity that the id's owner has to give, and the owner's row, which has to be persisted with the id's."""
         name = owner_of(transactional_id)
         producer = None if name is None else self.owners[name].take()
-        return None if name is None or producer is None else (producer, self.owner_saved(self.owners[name]))
+        return None if name is None or producer is None else (producer, self.owner_saved(self.owners[name], at))
 
     def owner_epoch(self, transactional_id: str) -> int:
         """What the record of an id says of its owner's epoch, see ``Owner.epoch_of_ids``; -1 for a plain id."""
         name = owner_of(transactional_id)
         return NO_OWNER_EPOCH if name is None else self.owners[name].epoch_of_ids
 
-    def owner_saved(self, owner: Owner) -> Row:
+    def owner_saved(self, owner: Owner, at: Moment) -> Row:
         """The owner's row, to be persisted now."""
         owner.forget_complete(self.durable_step)
-        return owner_row(owner)
+        owner.used_at_ms = at.wall_ms
+        return owner_row(owner, with_time=self.writes_times)
+
+    def new_owner(self, name: str) -> Owner:
+        """One that was not there, or not any more; it has no epoch yet."""
+        return Owner(name, self.forgotten.epoch)
+
+    def claim_most(self, at: Moment) -> int:
+        """The highest claim that is taken now: a clock that is far ahead would keep all others out."""
+        return (at.wall_ms + self._settings.unit_claim_ahead_max_ms) << CLAIM_CHANCE_BITS
+
+    def forget_owner(self, name: str, at: Moment) -> tuple[Row, ...]:
+        """Forget an owner that has no ids and was not used for long: the rows to be persisted now, or none."""
+        owner = self.owners.get(name)
+        if owner is None or owner.ids:
+            return ()
+        if owner.used_at_ms == NO_TIME:
+            owner.used_at_ms = at.wall_ms  # its record does not say; it counts from now
+        if owner.used_at_ms + self._settings.unit_owner_expiration_ms > at.wall_ms:
+            return ()
+        del self.owners[name]
+        self.forgotten.epoch = max(self.forgotten.epoch, owner.epoch)
+        return owner_row(self.forgotten), (owner_key(name), None)
 
     # --- time -------------------------------------------------------------------------------------------------
 

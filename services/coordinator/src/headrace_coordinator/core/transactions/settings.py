@@ -13,11 +13,15 @@ class TransactionSettings:
     """Producers may not ask for a longer transaction timeout. ms."""
     transactional_id_expiration_ms: int = 604_800_000
     """An id that has done nothing for so long, and has no open or prepared transaction, is forgotten. ms."""
+    unit_owner_expiration_ms: int = 604_800_000
+    """The same for an owner that has no ids; config gives both the same time. ms."""
     transactional_id_check_interval_ms: int = 600_000
     """How often ids are looked over for expiry. ms."""
     unit_prepared_timeout_ms: int = 3_600_000
     """A prepared transaction of an owner is aborted when it is undecided for so long, and an id of an owner that is
     through with a transaction, but was not told so by a unit, is forgotten so long after. ms."""
+    unit_claim_ahead_max_ms: int = 7_200_000
+    """How far the time in a claim may be ahead of this coordinator's clock. ms."""
     transaction_waiting_max: int = 100
     """Requests that may wait for the end of one id's transaction."""
     transaction_partitions_max: int = 20_000

@@ -1,8 +1,8 @@
 """
 All transactional ids of one shard: routes events to them and keeps their time. The engine owns one per shard.
 
-An id exists from its first ``InitAsked`` until it has done nothing for long. Ids of an owner are forgotten as soon as
-nobody may go on with them; owners are never forgotten, because a unit that is repeated after months must be known.
+An id exists from its first ``InitAsked`` until it has done nothing for long, and so does an owner from its first
+``OwnerInitAsked``. Ids of an owner are forgotten as soon as nobody may go on with them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from headrace_common.core.errors import HeadraceError, InvalidTxnState, TransactionalIdNotFound
 from headrace_coordinator.core.effects import Row
+from headrace_coordinator.core.room import Room, transactional_ids
 from headrace_coordinator.core.transactions.effects import Answer, Effect, Persist, Tally, TransactionListing
 from headrace_coordinator.core.transactions.ending import Ending
 from headrace_coordinator.core.transactions.events import (
@@ -47,16 +48,17 @@ EXPIRY_IDS_PER_WAKE: Final = 2_000
 class TransactionShard:
     """The state of one shard. Between ``replay`` and ``Loaded`` nothing may be sent."""
 
-    def __init__(self, number: int, settings: TransactionSettings) -> None:
+    def __init__(self, number: int, settings: TransactionSettings, room: Room | None = None) -> None:
         self.number = number
         self._settings = settings
         self._loading: Loading | None = Loading()
-        self._register = Register(settings)
+        self._register = Register(settings, room or transactional_ids())
         self._ending = Ending(self._register)
         self._producers = Producers(settings, self._register, self._ending)
         self._units = Units(self._register, self._ending)
         self._next_check_ms = inf
         self._to_check: list[str] = []
+        self._owners_to_check: list[str] = []
 
     # --- what the engine asks -------------------------------------------------------------------------------
 
@@ -79,6 +81,10 @@ class TransactionShard:
     def listing(self) -> list[TransactionListing]:
         """All ids, in the order of their names."""
         return [txn.listing() for _, txn in sorted(self._register.ids.items())]
+
+    def write_times(self) -> None:
+        """From now on owners' records tell when they were used last: all coordinators can read that."""
+        self._register.writes_times = True
 
     def tally(self) -> Tally:
         """What is to be done now; costs as many steps as there are ids that are not at rest."""
@@ -125,6 +131,7 @@ class TransactionShard:
         assert self._loading is not None, "a shard is loaded once"
         effects = self._loading.fill(self._register, self._ending, self._settings, at)
         self._loading = None
+        self._register.enter(self.number)
         self._next_check_ms = at.mono_ms + self._settings.transactional_id_check_interval_ms
         return effects
 
@@ -155,15 +162,21 @@ class TransactionShard:
 
     def _expire(self, at: Moment) -> list[Effect]:
         """Forget ids that were idle for long; some of them now, the next ones at the next ``Woken``, which is due."""
-        if not self._to_check:
-            self._to_check = list(self._register.ids)
+        if not self._to_check and not self._owners_to_check:
+            self._to_check, self._owners_to_check = list(self._register.ids), list(self._register.owners)
         effects: list[Effect] = []
         for transactional_id in self._to_check[-EXPIRY_IDS_PER_WAKE:]:
             txn = self._register.ids.get(transactional_id)
             if txn is not None and txn.at_rest and txn.updated_at_ms + self._kept_ms(txn) <= at.wall_ms:
                 effects.append(Persist(txn.group_id, (self._register.bury(txn),)))
+        checked = len(self._to_check[-EXPIRY_IDS_PER_WAKE:])
         del self._to_check[-EXPIRY_IDS_PER_WAKE:]
-        if not self._to_check:
+        for name in self._owners_to_check[checked - EXPIRY_IDS_PER_WAKE :] if checked < EXPIRY_IDS_PER_WAKE else ():
+            rows = self._register.forget_owner(name, at)
+            effects += [Persist(name, rows)] if rows else []
+        if checked < EXPIRY_IDS_PER_WAKE:
+            del self._owners_to_check[checked - EXPIRY_IDS_PER_WAKE :]
+        if not self._to_check and not self._owners_to_check:
             self._next_check_ms = at.mono_ms + self._settings.transactional_id_check_interval_ms
         return effects
 

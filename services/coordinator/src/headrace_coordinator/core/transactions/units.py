@@ -36,13 +36,18 @@ class Units:
         A new epoch, or with the claim of the present one that. With a new one what is open or prepared is aborted, what
         is at rest forgotten, so that no producer of an older epoch goes on.
         """
+        known = self._register.owners.get(event.owner)
         fault = _init_fault(event)
+        if fault is None and known is None:
+            fault = self._register.room.fault(event.owner)
         if fault is not None:
             return [Answer(event.owner.partition("/")[0], event.ref, fault)]
-        owner = self._register.owners.get(event.owner, Owner(event.owner))
+        owner = known or self._register.new_owner(event.owner)
         if event.claim is not None and event.claim <= owner.claim:
             result = OwnerResult(owner.epoch, owner.last_sequence)
             return [Answer(owner.name, event.ref, refusals.claim_fault(owner, event.claim) or result)]
+        if event.claim is not None and event.claim > self._register.claim_most(event.at):
+            return [Answer(owner.name, event.ref, refusals.claim_ahead(owner, event.claim, event.at.wall_ms))]
         self._register.owners[owner.name] = owner
         owner.begin_epoch(event.claim)
         rows: list[Row] = []
@@ -52,7 +57,7 @@ class Units:
             rows.append(row)
             after += effects
         result = OwnerResult(owner.epoch, owner.last_sequence)
-        rows.insert(0, self._register.owner_saved(owner))
+        rows.insert(0, self._register.owner_saved(owner, event.at))
         return [Persist(owner.name, tuple(rows)), Answer(owner.name, event.ref, result), *after]
 
     def _collect(self, txn: Transaction, at: Moment, rows: list[Row], after: list[Effect]) -> None:
@@ -80,7 +85,7 @@ class Units:
         if isinstance(found, HeadraceError):
             return [Answer(owner.name, event.ref, found)]
         owner.commit(event.sequence, [txn.nonce for txn in found.values()])
-        rows: list[Row] = [self._register.owner_saved(owner)]
+        rows: list[Row] = [self._register.owner_saved(owner, event.at)]
         after: list[Effect] = []
         for txn in found.values():
             txn.decide(commit=True, cause=EndCause.UNIT, at=event.at, continues=False)

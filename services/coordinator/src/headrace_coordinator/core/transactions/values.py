@@ -16,6 +16,8 @@ NO_NONCE: Final = 0
 NO_SEQUENCE: Final = -1
 NO_CLAIM: Final = -1
 NO_OWNER_EPOCH: Final = -1
+CLAIM_CHANCE_BITS: Final = 20
+"""Claims are counted, or are a time in ms since 1970 with so many bits of chance below it."""
 
 
 class TxnState(Enum):

@@ -1,4 +1,4 @@
-"""Records without a key on topics that are compacted, and what the check of them costs the event loop."""
+"""Bodies that nobody could read, records without a key where a topic is compacted, and what the event loop checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace_broker.engine import key_checks
+from headrace_broker.engine import body_checks
 from headrace_broker.engine.produce import ProduceEntry
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import topic_id_of
@@ -48,7 +48,7 @@ def entry(topic: str, one: bytes) -> ProduceEntry:
 async def verdict(engine: Engine, topic: str, one: bytes, **options: Any) -> ErrorCode | None:
     """Of the request as the servicer hands it over."""
     entries = [entry(topic, one)]
-    checks = engine.broker.key_checks
+    checks = engine.broker.body_checks
     keys = await checks.beside(entries, checks.costly(entries))
     engine.session.accept(1, -1, 30_000, entries, options.get("transactional_id"), keys)
     _, [result] = await engine.answer()
@@ -110,6 +110,54 @@ async def test_a_body_that_no_cleaner_could_read_is_corrupt(codec: Codec) -> Non
         assert await verdict(engine, "c", good) is None
 
 
+@FORMATS
+@CODECS
+@pytest.mark.parametrize("topic", ["t", "c"])
+async def test_a_sound_header_around_rubbish_is_refused_and_what_follows_is_taken(
+    build: Any, codec: Codec, topic: str
+) -> None:
+    sent = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    good = batch([b"key-%d" % n for n in range(200)], build, codec, **sent)
+    body = 64 if build is build_batch else 61
+    poison = rewritten(good[:body] + bytes(107 + n % 144 for n in range(len(good) - body)), read_header(good))
+    async with running_engine(TOPICS, configs=CONFIGS) as engine:
+        for _ in range(2):  # the second one is checked where it is accepted, if that is quick
+            assert await verdict(engine, topic, poison) is ErrorCode.CORRUPT_MESSAGE
+        assert await verdict(engine, topic, good) is None, "it took no sequence"
+
+
+async def test_the_text_says_what_is_wrong() -> None:
+    good = batch([b"key-%d" % n for n in range(20)])
+    poison = rewritten(good[:72] + b"\xff" * 8 + good[80:], read_header(good))
+    async with running_engine(TOPICS) as engine:
+        engine.session.accept(1, -1, 30_000, [entry("t", poison)])
+        _, [result] = await engine.answer()
+        assert "no consumer could read the batch, though its CRC is right: column" in str(result.error)
+
+
+async def test_what_readers_would_not_inflate_is_refused() -> None:
+    bomb = build_batch(RecordColumns([bytes(1_000_000)] * 80), codec=Codec.ZSTD)
+    assert len(bomb) < 1_000_000
+    async with running_engine(TOPICS) as engine:
+        for _ in range(2):
+            assert await verdict(engine, "t", bomb) is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("codec", [Codec.ZSTD, Codec.NONE])
+async def test_rows_are_inflated_beside_the_event_loop(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[bool] = []
+
+    def noted(*args: Any) -> None:
+        threads.append(threading.current_thread() is threading.main_thread())
+
+    async with running_engine(TOPICS) as engine:
+        await verdict(engine, "t", batch([b"first"], build_row_batch))  # loads libraries, in a thread
+        monkeypatch.setattr(body_checks, "check_body", noted)
+        assert await verdict(engine, "t", batch([b"k"] * 100, build_row_batch, codec)) is None
+        assert await verdict(engine, "t", batch([b"k"] * 5_000, build_row_batch, codec)) is None
+        assert threads == [not codec, False]
+
+
 def test_a_bomb_is_not_inflated() -> None:
     bomb = build_batch(RecordColumns([b"x" * 1_000_000] * 80, [b"k"] * 80), codec=Codec.ZSTD)
     with pytest.raises(CorruptBatch, match="are allowed"):
@@ -140,13 +188,14 @@ async def test_what_takes_long_is_checked_beside_the_event_loop(
     async with running_engine(
         TOPICS, configs={"c": {"cleanup.policy": "compact", "max.message.bytes": "9000000"}}
     ) as engine:
-        await verdict(engine, "c", batch([b"first"]))  # loads libraries, in a thread
-        monkeypatch.setattr(key_checks, "check_keys", noted)
+        for build in (build_batch, build_row_batch):
+            await verdict(engine, "c", batch([b"first"], build))  # loads libraries, in a thread
+        monkeypatch.setattr(body_checks, "check_keys", noted)
         assert is_quick(one, read_header(one)) is quick
         assert await verdict(engine, "c", one) is None
         assert threads == [quick]
         assert await verdict(engine, "t", one) in (None, ErrorCode.MESSAGE_TOO_LARGE)
-        assert len(threads) == 1, "topics that are not compacted are not looked at"
+        assert len(threads) == 1, "keys of other topics are not looked at"
 
 
 async def test_batches_of_a_stream_stay_in_order_while_one_is_checked() -> None:
@@ -157,9 +206,9 @@ async def test_batches_of_a_stream_stay_in_order_while_one_is_checked() -> None:
         async def stream() -> None:
             for number, one in enumerate(sent):
                 entries = [entry("c", one)]
-                checks = engine.broker.key_checks
+                checks = engine.broker.body_checks
                 costly = checks.costly(entries)
-                keys = await checks.beside(entries, costly) if costly else key_checks.NOTHING_CHECKED
+                keys = await checks.beside(entries, costly) if costly else body_checks.NOTHING_CHECKED
                 engine.session.accept(number, -1, 30_000, entries, None, keys)
 
         await asyncio.wait_for(stream(), 10)

@@ -1,0 +1,87 @@
+"""When the certificates of a local etcd are made, kept and made anew."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from headrace_cli.local.certificates import CA_DAYS, LEAF_DAYS, renew
+from headrace_cli.local.etcd import EtcdFiles
+from headrace_cli.local.failures import LocalClusterFailed
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+HERE = {"127.0.0.1"}
+ALL = ["ca.pem", "etcd.pem", "controller.pem"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> EtcdFiles:
+    made = EtcdFiles(tmp_path / "certificates")
+    assert renew(made, HERE, NOW) == ALL
+    return made
+
+
+def contents(files: EtcdFiles) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in files.directory.iterdir()}
+
+
+def test_what_is_sound_and_lasts_is_kept(files: EtcdFiles) -> None:
+    before = contents(files)
+    assert len(before) == 6
+    assert renew(files, HERE, NOW + timedelta(days=LEAF_DAYS * 0.6)) == []
+    assert contents(files) == before
+    assert {path.stat().st_mode & 0o777 for path in files.directory.iterdir()} == {0o600}
+    assert files.directory.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("days", "made"),
+    [
+        (LEAF_DAYS * 0.7, ["etcd.pem", "controller.pem"]),
+        (LEAF_DAYS + 1, ["etcd.pem", "controller.pem"]),
+        (CA_DAYS * 0.7, ALL),
+        (CA_DAYS + 1, ALL),
+        (-2, ALL),  # the clock was ahead when they were made
+    ],
+)
+def test_what_has_less_than_a_third_of_its_life_left_is_made_anew(
+    files: EtcdFiles, days: float, made: list[str]
+) -> None:
+    assert renew(files, HERE, NOW + timedelta(days=days)) == made
+    assert renew(files, HERE, NOW + timedelta(days=days)) == []
+
+
+def test_members_that_listen_elsewhere_get_a_certificate_for_it(files: EtcdFiles) -> None:
+    assert renew(files, {"127.0.0.1", "10.1.0.2", "::1", "etcd.test"}, NOW) == ["etcd.pem"]
+    assert renew(files, {"10.1.0.2"}, NOW) == []
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "ca.key", "etcd.pem", "etcd.key", "controller.key"])
+@pytest.mark.parametrize("damage", ["missing", "torn", "of another"])
+def test_what_is_missing_torn_or_of_another_ca_is_made_anew(
+    files: EtcdFiles, tmp_path: Path, name: str, damage: str
+) -> None:
+    path = files.directory / name
+    match damage:
+        case "missing":
+            path.unlink()
+        case "torn":
+            path.write_bytes(path.read_bytes()[:50])
+        case _:
+            other = EtcdFiles(tmp_path / "other")
+            renew(other, HERE, NOW)
+            path.write_bytes((other.directory / name).read_bytes())
+    assert renew(files, HERE, NOW) == (ALL if name.startswith("ca.") else [f"{path.stem}.pem"])
+    assert renew(files, HERE, NOW) == []
+    context = ssl.create_default_context(cafile=files.ca)
+    for pair in (files.member, files.controller):
+        context.load_cert_chain(pair, files.key(pair))
+
+
+def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "certificates").write_text("a file")
+    with pytest.raises(LocalClusterFailed, match="cannot write etcd's certificates to"):
+        renew(EtcdFiles(tmp_path / "certificates"), HERE, NOW)

@@ -1,0 +1,108 @@
+"""Every command that changes something says what was done: a sentence for people, and with ``-o`` data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.admin_types import PartitionInfo, TopicDescription
+from headrace_cli.app import app
+from headrace_cli.local import LocalCluster
+from headrace_cli.session import Session
+from headrace_common.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
+
+runner = CliRunner()
+TOPIC = TopicDescription("there", bytes(16), False, {}, (PartitionInfo(0, 1, 0, (1,), (1,)),))
+
+
+class FakeAdmin:
+    """Topics ``there`` and ``also``."""
+
+    def __init__(self) -> None:
+        self.topics = {"there", "also"}
+
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create_topic(self, name: str, *_: Any, validate_only: bool) -> TopicDescription:
+        raise TopicAlreadyExists(f"{name} exists")
+
+    def describe_topic(self, name: str) -> TopicDescription:
+        return TOPIC
+
+    def delete_topic(self, name: str) -> None:
+        if name not in self.topics:
+            raise UnknownTopicOrPartition(f"no topic is called {name}")
+        self.topics.remove(name)
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stub: Any) -> None:
+    fake = FakeAdmin()
+    monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
+    for name in ("HEADRACE_BOOTSTRAP", "HEADRACE_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEADRACE_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moves.json").write_text('{"moves": []}')
+
+
+DELETED = {"error": None, "message": None}
+CHANGES = [
+    (["topic", "delete", "there", "also", "there", "--yes"], [{"name": n} | DELETED for n in ("there", "also")]),
+    (["topic", "create", "there", "--if-not-exists"], {"name": "there", "partitions": 1, "replication_factor": 1}),
+    (["partition", "move", "--from-file", "moves.json"], []),
+    (["partition", "cancel", "--all"], []),
+    (["broker", "unregister", "1", "--yes"], {"broker": 1, "forgotten": True}),
+    (["cluster", "forget", "coordinator-2"], {"node": "coordinator-2", "forgotten": True}),
+    (["profile", "set", "p", "--bootstrap", "b1:1"], {"name": "p", "bootstrap": "b1:1"}),
+    (["profile", "use", "--none"], {"name": None}),
+    (["down", "--data-dir", "nowhere"], {"data_dir": "nowhere", "stopped": False}),
+]
+
+
+@pytest.mark.parametrize(("argv", "wanted"), CHANGES, ids=[" ".join(argv) for argv, _ in CHANGES])
+def test_what_was_done_is_data_with_o(argv: list[str], wanted: Any) -> None:
+    result = runner.invoke(app, [*argv, "-o", "json"])
+    assert result.exit_code == 0, result.output
+    done = json.loads(result.stdout)
+    assert (done if isinstance(wanted, list) else {name: done[name] for name in wanted}) == wanted
+
+
+@pytest.mark.parametrize("argv", [argv for argv, _ in CHANGES], ids=" ".join)
+def test_people_get_a_sentence(argv: list[str]) -> None:
+    said = runner.invoke(app, argv)
+    assert (said.exit_code, said.stdout) == (0, "")
+    assert said.stderr.strip()
+
+
+@pytest.mark.parametrize("argv", [argv for argv, _ in CHANGES], ids=" ".join)
+def test_yaml_is_data_too(argv: list[str]) -> None:
+    assert runner.invoke(app, [*argv, "-o", "yaml"]).stdout.strip()
+
+
+def test_what_was_deleted_before_one_that_is_missing_is_told() -> None:
+    result = runner.invoke(app, ["topic", "delete", "there", "gone", "also", "--yes", "-o", "json"])
+    assert result.exit_code == 3
+    assert [(row["name"], row["error"]) for row in json.loads(result.stdout)] == [
+        ("there", None),
+        ("gone", "UNKNOWN_TOPIC_OR_PARTITION"),
+    ]
+    assert "no topic is called gone" in result.stderr
+
+
+def test_a_cluster_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[str] = []
+    cluster = SimpleNamespace(directory=SimpleNamespace(path=Path("d")), stop=lambda: stopped.append("d"))
+    monkeypatch.setattr(LocalCluster, "attach", lambda *_: cluster)
+    result = runner.invoke(app, ["down", "-o", "json"])
+    assert json.loads(result.stdout) == {"data_dir": "d", "stopped": True}
+    assert stopped == ["d"]

@@ -1,0 +1,241 @@
+"""
+Decides how a process connects to the services of a cluster: all channels, of asyncio and of threads, are opened here.
+
+Called by the SDK, the command and the services. ``Security`` says what a process shows of itself to whoever it calls:
+a thin channel adds that metadata to each call. gRPC's own call credentials refuse plain connections and cost half a
+millisecond per unary call; its interceptors cost a task per call. Without metadata nothing lies between stub and gRPC.
+Connections to etcd are no connections to a service; the controller has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from headrace_common.rpc.options import RECONNECT_MS_MAX, channel_options
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+Address = TypeVar("Address", bound=Hashable)
+Opened = TypeVar("Opened", grpc.aio.Channel, grpc.Channel)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How a process shows who it is. One for the process; any thread."""
+
+    metadata: Callable[[str], Metadata] | None = None
+    """
+    Asked at the start of each call, with the ``host:port`` it goes to, for what is added to the call's own metadata.
+    What it raises the call raises. None: nothing is added.
+    """
+
+
+PLAIN: Final = Security()
+"""Shows nothing."""
+
+
+def open_channel(
+    target: str,
+    security: Security = PLAIN,
+    *,
+    own_connection: bool = False,
+    reconnect_ms_max: int = RECONNECT_MS_MAX,
+) -> grpc.aio.Channel:
+    """
+    A plaintext channel to ``host:port``; it connects with its first call and again after every failure.
+
+    Args:
+        own_connection: do not share a connection with other channels of this process to the same address.
+        reconnect_ms_max: longest pause between two attempts to connect.
+    """
+    options = channel_options(own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
+    channel = grpc.aio.insecure_channel(target, options=options)
+    return channel if security.metadata is None else _ChannelWithMetadata(channel, target, security.metadata)
+
+
+def open_sync_channel(
+    target: str,
+    security: Security = PLAIN,
+    *,
+    own_connection: bool = False,
+    reconnect_ms_max: int = RECONNECT_MS_MAX,
+) -> grpc.Channel:
+    """The same for a thread without an event loop."""
+    options = channel_options(own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
+    channel = grpc.insecure_channel(target, options=options)
+    return channel if security.metadata is None else _SyncChannelWithMetadata(channel, target, security.metadata)
+
+
+class _Pool(Mapping[Address, Opened]):
+    """One channel per address, opened when it is first asked for. As a mapping: the channels that are open."""
+
+    def __init__(
+        self, security: Security = PLAIN, *, own_connection: bool = False, reconnect_ms_max: int = RECONNECT_MS_MAX
+    ) -> None:
+        self._security = security
+        self._own_connection = own_connection
+        self._reconnect_ms_max = reconnect_ms_max
+        self._opened: dict[Address, Opened] = {}
+
+    def to(self, address: Address) -> Opened:
+        """The channel to ``address``, whose text is ``host:port``."""
+        channel = self._opened.pop(address, None)
+        if channel is None:
+            channel = self._open(str(address))
+        self._opened[address] = channel  # the last in order is the last used
+        return channel
+
+    def _open(self, target: str) -> Opened:
+        raise NotImplementedError
+
+    def __getitem__(self, address: Address) -> Opened:
+        return self._opened[address]
+
+    def __iter__(self) -> Iterator[Address]:
+        return iter(self._opened)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+
+class Channels(_Pool[Address, grpc.aio.Channel]):
+    """Channels of one event loop. Calls that are under way when theirs is closed fail, their outcome unknown."""
+
+    def _open(self, target: str) -> grpc.aio.Channel:
+        return open_channel(
+            target,
+            self._security,
+            own_connection=self._own_connection,
+            reconnect_ms_max=self._reconnect_ms_max,
+        )
+
+    async def keep(self, known: Collection[Address]) -> None:
+        """Close the channels to all other addresses: nobody is there any more."""
+        for address in [address for address in self._opened if address not in known]:
+            await self.drop(address)
+
+    async def trim(self, channels_max: int) -> None:
+        """Close those that were not used for longest, until ``channels_max`` are left."""
+        while len(self._opened) > channels_max:
+            await self.drop(next(iter(self._opened)))
+
+    async def drop(self, address: Address) -> None:
+        """Close the channel to ``address`` if there is one."""
+        channel = self._opened.pop(address, None)
+        if channel is not None:
+            with suppress(grpc.aio.UsageError):  # it was being closed
+                await channel.close()
+
+    async def close(self) -> None:
+        """Close all."""
+        await self.trim(0)
+
+
+class SyncChannels(_Pool[Address, grpc.Channel]):
+    """Channels of a thread that may block; one thread at a time."""
+
+    def _open(self, target: str) -> grpc.Channel:
+        return open_sync_channel(
+            target,
+            self._security,
+            own_connection=self._own_connection,
+            reconnect_ms_max=self._reconnect_ms_max,
+        )
+
+    def close(self) -> None:
+        """Close all."""
+        while self._opened:
+            self._opened.popitem()[1].close()
+
+
+class _CallWithMetadata:
+    """One RPC of a stub, of whichever kind; its callers pass metadata by name or not at all."""
+
+    def __init__(self, call: Any, added: Callable[[], Metadata]) -> None:
+        self._call = call
+        self._added = added
+
+    def __call__(self, *args: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._call(*args, metadata=self._all(metadata), **options)
+
+    def with_call(self, *args: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._call.with_call(*args, metadata=self._all(metadata), **options)
+
+    def future(self, *args: Any, metadata: Any = None, **options: Any) -> Any:
+        return self._call.future(*args, metadata=self._all(metadata), **options)
+
+    def _all(self, metadata: Any) -> Any:
+        return (*(metadata or ()), *self._added())
+
+
+class _Kinds:
+    """The four kinds of calls of a channel, with metadata."""
+
+    def __init__(self, channel: Any, target: str, metadata: Callable[[str], Metadata]) -> None:
+        self._channel = channel
+        self._added: Callable[[], Metadata] = lambda: metadata(target)
+
+    def unary_unary(self, *args: Any, **options: Any) -> Any:
+        return _CallWithMetadata(self._channel.unary_unary(*args, **options), self._added)
+
+    def unary_stream(self, *args: Any, **options: Any) -> Any:
+        return _CallWithMetadata(self._channel.unary_stream(*args, **options), self._added)
+
+    def stream_unary(self, *args: Any, **options: Any) -> Any:
+        return _CallWithMetadata(self._channel.stream_unary(*args, **options), self._added)
+
+    def stream_stream(self, *args: Any, **options: Any) -> Any:
+        return _CallWithMetadata(self._channel.stream_stream(*args, **options), self._added)
+
+
+class _ChannelWithMetadata(_Kinds, grpc.aio.Channel):
+    async def __aenter__(self) -> Self:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        ended: bool | None = await self._channel.__aexit__(kind, error, trace)
+        return ended
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._channel.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        state: grpc.ChannelConnectivity = self._channel.get_state(try_to_connect)
+        return state
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._channel.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._channel.channel_ready()
+
+
+class _SyncChannelWithMetadata(_Kinds, grpc.Channel):
+    def __enter__(self) -> Self:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        ended: bool | None = self._channel.__exit__(kind, error, trace)
+        return ended
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def subscribe(self, callback: Callable[[grpc.ChannelConnectivity], None], try_to_connect: bool = False) -> None:
+        self._channel.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Callable[[grpc.ChannelConnectivity], None]) -> None:
+        self._channel.unsubscribe(callback)

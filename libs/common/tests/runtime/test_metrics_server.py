@@ -1,0 +1,100 @@
+"""The metrics port under clients who connect and say nothing, over real sockets."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime import metrics_server
+from headrace_common.runtime.metrics import open_metrics
+
+SECONDS = 60
+
+
+@contextmanager
+def serving() -> Iterator[Endpoint]:
+    with open_metrics("x", 1, Endpoint("127.0.0.1", 0)) as metrics:
+        assert metrics.endpoint is not None
+        metrics.meter.create_counter("headrace_answers", description="Answers").add(42)
+        yield metrics.endpoint
+
+
+def connect(endpoint: Endpoint, sent: bytes = b"") -> socket.socket:
+    opened = socket.create_connection((endpoint.host, endpoint.port), timeout=SECONDS)
+    opened.sendall(sent)
+    return opened
+
+
+def scraped(endpoint: Endpoint, **headers: str) -> bytes:
+    with urlopen(Request(f"http://{endpoint}/metrics", headers=headers), timeout=SECONDS) as answer:
+        body: bytes = answer.read()
+    return body
+
+
+@pytest.mark.parametrize("half", [b"", b"GET /metrics HTTP/1.1\r\nHost: x\r\n"])
+def test_a_thousand_silent_connections_cost_one_thread_and_keep_nobody_out(half: bytes) -> None:
+    before = threading.active_count()
+    with serving() as endpoint, ExitStack() as stack:
+        silent = [stack.enter_context(connect(endpoint, half)) for _ in range(1_000)]
+        assert threading.active_count() == before + 1
+        assert b"headrace_answers_total" in scraped(endpoint)
+        for one in silent[: -metrics_server.CONNECTIONS_MAX]:
+            assert ended(one)
+    assert threading.active_count() == before
+
+
+def ended(one: socket.socket) -> bool:
+    """Whether the server has closed it."""
+    try:
+        return one.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_a_connection_has_a_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "SECONDS_MAX", 0.03)
+    with serving() as endpoint, connect(endpoint, b"GET /") as one:
+        assert ended(one)
+
+
+def test_a_head_without_an_end_is_cut_off() -> None:
+    with serving() as endpoint, connect(endpoint, b"GET /metrics HTTP/1.1\r\n" + b"x" * 20_000) as one:
+        assert ended(one)
+
+
+def test_what_is_asked_for_decides_the_form() -> None:
+    with serving() as endpoint:
+        plain = scraped(endpoint)
+        assert b"# HELP headrace_answers_total Answers" in plain
+        assert b"headrace_answers_total" in gzip.decompress(scraped(endpoint, **{"Accept-Encoding": "gzip"}))
+        assert scraped(endpoint, Accept="application/openmetrics-text; version=1.0.0").endswith(b"# EOF\n")
+        with urlopen(Request(f"http://{endpoint}/metrics", method="HEAD"), timeout=SECONDS) as head:
+            assert (head.status, head.read()) == (200, b"")
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/metrics", 405), ("GET", "/else", 404)])
+def test_there_is_nothing_else(method: str, path: str, status: int) -> None:
+    with serving() as endpoint:
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(f"http://{endpoint}{path}", method=method), timeout=SECONDS)
+        assert refused.value.code == status
+        refused.value.close()
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\r\n\r\n", b"\xff\xfe \x00\r\n\r\n", b"GET\r\n\r\n", b"GET /metrics\r\n: \xff\r\n\r\n"]
+)
+def test_rubbish_is_answered_or_ended(sent: bytes) -> None:
+    with serving() as endpoint:
+        with connect(endpoint, sent) as one:
+            while not ended(one):
+                pass
+        assert b"headrace_answers_total" in scraped(endpoint)

@@ -1,0 +1,297 @@
+"""
+Decides which cluster is meant, for the SDK, the command, the Spark connector and the pytest fixtures alike.
+
+The first of these that is there: the argument, ``HEADRACE_BOOTSTRAP``, ``HEADRACE_PROFILE``, the profile that
+``headrace profile use`` chose, the local cluster of ``./.headrace``, and ``127.0.0.1:9292``. Profiles are sections of
+``~/.config/headrace/config.toml``, or of the file that ``HEADRACE_CONFIG`` names::
+
+    profile = "staging"
+
+    [staging]
+    bootstrap = "b1.example.com:9292,b2.example.com:9292"
+    output = "json"
+
+Ports are reused: where a local cluster was, another may listen now. ``cluster.json`` therefore has the cluster's id,
+and a client that was led by that file takes no answer of another cluster (``ClusterAddress.check``). A copied directory
+has the same id, so the file also has the directory that it is of. Where ``./.headrace`` is there and does not say all
+this, nothing is asked in its place: whoever listens there would take the records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, overload
+
+from headrace_common.core.errors import InconsistentClusterId, InvalidConfig
+from headrace_common.core.ids import Endpoint
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9292"
+BOOTSTRAP_VARIABLE: Final = "HEADRACE_BOOTSTRAP"
+PROFILE_VARIABLE: Final = "HEADRACE_PROFILE"
+CONFIG_VARIABLE: Final = "HEADRACE_CONFIG"
+DATA_DIR: Final = ".headrace"
+CLUSTER_FILE: Final = "cluster.json"
+CHOSEN: Final = "profile"
+"""The key of config.toml that names the profile to take where nothing else is said."""
+PROFILE_KEYS: Final = ("bootstrap", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAddress(Sequence[str]):
+    """Where a cluster is. A sequence of its ``host:port``; clients take it as ``bootstrap_servers``."""
+
+    servers: tuple[str, ...]
+    source: str = "bootstrap_servers"
+    """What named them."""
+    cluster_id: str | None = None
+    """Whose they are, if that is known."""
+    file: str | None = None
+    """The ``cluster.json`` that says so."""
+    output: str | None = None
+    """How the profile wants the command to print."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self.servers[index]
+
+    def __len__(self) -> int:
+        return len(self.servers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.servers)
+
+    def __str__(self) -> str:
+        return ",".join(self.servers)
+
+    def check(self, cluster_id: str, address: str) -> None:
+        """
+        Refuse what another cluster answers. The file is read again first: its cluster may have been made anew.
+
+        Raises:
+            InconsistentClusterId: the text names both, and what to do.
+        """
+        if self.cluster_id is None or cluster_id == self.cluster_id:
+            return
+        if self.file is not None and _id_now(Path(self.file).parent) == cluster_id:
+            return
+        start = "start that one with `headrace up`, or " if self.file else ""
+        raise InconsistentClusterId(
+            f"{address} is a broker of cluster {cluster_id!r}, and {self.file or self.source} names cluster "
+            f"{self.cluster_id!r}, which is not there now; {start}name the other one: bootstrap_servers or "
+            f"{BOOTSTRAP_VARIABLE}={address}"
+        )
+
+
+def bootstrap_addresses(given: str | Sequence[str] | None) -> ClusterAddress:
+    """
+    Where a client without further words begins; see the module's text.
+
+    Raises:
+        InvalidConfig: an address is not ``host:port``, or a profile cannot be read, or ``./.headrace`` is there and
+            does not tell where its cluster is.
+    """
+    if isinstance(given, ClusterAddress):
+        return given
+    if given is not None:
+        return ClusterAddress(_addresses(given, "bootstrap_servers"))
+    return find_cluster(None, None, os.environ, Path.cwd)
+
+
+def find_cluster(
+    bootstrap: str | None, profile: str | None, env: Mapping[str, str], here: Callable[[], Path]
+) -> ClusterAddress:
+    """
+    The same for who may be told a profile; ``here`` gives the directory in which to look for a local cluster.
+
+    Raises:
+        InvalidConfig: an address is not ``host:port``; there is no such profile, or its file cannot be read; the local
+            cluster's directory is there and does not tell where its cluster is.
+    """
+    file = config_file(env)
+    from_env = env.get(BOOTSTRAP_VARIABLE)
+    named = profile or (None if bootstrap or from_env else env.get(PROFILE_VARIABLE) or chosen_profile(file))
+    section = read_profile(named, file) if named else {}
+    if bootstrap:
+        found = ClusterAddress(_addresses(bootstrap, "--bootstrap"), "--bootstrap")
+    elif in_profile := section.get("bootstrap"):
+        source = f"profile {named!r}"
+        found = ClusterAddress(_addresses(in_profile, source), source)
+    elif from_env:
+        found = ClusterAddress(_addresses(from_env, BOOTSTRAP_VARIABLE), BOOTSTRAP_VARIABLE)
+    else:
+        found = _nearby(here)
+    return replace(found, output=section.get("output"))
+
+
+def _nearby(here: Callable[[], Path]) -> ClusterAddress:
+    try:
+        directory = here()
+    except OSError:  # it was removed meanwhile
+        directory = None
+    local = local_cluster(directory / DATA_DIR) if directory is not None else None
+    return local or ClusterAddress((DEFAULT_BOOTSTRAP,), "the default")
+
+
+def local_cluster(data_dir: Path) -> ClusterAddress | None:
+    """
+    The local cluster that was last started on this directory; None where there is no such directory.
+
+    Raises:
+        InvalidConfig: it is there, and no address can be taken for that of its own cluster; the text says why.
+    """
+    file = data_dir / CLUSTER_FILE
+    local = _read_cluster_file(file)
+    if local is None:
+        return None
+    servers, id, written_in = local["bootstrap_servers"], local.get("cluster_id"), local.get("data_dir")
+    here = os.path.realpath(data_dir)
+    if written_in not in (None, here):
+        raise _unusable(f"{file} was copied or moved from {written_in}; `headrace up` starts the cluster of {here}")
+    if not servers:
+        raise _unusable(f"{file} has no address of a broker, for no start has come so far; `headrace up` starts one")
+    if id is None:
+        raise _unusable(f"{file} has no cluster id: the first start is not ready yet, or did not get so far; {_START}")
+    if written_in is None:
+        raise _unusable(f"{file} has no data_dir: an older version wrote it; {_START}")
+    return ClusterAddress(tuple(servers), str(file), id, str(file))
+
+
+_START: Final = "`headrace up` writes it anew, after `headrace down` where the cluster runs"
+
+
+def _unusable(text: str) -> InvalidConfig:
+    return InvalidConfig(f"{text}. For another cluster give bootstrap_servers, --bootstrap or {BOOTSTRAP_VARIABLE}")
+
+
+def _id_now(data_dir: Path) -> str | None:
+    try:
+        local = local_cluster(data_dir)
+    except InvalidConfig:
+        return None
+    return None if local is None else local.cluster_id
+
+
+def _read_cluster_file(file: Path) -> dict[str, Any] | None:
+    """What ``cluster.json`` says; None where its directory is not there. Raises: InvalidConfig."""
+    try:
+        text = file.read_text()
+    except NotADirectoryError:
+        raise _unusable(
+            f"{file.parent} is a file, and a local cluster's directory has this name; move it away, then `headrace up`"
+        ) from None
+    except FileNotFoundError:
+        if not os.path.lexists(file.parent):
+            return None
+        raise _unusable(f"{file.parent} is there, and {file} is not; {_START}") from None
+    except (OSError, ValueError) as error:
+        raise _unusable(f"{file} cannot be read: {error}; {_START}") from None
+    try:
+        local: dict[str, Any] = json.loads(text)
+        told = [local["bootstrap_servers"], local.get("cluster_id"), local.get("data_dir")]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        told = [None, None, None]
+    servers, *texts = told
+    sound = isinstance(servers, list) and all(isinstance(server, str) for server in servers)
+    if not sound or not all(value is None or isinstance(value, str) for value in texts):
+        raise _unusable(f"{file} is damaged; {_START}")
+    return local
+
+
+# --- profiles -------------------------------------------------------------------------------------------------
+
+
+def config_file(env: Mapping[str, str]) -> Path:
+    """Where profiles are."""
+    if named := env.get(CONFIG_VARIABLE):
+        return Path(named).expanduser()
+    base = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME") or os.path.expanduser("~"), ".config")
+    return Path(base) / "headrace" / "config.toml"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """
+    What the file says; nothing where there is none.
+
+    Raises:
+        InvalidConfig: it is no TOML, or cannot be read.
+    """
+    if not path.exists():
+        return {}
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(f"{path} cannot be read: {error}; correct it, or remove it") from None
+
+
+def chosen_profile(path: Path) -> str | None:
+    """The profile that ``headrace profile use`` chose. Raises: InvalidConfig."""
+    chosen = read_config(path).get(CHOSEN)
+    if chosen is None or isinstance(chosen, dict):  # a section of that name is a profile
+        return None
+    if not isinstance(chosen, str):
+        raise InvalidConfig(f"{path}: {CHOSEN} takes the name of a profile; `headrace profile use NAME` writes it")
+    return chosen or None
+
+
+def profiles(path: Path) -> dict[str, dict[str, Any]]:
+    """All profiles by name. Raises: InvalidConfig."""
+    return {name: section for name, section in read_config(path).items() if isinstance(section, dict)}
+
+
+def read_profile(name: str, path: Path) -> dict[str, str]:
+    """
+    One profile.
+
+    Raises:
+        InvalidConfig: there is no such profile (the text has those there are), or it is not written as it must be.
+    """
+    known = profiles(path)
+    if name not in known:
+        there = ", ".join(sorted(known)) or "none"
+        raise InvalidConfig(
+            f"there is no profile {name!r} in {path}; there are: {there}; "
+            f"`headrace profile set {name} --bootstrap HOST:PORT` makes it"
+        )
+    section = known[name]
+    unknown = sorted(section.keys() - set(PROFILE_KEYS))
+    if unknown or not all(isinstance(value, str) for value in section.values()):
+        raise InvalidConfig(
+            f"profile {name!r} in {path} may have {' and '.join(PROFILE_KEYS)}, both texts: look at "
+            f"{', '.join(unknown) or 'their values'}; `headrace profile show {name}` shows it"
+        )
+    return section
+
+
+# --- addresses ------------------------------------------------------------------------------------------------
+
+
+def _addresses(given: Any, source: str) -> tuple[str, ...]:
+    if not isinstance(given, str | Sequence):
+        raise InvalidConfig(
+            f"{source} is a text or a list of host:port, not {type(given).__name__}; settings are keyword arguments, "
+            "so write (**settings) for those in a dict"
+        )
+    texts = given.split(",") if isinstance(given, str) else list(given)
+    addresses: list[str] = []
+    for text in texts:
+        try:
+            endpoint = Endpoint.parse(text)
+        except (ValueError, AttributeError):
+            raise InvalidConfig(
+                f"{source}: {text!r} is not an address; write host:port, as in {DEFAULT_BOOTSTRAP}"
+            ) from None
+        if not endpoint.port:
+            raise InvalidConfig(f"{source}: {text!r} has port 0; give the port that a broker listens on")
+        addresses.append(str(endpoint))
+    if not addresses:
+        raise InvalidConfig(f"{source} is empty; give at least one host:port")
+    return tuple(dict.fromkeys(addresses))

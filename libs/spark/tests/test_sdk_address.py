@@ -1,0 +1,43 @@
+"""How a query whose options name no cluster finds one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from headrace_spark.adapters.sdk_address import cluster_of, located
+from headrace_spark.core.option_table import Mode
+from headrace_spark.core.options import ConnectorOptions
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("HEADRACE_BOOTSTRAP", "HEADRACE_PROFILE", "HEADRACE_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("here")
+def test_an_address_that_is_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_BOOTSTRAP", "env:1")
+    assert located({"Kafka.Bootstrap.Servers": "a:1"}) == {"Kafka.Bootstrap.Servers": "a:1"}
+    assert located({"bootstrap.servers": "a:1"}) == {"bootstrap.servers": "a:1"}
+    assert located({"topic": "t"}) == {"topic": "t", "kafka.bootstrap.servers": "env:1"}
+
+
+def test_a_local_cluster_travels_to_the_tasks_with_its_id(here: Path) -> None:
+    (here / ".headrace").mkdir()
+    text = json.dumps(
+        {"cluster_id": "mine", "data_dir": os.path.realpath(here / ".headrace"), "bootstrap_servers": ["a:1", "b:2"]}
+    )
+    (here / ".headrace" / "cluster.json").write_text(text)
+    options = ConnectorOptions.parse(located({"topic": "t"}), Mode.WRITE_BATCH)
+    cluster = pickle.loads(pickle.dumps(cluster_of(options)))
+    assert list(cluster) == ["a:1", "b:2"]
+    assert cluster.cluster_id == "mine"

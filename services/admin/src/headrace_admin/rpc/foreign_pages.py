@@ -1,0 +1,106 @@
+"""
+Decides which requests may come from a web page, or from behind a name, that is not ours. Called by the gate for every
+request, before its body is read.
+
+A page may have a browser send requests here that need no permission: plain forms, and POSTs without a body. So what is
+not only read needs a content type that a browser asks for first, and nobody answers that. A page may also let its own
+name point here (DNS rebinding): the names in ``Host`` are a list. Addresses need not be in it, for nobody can have
+another machine's address point here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from headrace_admin.rpc.problems import problem
+
+ANY: Final = "*"
+_READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
+_SHOWN_MAX: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The names by which this service may be asked for, beside localhost and addresses."""
+
+    names: frozenset[str] = frozenset()
+    """In lower case, without port."""
+
+    @staticmethod
+    def of(names: Iterable[str]) -> Hosts:
+        """As they are written in settings; ``*``: any."""
+        return Hosts(frozenset(name.lower().rstrip(".") for name in names))
+
+    def has(self, authority: str) -> bool:
+        """Whether ``name``, ``name:port``, ``address`` or ``[address]:port`` may be asked for."""
+        name = _name(authority)
+        return ANY in self.names or name == "localhost" or name in self.names or _is_address(name)
+
+
+def refused(method: str, path: str, headers: Headers, hosts: Hosts) -> Response | None:
+    """What is answered to a request that may not pass; None: it may."""
+    host = headers.get("host", "")
+    if not hosts.has(host):
+        step = (
+            "If this is a name of this service, add it to the setting hosts: --hosts, HEADRACE_ADMIN_HOSTS, or "
+            "admin.hosts of the chart. Otherwise use an address, or localhost."
+        )
+        return problem(421, f"this service does not answer as {host[:_SHOWN_MAX]!r}", path, next_step=step)
+    if method in _READING:
+        return None
+    return _foreign_page(path, headers, hosts) or _unasked(path, headers)
+
+
+def _foreign_page(path: str, headers: Headers, hosts: Hosts) -> Response | None:
+    origin = headers.get("origin")
+    cross_site = headers.get("sec-fetch-site", "").lower() == "cross-site"
+    if not cross_site and (origin is None or _is_own(origin, headers.get("host", ""), hosts)):
+        return None
+    page = "a page of another site" if origin is None else f"the page {origin[:_SHOWN_MAX]!r}"
+    step = (
+        "Use the page of this service, the command or the SDK. If a proxy changes the header Host, have it pass Host "
+        "on, or add the name that people use to the setting hosts."
+    )
+    return problem(403, f"{page} may not change anything here", path, next_step=step)
+
+
+def _unasked(path: str, headers: Headers) -> Response | None:
+    content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "application/json":
+        return None
+    step = "Send the header Content-Type: application/json, also without a body; foreign pages cannot."
+    said = f"is {content_type[:_SHOWN_MAX]!r}" if content_type else "is missing"
+    return problem(415, f"the content type {said}", path, next_step=step)
+
+
+def _is_own(origin: str, host: str, hosts: Hosts) -> bool:
+    """Whether a page has the address that it asks, or one that was set."""
+    scheme, _, authority = origin.lower().partition("://")
+    default = _DEFAULT_PORTS.get(scheme)
+    if default is None:
+        return False
+    own = authority.removesuffix(default)
+    return own == host.lower().removesuffix(default) or own in hosts.names
+
+
+def _name(authority: str) -> str:
+    try:
+        return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

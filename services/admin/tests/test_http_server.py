@@ -1,0 +1,267 @@
+"""The HTTP server under clients who do not finish what they begin, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import resource
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from headrace_admin.adapters import http_protocol
+from headrace_admin.adapters.http_protocol import HEAD_BYTES_MAX, BoundedProtocol, HttpBounds
+from headrace_admin.adapters.http_server import HttpServer
+from headrace_admin.rpc import json_gate
+from headrace_admin.rpc.foreign_pages import Hosts
+from headrace_admin.rpc.problems import refusal
+from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.tasks import TaskRunner
+
+NEVER_MS = 3_600_000
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HALF_HEAD = b"GET / HTTP/1.1\r\nHost: local"
+HALF_BODY = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+
+
+@dataclass
+class App:
+    """Answers with the size of the body; ``hold`` is waited for, and ``gone`` counts clients that left before."""
+
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: int = 0
+    gone: int = 0
+    answer: bytes = b""
+    came: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.gone += 1
+                return
+            size += len(message.get("body", b""))
+            more = message.get("more_body", False)
+        async with self.came:
+            self.asked += 1
+            self.came.notify_all()
+        if scope["path"] == "/held":
+            await self.hold.wait()
+        body = self.answer or str(size).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    async def until_asked(self, count: int) -> None:
+        async with self.came:
+            await self.came.wait_for(lambda: self.asked >= count)
+
+
+@dataclass
+class Served:
+    """A server, and connections to it that are closed in the end."""
+
+    app: App
+    server: HttpServer
+    stack: AsyncExitStack
+
+    async def connect(self, sent: bytes = b"", source: str = "127.0.0.1") -> tuple[asyncio.StreamReader, Any]:
+        """From an address of this machine."""
+        at = self.server.endpoint
+        reader, writer = await asyncio.open_connection(at.host, at.port, local_addr=(source, 0))
+        self.stack.callback(writer.transport.abort)
+        writer.write(sent)
+        await writer.drain()
+        return reader, writer
+
+
+@asynccontextmanager
+async def serving(gated: int | None = None, **bounds: int) -> AsyncIterator[Served]:
+    """``gated``: the largest body, where one is refused."""
+    app = App()
+    entry = app if gated is None else json_gate.JsonGate(app, gated, Hosts())
+    named = {
+        "connections_max": 1_000,
+        "connections_per_address_max": 64,
+        "head_ms_max": NEVER_MS,
+        "body_ms_max": NEVER_MS,
+    } | bounds
+    async with TaskRunner() as tasks, AsyncExitStack() as stack:
+        opened = HttpServer.open(
+            entry, Endpoint("127.0.0.1", 0), tasks, HttpBounds(**named, refusal=refusal), drain_ms_max=1_000
+        )
+        yield Served(app, await stack.enter_async_context(opened), stack)
+
+
+async def status(reader: asyncio.StreamReader) -> int:
+    """Of the next answer, whose body is read too."""
+    async with asyncio.timeout(60):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(line for line in head.splitlines() if line.lower().startswith("content-length"))
+        await reader.readexactly(int(length.partition(":")[2]))
+    return int(head.split()[1])
+
+
+@pytest.mark.parametrize("half", [b"", HALF_HEAD, HALF_BODY])
+async def test_a_thousand_half_requests_keep_nobody_out(half: bytes) -> None:
+    async with serving() as served:
+        early, early_writer = await served.connect(WHOLE, source="127.0.0.2")
+        assert await status(early) == 200
+        for _ in range(1_000):
+            await served.connect(half)
+        for source in ("127.0.0.1", "127.0.0.2"):
+            reader, _ = await served.connect(WHOLE, source)
+            assert await status(reader) == 200
+        early_writer.write(WHOLE)
+        assert await status(early) == 200
+
+
+async def test_from_many_addresses_neither() -> None:
+    async with serving(connections_max=100) as served:
+        for n in range(300):
+            await served.connect(HALF_HEAD, source=f"127.0.1.{1 + n % 250}")
+        reader, _ = await served.connect(WHOLE)
+        assert await status(reader) == 200
+
+
+async def test_descriptors_are_left_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (40, 40))
+    async with serving(connections_per_address_max=0) as served:
+        held = [await served.connect(WHOLE.replace(b"/ ", b"/held ")) for _ in range(10)]
+        await served.app.until_asked(10)
+        refused, _ = await served.connect(WHOLE)
+        assert await status(refused) == 503
+        served.app.hold.set()
+        assert {await status(reader) for reader, _ in held} == {200}
+
+
+async def test_requests_under_way_are_not_ended_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(connections_per_address_max=2) as served:
+        held = [await served.connect(WHOLE.replace(b"/ ", b"/held ")) for _ in range(2)]
+        await served.app.until_asked(2)
+        refused, _ = await served.connect(WHOLE)
+        assert await status(refused) == 503
+        assert await refused.read() == b""
+        other, _ = await served.connect(WHOLE, source="127.0.0.2")
+        assert await status(other) == 200
+        served.app.hold.set()
+        assert [await status(reader) for reader, _ in held] == [200, 200]
+        after, _ = await served.connect(WHOLE)
+        assert await status(after) == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", HALF_HEAD, WHOLE + b"GET"])
+async def test_a_head_that_does_not_come_ends_the_connection(sent: bytes) -> None:
+    async with serving(head_ms_max=30) as served:
+        reader, _ = await served.connect(sent)
+        if sent.startswith(WHOLE):
+            assert await status(reader) == 200
+        assert await status(reader) == 408
+        assert await reader.read() == b""
+
+
+async def test_what_begins_no_request_does_not_end_the_wait_for_one() -> None:
+    async with serving(head_ms_max=30) as served:
+        reader, writer = await served.connect(WHOLE)
+        assert await status(reader) == 200
+        writer.write(b"\r\n")
+        assert await status(reader) == 408
+
+
+async def test_a_body_that_does_not_come_ends_the_connection() -> None:
+    async with serving(body_ms_max=30) as served:
+        reader, _ = await served.connect(HALF_BODY)
+        assert await status(reader) == 408
+        assert await reader.read() == b""
+        assert served.app.asked == 0
+        reader, _ = await served.connect(WHOLE.replace(b"/ ", b"/held "))
+        await served.app.until_asked(1)
+        served.app.hold.set()
+        assert await status(reader) == 200
+
+
+async def test_a_head_without_an_end_is_cut_off() -> None:
+    async with serving() as served:
+        reader, writer = await served.connect(HALF_HEAD)
+        answered = asyncio.ensure_future(status(reader))
+        sent = 0
+        while not answered.done() and sent < 64 * HEAD_BYTES_MAX:
+            writer.write(b"x" * 4_096)
+            sent += 4_096
+            await asyncio.sleep(0)
+        assert await answered == 431
+
+
+async def test_pipelined_requests_and_large_bodies_are_answered_in_order() -> None:
+    body = b"x" * 300_000
+    post = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    async with serving(head_ms_max=5_000, body_ms_max=5_000) as served:
+        reader, writer = await served.connect(WHOLE.replace(b"/ ", b"/held ") + WHOLE + post)
+        await served.app.until_asked(1)
+        served.app.hold.set()
+        assert [await status(reader) for _ in range(3)] == [200, 200, 200]
+        writer.write(post)
+        assert await status(reader) == 200
+
+
+async def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = asyncio.Event()
+    monkeypatch.setattr(http_protocol, "FLUSH_SECONDS", 0.03)
+    ended = BoundedProtocol.connection_lost
+
+    def noted(protocol: BoundedProtocol, exc: Exception | None) -> None:
+        ended(protocol, exc)
+        lost.set()
+
+    monkeypatch.setattr(BoundedProtocol, "connection_lost", noted)
+    async with serving() as served:
+        served.app.answer = b"x" * (64 << 20)
+        _, writer = await served.connect(WHOLE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+        writer.transport.pause_reading()
+        async with asyncio.timeout(60):
+            await lost.wait()
+
+
+class Large:
+    """A request with a body above the limit, sent by a client that reads nothing before it has sent all."""
+
+    def __init__(self, served: Served, size: int) -> None:
+        at = served.server.endpoint
+        self._client = HTTPConnection(at.host, at.port, timeout=60)
+        served.stack.callback(self._client.close)
+        self._body = b" " * size
+
+    def answer(self) -> tuple[int, str | None, Any]:
+        """Status, content type and JSON; the rest is awaited too."""
+        self._client.request("POST", "/", self._body, {"Content-Type": "application/json"})
+        answer = self._client.getresponse()
+        return answer.status, answer.getheader("content-type"), json.loads(answer.read())
+
+
+async def test_who_sends_too_much_can_read_that() -> None:
+    async with serving(gated=4 << 20) as served:
+        status, kind, found = await asyncio.to_thread(Large(served, 30_000_000).answer)
+        assert (status, kind) == (413, "application/problem+json")
+        assert "larger than 4194304 bytes" in found["detail"]
+        assert served.app.asked == 0
+
+
+@pytest.mark.parametrize(("limit", "value"), [("DRAIN_BYTES_MAX", 1 << 20), ("DRAIN_SECONDS", 0.03)])
+async def test_what_comes_after_that_is_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    monkeypatch.setattr(json_gate, limit, value)
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000000\r\n\r\n"
+    async with serving(gated=1_000) as served:
+        reader, writer = await served.connect(head + b" " * 2_000)
+        assert await status(reader) == 413
+        if limit == "DRAIN_BYTES_MAX":
+            writer.write(b" " * (4 << 20))
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(60):
+                assert await reader.read() == b""

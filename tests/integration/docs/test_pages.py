@@ -1,0 +1,113 @@
+"""
+Every block of the pages that a newcomer reads first does what it says, in its order, on a fresh cluster.
+
+What needs Spark is in ``test_pages_with_spark.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .reader import Reader, blocks_of, cluster_in, nothing_left_running
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(280)]
+
+OF_MAKE = "the verbs of make are stages of the tests themselves"
+OF_KUBERNETES = "needs Docker and a cluster of Kubernetes: tests/kubernetes"
+OF_SPARK = "needs Spark: test_pages_with_spark.py"
+ELSEWHERE = "another cluster, which is not here"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    with nothing_left_running(tmp_path):
+        yield tmp_path
+
+
+def charged(directory: Path) -> bool:
+    """Whether the group has committed all there is."""
+    with cluster_in(directory).admin() as admin:
+        return not any(lag.lag for lag in admin.group_lag("billing").values())
+
+
+def written(directory: Path, topic: str, count: int) -> bool:
+    """Whether so many committed records are there."""
+    settings = {"isolation_level": "read_committed"}
+    with cluster_in(directory).consumer(topic, **settings) as consumer:
+        return len(consumer.read_to_end()) >= count
+
+
+def test_the_readme(directory: Path) -> None:
+    reader = Reader(
+        directory,
+        left_out={
+            "make run ": OF_MAKE,
+            "SparkSession": OF_SPARK,
+            "make images": OF_KUBERNETES,
+        },
+        endless={
+            "charge(record.value)": lambda: charged(directory),
+            "producer.transaction(consumer)": lambda: written(directory, "invoices", 2),
+        },
+    )
+    reader.read("README.md")
+    groups = {
+        line.split()[0]: line.split()[1] for line in reader.said.splitlines() if line.startswith(("sh", "an", "au"))
+    }
+    assert groups == dict.fromkeys(("shipping", "analytics", "audit"), "2"), "every group gets every record"
+    with cluster_in(directory).consumer("invoices", isolation_level="read_committed") as consumer:
+        assert sorted(r.value for r in consumer.read_to_end()) == [b'{"total": 12.5}'] * 2, "once per input"
+
+
+@pytest.mark.parametrize("after", ["nothing", "README.md"])
+def test_the_quickstart(directory: Path, after: str) -> None:
+    """On a fresh cluster, and on the one that a reader of the README has by then."""
+    reader = Reader(
+        directory,
+        left_out={
+            "make run": OF_MAKE,
+            "kill -9 PID": "while `make run` runs, of a pid that the reader picks",
+            "profile set staging": ELSEWHERE,
+        },
+    )
+    if after == "README.md":
+        (commands,) = (block.source for block in blocks_of(after) if "headrace up" in block.source)
+        reader.shell(commands)
+    before = len(reader.said)
+    reader.read("docs/quickstart.md")
+    printed = Counter(line for line in reader.said[before:].splitlines() if line.startswith('{"total"'))
+    assert printed['{"total": 3}'] == printed['{"total": 7}'] == 1, "the group gets two records, and then the rest"
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/transactions.md", "docs/recipes-delivery.md", "docs/recipes-exactly-once.md", "docs/retention.md"]
+)
+def test_a_page_on_a_cluster_that_runs(directory: Path, page: str) -> None:
+    reader = Reader(directory)
+    reader.shell("headrace up --brokers 1 --detach")
+    reader.read(page)
+
+
+def test_a_block_that_fails_is_named_with_page_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the tests above can fail: of each kind of block, the second."""
+    monkeypatch.setattr("tests.integration.docs.reader.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    for number, block in enumerate(
+        [
+            "```sh\nfalse\n```",
+            "```python\n1 / 0\n```",
+            "```python\n>>> 1\n2\n```",
+            "```python\ndef test_it():\n    0 / 0\n```",
+        ]
+    ):
+        page.write_text(f"# Page\n\n```python\ntext = 1\n```\n\n{block}\n")
+        (directory := tmp_path / str(number)).mkdir()
+        assert [found.line for found in blocks_of("page.md")] == [4, 8]
+        with pytest.raises(AssertionError, match=r"page\.md:8 failed"):
+            Reader(directory).read("page.md")
+    with pytest.raises(AssertionError, match="no block with 'gone'"):
+        Reader(tmp_path / "other", left_out={"gone": "it was there once"}).read("page.md")

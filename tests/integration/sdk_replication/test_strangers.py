@@ -1,0 +1,80 @@
+"""Strangers take all that brokers have for clients; the brokers among themselves go on."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+
+from headrace.testing import TestCluster, started_cluster
+from headrace_common.rpc.channels import open_sync_channel
+from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "held"
+CALLS_MAX = 40
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TestCluster]:
+    settings = {"concurrent.rpcs.max": str(CALLS_MAX)}
+    with started_cluster(tmp_path / "data", brokers=3, restart=False, settings=settings) as started:
+        yield started
+
+
+def occupy(address: str, stack: ExitStack) -> None:
+    """Open streams on which nothing is said, until the broker takes no more calls of clients."""
+
+    over = threading.Event()
+    stack.callback(over.set)
+
+    def nothing() -> Iterator[pb.FetchRequest]:
+        over.wait()
+        yield from ()
+
+    channel = stack.enter_context(open_sync_channel(address, own_connection=True))
+    stub = BrokerStub(channel)
+    for _ in range(CALLS_MAX):
+        stack.callback(stub.Fetch(nothing()).cancel)
+    probe = stack.enter_context(open_sync_channel(address, own_connection=True))
+    while True:
+        try:
+            BrokerStub(probe).Identify(pb.IdentifyRequest(), timeout=30)
+        except grpc.RpcError:  # it takes no more
+            return
+
+
+def in_sync(cluster: TestCluster) -> list[int]:
+    """Admin has the image from the controllers; brokers answer no client now."""
+    with urllib.request.urlopen(f"{cluster.admin_url}/v1/topics/{TOPIC}", timeout=30) as answer:
+        return list(json.load(answer)["partitions"][0]["isr"])
+
+
+def until_in_sync(cluster: TestCluster, brokers: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(in_sync(cluster)) != brokers:
+        assert time.monotonic() < deadline, f"in sync are {in_sync(cluster)}"
+        time.sleep(0.05)
+
+
+def test_a_follower_catches_up_with_a_leader_that_takes_no_clients(cluster: TestCluster) -> None:
+    with cluster.admin() as admin:
+        admin.create_topic(TOPIC, assignments=[[1, 2, 3]])
+    with cluster.producer(linger_ms=0) as producer, ExitStack() as stack:
+        first = producer.send(TOPIC, b"before").result(timeout=60)
+        cluster.local.kill("broker-3")
+        for name in ("broker-1", "broker-2"):
+            occupy(cluster.local.process(name).grpc, stack)
+        assert producer.send(TOPIC, b"meanwhile").result(timeout=60).offset == first.offset + 1
+        until_in_sync(cluster, 2)
+        cluster.local.restart("broker-3")
+        until_in_sync(cluster, 3)
