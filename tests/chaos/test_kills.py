@@ -19,7 +19,7 @@ from headrace import TopicPartition, aio
 from headrace_cli.local import LocalCluster, NotRunning
 from headrace_cli.local.state import Health
 from headrace_common.core.errors import HeadraceError
-from headrace_common.testing.checker import Assign, Operation, Outcome, Poll, Send, check
+from headrace_verify.checker import Assign, Operation, Outcome, Poll, Send, check
 
 TOPIC = "chaos"
 PARTITIONS = 6

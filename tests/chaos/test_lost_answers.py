@@ -20,7 +20,7 @@ from headrace import TopicPartition, aio
 from headrace._transport.grpc import GrpcTransport
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import HeadraceError
-from headrace_common.testing.checker import Assign, Operation, Outcome, Poll, Send, check
+from headrace_verify.checker import Assign, Operation, Outcome, Poll, Send, check
 
 TOPIC = "cut"
 PARTITIONS = 4

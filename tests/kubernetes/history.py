@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from headrace_common.testing.checker import Assign, Key, Operation, Outcome, Poll, Send, Verdict, check
+from headrace_verify.checker import Assign, Key, Operation, Outcome, Poll, Send, Verdict, check
 
 from ..chaos.replication.chaos_availability import SECOND, Gap, longest_gap
 from .pod.written import STEP

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace_common.testing.checker import Verdict
+from headrace_verify.checker import Verdict
 
 from ..chaos.replication.chaos_availability import SECOND
 from .history import History, Thin, back_after, below_minimum, gap, judge

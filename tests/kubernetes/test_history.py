@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace_common.testing.checker import Assign, Outcome, Poll, Send
+from headrace_verify.checker import Assign, Outcome, Poll, Send
 
 from ..chaos.replication.chaos_availability import SECOND
 from .history import History, Sample, back_after, below_minimum, gap, judge, operations, read_histories, read_line

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from headrace_common.core.errors import HeadraceError, InvalidProducerEpoch, NotEnoughReplicas, OutOfOrderSequence
 from headrace_common.core.ids import NO_NODE, Offset, PartitionId
-from headrace_common.testing.checker import Assign, Outcome, Poll, Send
+from headrace_verify.checker import Assign, Outcome, Poll, Send
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Broker

@@ -28,8 +28,8 @@ from headrace_common.core.configs import TopicConfig, min_isr_in_force
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
-from headrace_common.testing.checker import Assign, Operation, Poll, Send, Verdict, check
 from headrace_controller.core.election import Rules
+from headrace_verify.checker import Assign, Operation, Poll, Send, Verdict, check
 
 TOPIC = TopicId(b"simulated topic!")
 FAULTS = (

@@ -17,7 +17,7 @@ from headrace_broker.testing.batches import NOW_MS
 from headrace_common.core.batch import build_fence_batch
 from headrace_common.core.errors import FencedWriter, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId
-from headrace_common.testing.checker import Outcome, Send
+from headrace_verify.checker import Outcome, Send
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Broker

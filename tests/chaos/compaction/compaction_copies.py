@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
-from headrace_common.testing.compaction_history import Began, Event, Kind, Log, Point, Read
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_verify.compaction_history import Began, Event, Kind, Log, Point, Read
 
 READ_BYTES = 4 << 20
 CONTROL_BIT, TRANSACTIONAL_BIT = 0x20, 0x10

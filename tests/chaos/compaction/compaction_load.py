@@ -25,9 +25,9 @@ from compaction_topics import EXPIRING, GROUPED, KEYS, PARTITIONS, RETENTION_MS
 
 from headrace import LogDiverged, PositionReset, Record, TopicPartition, aio
 from headrace_common.core.errors import ErrorCode, HeadraceError
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_history import outcome_of_send, outcome_of_transaction
-from headrace_common.testing.compaction_history import (
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_history import outcome_of_send, outcome_of_transaction
+from headrace_verify.compaction_history import (
     Began,
     Event,
     GroupAt,

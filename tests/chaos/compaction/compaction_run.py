@@ -31,10 +31,10 @@ from grpc import RpcError
 from headrace import aio
 from headrace_cli.local import LocalCluster
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_compaction import Aged, check_compacted
-from headrace_common.testing.compaction_history import Event, Write, from_lines
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_compaction import Aged, check_compacted
+from headrace_verify.compaction_history import Event, Write, from_lines
 
 LOAD_FILE = Path(__file__).with_name("compaction_load.py")
 ROLES = {"write": 1, "read": 20, "group": 40}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_common.testing.compaction_facts import Policy
+from headrace_verify.compaction_facts import Policy
 
 DELETE_RETENTION_MS: Final = 3_000
 RETENTION_MS: Final = 5_000

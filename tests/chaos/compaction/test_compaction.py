@@ -16,8 +16,8 @@ from compaction_faults import SHORT
 from compaction_run import Report, run
 from compaction_topics import POLICIES
 
-from headrace_common.testing.checker_compaction import check_compacted
-from headrace_common.testing.compaction_history import Event, Read
+from headrace_verify.checker_compaction import check_compacted
+from headrace_verify.compaction_history import Event, Read
 
 SEED = int(os.environ.get("CHAOS_SEED", "20261121"))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from headrace_common.testing.checker import Assign, Key, Operation, Outcome, Point, Poll, Send
+from headrace_verify.checker import Assign, Key, Operation, Outcome, Point, Poll, Send
 
 FLUSH_LINES = 200
 

@@ -18,7 +18,7 @@ from chaos_history import Writer
 
 from headrace import aio
 from headrace_common.core.errors import ErrorCode, HeadraceError
-from headrace_common.testing.checker import Outcome
+from headrace_verify.checker import Outcome
 
 PROCESSES_MAX = 16
 SURELY_FAILED = {

@@ -27,7 +27,7 @@ from chaos_replicas import differences, read_all
 
 from headrace import TopicPartition, aio
 from headrace_cli.local import LocalCluster
-from headrace_common.testing.checker import Verdict, check
+from headrace_verify.checker import Verdict, check
 
 TOPIC = "chaos"
 PARTITIONS = 24

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from headrace_common.testing.checker import Verdict
-from headrace_common.testing.checker_txn import check_exactly_once
+from headrace_verify.checker import Verdict
+from headrace_verify.checker_txn import check_exactly_once
 
 Place: TypeAlias = tuple[int, int]
 """Partition and offset of the source."""

@@ -3,7 +3,7 @@ A process of the checker's load: ``client.py BOOTSTRAP TOPIC SLOT NUMBER SEED ST
 
 KIND: ``assign`` and ``subscribe`` do transactions of one to four sends and polls, with positions chosen or given by a
 group; ``plain`` sends and polls without. What is called and what comes of it is written to HISTORY, call by call
-(``headrace_common.testing.checker_history``). It ends when the file STOP exists; with 3 when it is fenced.
+(``headrace_verify.checker_history``). It ends when the file STOP exists; with 3 when it is fenced.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from headrace import Consumer, HeadraceError, Producer, Record, TopicPartition
 from headrace_common.core.errors import ErrorCode
-from headrace_common.testing.checker import Key, Outcome
-from headrace_common.testing.checker_history import (
+from headrace_verify.checker import Key, Outcome
+from headrace_verify.checker_history import (
     MICRO_OPS_MAX,
     NOTHING,
     F,

@@ -18,7 +18,7 @@ import pytest
 from headrace import HeadraceError
 from headrace.delivery import Deliveries
 from headrace.testing import TestCluster
-from headrace_common.testing.checker_txn import check_exactly_once
+from headrace_verify.checker_txn import check_exactly_once
 
 from .copier import GROUP
 from .storm import LONG, SEED, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, partitions_of, read_columns, report

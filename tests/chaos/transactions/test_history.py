@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import TestCluster
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_history import NOTHING, F, Operation, Type, from_lines, merged
-from headrace_common.testing.checker_txn import Judgement, check_history
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_history import NOTHING, F, Operation, Type, from_lines, merged
+from headrace_verify.checker_txn import Judgement, check_history
 
 from .client import Client, History
 from .storm import FAULTS, LONG, RACKS, SEED, STOPS, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, report

@@ -18,14 +18,14 @@ from tests.simulation.transactions.callers import Caller
 from headrace_broker.testing.batches import batch_of
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_history import F, Micro, Polled, Sent, Type
 from headrace_coordinator.core.effects import OffsetOutcomes, OffsetsFound
 from headrace_coordinator.core.events import OffsetsAsked, OffsetToCommit, TxnCommitAsked
 from headrace_coordinator.core.transactions.effects import DecideResult, InitResult
 from headrace_coordinator.core.transactions.events import DecideAsked, EndAsked, InitAsked, PrepareAsked
 from headrace_coordinator.core.transactions.values import Producer, Token
 from headrace_coordinator.core.values import Moment
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_history import F, Micro, Polled, Sent, Type
 
 if TYPE_CHECKING:
     from tests.simulation.transactions.world import World

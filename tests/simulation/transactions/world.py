@@ -39,13 +39,13 @@ from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
 from headrace_common.core.murmur2 import partition_for
-from headrace_common.testing.checker_history import F, Micro, Operation, Polled, Type
-from headrace_common.testing.checker_txn import check_exactly_once, check_history
 from headrace_controller.core.election import Rules
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions import owner, producers, transaction
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.core.transactions.values import Producer, Token, key_of
+from headrace_verify.checker_history import F, Micro, Operation, Polled, Type
+from headrace_verify.checker_txn import check_exactly_once, check_history
 
 FAULTS = (
     "kill_broker",

@@ -6,7 +6,7 @@ one when it returns: ``ok``, ``fail`` (it surely had no effect) or ``info`` (it 
 has one operation under way; one that ended without an answer goes on under another number. Entries stand in the order
 of time: whatever returned before another was called comes first. Values are unique per key; a key is one partition.
 
-Chaos tests and simulations record histories, ``headrace_common.testing.checker_txn`` judges them.
+Chaos tests and simulations record histories, ``headrace_verify.checker_txn`` judges them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import orjson
 
-from headrace_common.core.errors import ErrorCode
-from headrace_common.testing.checker import Key, Outcome, Value
+from headrace.errors import ErrorCode
+from headrace_verify.checker import Key, Outcome, Value
 
 MICRO_OPS_MAX: Final = 4
 """As many sends and polls a ``txn`` of a generated load has, at most."""

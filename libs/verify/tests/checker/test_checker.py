@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_common.testing.checker import Assign, Operation, Outcome, Poll, Send, check
+from headrace_verify.checker import Assign, Operation, Outcome, Poll, Send, check
 
 OK, FAIL, INFO = Outcome.OK, Outcome.FAIL, Outcome.INFO
 

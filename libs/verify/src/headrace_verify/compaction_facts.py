@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_common.testing.checker import Outcome, Verdict
-from headrace_common.testing.compaction_history import Event, Handed, Log, Point, Read, Write
+from headrace_verify.checker import Outcome, Verdict
+from headrace_verify.compaction_history import Event, Handed, Log, Point, Read, Write
 
 MS: Final = 1_000_000
 NEVER: Final = sys.maxsize

@@ -4,7 +4,7 @@ The history that the compacted variant of the checker judges: what it is made of
 Records have a key, and a number that no other record has, deletions too; so each record that is read can be told from
 every other. A log is one partition. Times are of one monotonic clock that all processes share, in ns.
 
-Chaos tests record histories, ``headrace_common.testing.checker_compaction`` judges them.
+Chaos tests record histories, ``headrace_verify.checker_compaction`` judges them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from headrace_common.testing.checker import Outcome
+from headrace_verify.checker import Outcome
 
 Log = str
 """The name of a partition."""

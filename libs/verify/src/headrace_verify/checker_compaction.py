@@ -29,9 +29,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace_common.testing.checker import Verdict
-from headrace_common.testing.compaction_facts import MS, NEVER, Facts, Policy
-from headrace_common.testing.compaction_history import Began, Event, GroupAt, Handed, Kind, Log, Point, Read, Told
+from headrace_verify.checker import Verdict
+from headrace_verify.compaction_facts import MS, NEVER, Facts, Policy
+from headrace_verify.compaction_history import Began, Event, GroupAt, Handed, Kind, Log, Point, Read, Told
 
 SLACK_MS: Final = 50
 """Of clocks that are read in ms, and of records whose stamp is older than their send."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_compaction import check_compacted
-from headrace_common.testing.compaction_facts import MS, Policy
-from headrace_common.testing.compaction_history import Began, Event, Kind, Point, Read, Write
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_compaction import check_compacted
+from headrace_verify.compaction_facts import MS, Policy
+from headrace_verify.compaction_history import Began, Event, Kind, Point, Read, Write
 
 SECOND = 1_000 * MS
 RETENTION_S = 5

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_common.core.errors import ErrorCode
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_history import (
+from headrace.errors import ErrorCode
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_history import (
     F,
     Operation,
     Polled,
@@ -24,8 +24,8 @@ from headrace_common.testing.checker_history import (
     paired,
     to_line,
 )
-from headrace_common.testing.checker_order import components
-from headrace_common.testing.checker_txn import Judgement, check_exactly_once, check_history
+from headrace_verify.checker_order import components
+from headrace_verify.checker_txn import Judgement, check_exactly_once, check_history
 
 Made = tuple[int, Type, F, tuple[Sent | Polled | str, ...]]
 OK, FAIL, INFO = Type.OK, Type.FAIL, Type.INFO

@@ -24,9 +24,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace_common.testing.checker import Key, Outcome, Value, Verdict
-from headrace_common.testing.checker_history import Act, F, Operation, Polled, Sent, paired
-from headrace_common.testing.checker_order import Moments, impossible, interleaved
+from headrace_verify.checker import Key, Outcome, Value, Verdict
+from headrace_verify.checker_history import Act, F, Operation, Polled, Sent, paired
+from headrace_verify.checker_order import Moments, impossible, interleaved
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from headrace_common.testing.checker import Key, Outcome, Value
-from headrace_common.testing.checker_history import Act, Polled, Sent
+from headrace_verify.checker import Key, Outcome, Value
+from headrace_verify.checker_history import Act, Polled, Sent
 
 SHOWN_MAX = 8
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_common.testing.checker import Outcome
-from headrace_common.testing.checker_compaction import check_compacted
-from headrace_common.testing.compaction_facts import MS, Policy
-from headrace_common.testing.compaction_history import (
+from headrace_verify.checker import Outcome
+from headrace_verify.checker_compaction import check_compacted
+from headrace_verify.compaction_facts import MS, Policy
+from headrace_verify.compaction_history import (
     Began,
     Event,
     GroupAt,
