@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headrace import _intake
+from headrace._core.chunk import NOWHERE
 
 BROKEN: list[str] = []
 """Where the rule was broken since the test began; the engine may not live to tell."""
@@ -51,7 +52,7 @@ class WatchedIntake(_intake.Intake):
 
 
 def _check(intake: WatchedIntake, name: str) -> None:
-    if getattr(intake, "home", 0) and not intake.token.mine:
+    if getattr(intake, "home", NOWHERE) is not NOWHERE and not intake.token.mine:
         BROKEN.append(f"{name} was touched without the token")
         raise AssertionError(BROKEN[-1])
 

@@ -25,7 +25,7 @@ from copy import copy
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeVar
 
-from headrace._core.chunk import Chunk
+from headrace._core.chunk import NOWHERE, Chunk
 from headrace._record_rules import RecordRules, Row, View
 from headrace._runtime import Clock
 from headrace.delivery import Delivery
@@ -109,8 +109,8 @@ class Intake:
         self.topics: dict[str, View] = {}
         """What the engine knows; replaced by it."""
         self.available = settings.buffer_memory
-        self.home = 0
-        """The thread of the engine's loop."""
+        self.home = NOWHERE
+        """Where the engine's loop runs."""
         self.failure: HeadraceError | None = None
         """Why nothing is taken any more."""
         self.gate: HeadraceError | None = None
@@ -169,6 +169,11 @@ class Intake:
         """Raises: ``ClientClosed`` or what ended the producer."""
         if self.failure is not None:
             raise self.failure
+
+    def orphan(self) -> None:
+        """This is a forked child, and the producer its parent's. Whoever held the token is not here to give it back."""
+        self.token.free = True
+        self.failure = ClientClosed.by_fork("producer")
 
     def check_open(self) -> None:
         """Raises: as ``check_alive``, or why no record is taken now."""

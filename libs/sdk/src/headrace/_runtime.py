@@ -3,7 +3,8 @@ Decides where a client's code runs: time, background tasks, the one loop thread 
 
 Used by the shells (``aio`` and the sync clients); nothing in ``_core`` knows of it. All sync clients of a process
 share one daemon thread with one event loop (uvloop where it is installed), started when the first is made. A child
-after a fork has neither the thread nor the connections: clients made before the fork are told so, and refuse.
+after a fork has neither the thread nor the connections: clients made before the fork are told so, and refuse; new ones
+work (``headrace_common.rpc.library``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import ctypes
 import logging
 import os
 import sys
@@ -245,6 +247,8 @@ class _Process:
         self.loop: LoopThread | None = None
         self.clients: weakref.WeakSet[Any] = weakref.WeakSet()
         self.connections: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.opened: weakref.WeakSet[Any] = weakref.WeakSet()
+        """All connections, also those of the application's own loops."""
 
 
 _process = _Process()
@@ -273,6 +277,7 @@ def dismiss(client: ExitClosed) -> None:
 def connected(connections: Connections) -> None:
     """These were opened on the current loop; what belongs to the loop thread is closed at the end of the process."""
     with _process.lock:
+        _process.opened.add(connections)
         if _process.loop is not None and _process.loop.here:
             _process.connections.add(connections)
 
@@ -287,8 +292,20 @@ async def in_thread(work: Callable[[], T]) -> T:
         return work()
 
 
+_inherited: Final[list[Any]] = []
+"""In a child: what its parents had open. Held for ever."""
+
+
 def _after_fork() -> None:
+    """
+    In a child. Its copies of connections must not be closed, not even by the collector at the very end: they would say
+    good-bye on sockets that are the parent's too.
+    """
     clients = list(_process.clients)
+    if _process.opened:
+        if not _inherited:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(_inherited))
+        _inherited.extend(_process.opened)
     _process.reset()
     for client in clients:
         client._abandon()

@@ -15,6 +15,7 @@ costs nothing. One event settles all handles of a batch::
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from copy import copy
@@ -27,14 +28,27 @@ from headrace._callbacks import BLOCKED_LOOK_S, call_back, warn_of_blocked
 from headrace._core.batch import Batch, Watcher
 from headrace._core.chunk import Chunk
 from headrace._waits import check_seconds
-from headrace.errors import HeadraceError, Rejected, WaitTimedOut
+from headrace.errors import ClientClosed, HeadraceError, Rejected, WaitTimedOut
 from headrace.records import RecordMetadata
 
 END: Final = float("inf")
 """Behind the last record of a batch."""
 
-_lock = threading.RLock()
-"""Guards the watchers of all chunks and batches; held for a push or a pop. A finalizer may come here while it is."""
+
+class _Guard:
+    """A lock that a child has anew: a thread that was not forked may have held it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+
+
+_guard: Final = _Guard()
+"""For the watchers of all chunks and batches; held for a push or a pop. A finalizer may come here while it is."""
 _numbers = count()
 
 
@@ -73,11 +87,12 @@ class Delivery:
         Raises:
             WaitTimedOut: ``timeout`` has passed; the record is still on its way.
             Rejected: called where the wait could never end: in the event loop that delivers the record.
+            ClientClosed: called in a forked child: what becomes of the record only the parent hears.
             HeadraceError: the record was not written, or nobody can tell; see ``headrace.errors``.
         """
         timeout = check_seconds(timeout)
         if not _done(self._chunk, self._row):
-            if self._chunk.home == threading.get_ident():
+            if self._chunk.home.thread == threading.get_ident():
                 raise Rejected("this thread delivers the record, so it cannot wait here; await it, or use a callback")
             settled = threading.Event()
             _when_settled(self._chunk, self._row, settled.set)
@@ -90,7 +105,7 @@ class Delivery:
             return settled.wait(timeout)
         if settled.wait(BLOCKED_LOOK_S):
             return True
-        warn_of_blocked(self._chunk.home)
+        warn_of_blocked(self._chunk.home.thread)
         return settled.wait(None if timeout is None else timeout - BLOCKED_LOOK_S)
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
@@ -212,11 +227,18 @@ def _metadata(chunk: Chunk, row: int) -> RecordMetadata:
 
 
 def _when_settled(chunk: Chunk, row: int, then: Callable[[], object]) -> None:
-    """Call ``then`` once the fate of the row is told: now, or in its turn."""
+    """
+    Call ``then`` once the fate of the row is told: now, or in its turn.
+
+    Raises:
+        ClientClosed: a forked child asks for what its parent sends.
+    """
+    if chunk.home.process not in (0, os.getpid()) and not _done(chunk, row):
+        raise ClientClosed.by_fork("producer of this record")
     while True:
         found = chunk.locate(row)
         holder, place = (chunk, row) if found is None else found
-        with _lock:
+        with _guard.lock:
             if holder.told >= place:
                 break
             if found is None and chunk.route is not None:
@@ -240,7 +262,7 @@ def batch_told(batch: Batch, then: Callable[[], object]) -> None:
         first, second = batch.parts
         batch_told(first, partial(batch_told, second, then))
         return
-    with _lock:
+    with _guard.lock:
         if batch.told < END:
             _await_turn(batch, Watcher(END, next(_numbers), partial(batch_told, batch, then)))
             return
@@ -268,10 +290,10 @@ def tell(holder: Chunk | Batch) -> None:
     The fate of ``holder`` is known: call all who wait, in the order of its records, also those who come meanwhile.
     Who comes for a record that was told of is called at once, where it comes. On the loop.
     """
-    with _lock:
+    with _guard.lock:
         holder.told = max(holder.told, 0)
     while True:
-        with _lock:
+        with _guard.lock:
             if not holder.watchers:
                 holder.told, holder.watchers = END, None
                 return
@@ -282,7 +304,7 @@ def tell(holder: Chunk | Batch) -> None:
 
 def moved(holder: Chunk | Batch) -> None:
     """Rows of ``holder`` are in batches of their own now, or in its halves: who waits for them waits there."""
-    with _lock:
+    with _guard.lock:
         watchers, holder.watchers = holder.watchers, None
         rows = [watcher for watcher in watchers or () if watcher.place < END]
         for watcher in rows:

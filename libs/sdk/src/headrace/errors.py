@@ -285,7 +285,7 @@ class BufferExhausted(Busy):
 
 
 class ClientClosed(Rejected):
-    """The client was closed: make a new one. Or it belongs to the process this one was forked from: use spawn there."""
+    """The client was closed: make a new one. Or it belongs to the process this one was forked from: make one here."""
 
     code = ErrorCode.INVALID_REQUEST
     _then = Then.FENCED
@@ -294,8 +294,8 @@ class ClientClosed(Rejected):
     def by_fork(cls, kind: str) -> ClientClosed:
         """What a client of the parent process says in a forked child."""
         return cls(
-            f"the {kind} belongs to the process that this one was forked from;"
-            " start workers with spawn, or fork before the first client is made"
+            f"the {kind} belongs to the process that this one was forked from, and works there only;"
+            " make a new one in this process"
         )
 
 

@@ -34,7 +34,8 @@ class LogWatch(Lifetime):
         settings: those of a consumer that are not about groups, resets or records: ``isolation_level`` decides what an
             end is, ``default_api_timeout_ms`` how long calls are repeated while brokers cannot answer.
 
-    Making one connects to nothing yet. For one thread at a time. Make it after a fork, not before.
+    Making one connects to nothing yet. For one thread at a time. It belongs to the process that made it: a forked child
+    makes its own.
 
     Raises:
         InvalidConfig: a setting is unknown or out of bounds; all of them are named.

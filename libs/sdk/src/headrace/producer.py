@@ -37,7 +37,7 @@ from headrace._waits import check_seconds
 from headrace.aio._engine import ProducerEngine
 from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, exhausted
 from headrace.delivery import Deliveries, Delivery
-from headrace.errors import ClientClosed, HeadraceError, UnknownTopicOrPartition, WaitTimedOut
+from headrace.errors import HeadraceError, UnknownTopicOrPartition, WaitTimedOut
 from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, read_settings
@@ -290,8 +290,7 @@ class Producer(TransactionCalls):
     def _abandon(self) -> None:
         self._closed = True
         self._fast.clear()
-        self._token.free = True
-        self._intake.failure = ClientClosed.by_fork("producer")
+        self._intake.orphan()
 
     def _close_at_exit(self, timeout: float) -> None:
         warnings.warn("a headrace.Producer was never closed; it is flushed now", ResourceWarning, 1, self)

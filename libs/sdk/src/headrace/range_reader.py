@@ -62,7 +62,8 @@ class RangeReader(Lifetime):
 
     Ends when every range was read, also where its last offsets are gaps, which compaction, aborted transactions and
     their markers leave. Nothing at or above an end is handed out, and at most one fetch of a partition reaches beyond.
-    Making one connects to nothing yet. For one thread at a time. Make it after a fork, not before.
+    Making one connects to nothing yet. For one thread at a time. It belongs to the process that made it: a forked child
+    makes its own.
 
     Raises:
         InvalidConfig: a setting or a column is unknown, or a value out of bounds.

@@ -13,11 +13,10 @@ import asyncio
 from types import TracebackType
 from typing import Final
 
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NetworkFailed, UnknownOutcome
+from headrace_common.rpc.library import library
 from headrace_common.rpc.status import error_from_rpc
 
 _NOT_SENT: Final = "the request was not sent"
@@ -51,11 +50,12 @@ class CallTo:
     ) -> None:
         if error is None:
             return
+        grpc = library()
         if isinstance(error, grpc.RpcError):
             raise error_from_rpc(error) from error
         if isinstance(error, grpc.aio.UsageError):
             raise NetworkFailed(f"the connection to {self._at} is gone: {_NOT_SENT} ({error})") from error
-        if isinstance(error, grpc.aio.BaseError | asyncio.InvalidStateError):
+        if isinstance(error, (grpc.aio.BaseError, asyncio.InvalidStateError)):
             raise NetworkFailed(f"the connection to {self._at} is gone; the outcome is unknown ({error})") from error
         if isinstance(error, DecodeError):
             raise NetworkFailed(f"{self._at} answered with what is no answer: {error}") from error
@@ -78,7 +78,7 @@ def name_unknown(error: BaseException) -> bool:
     Its channel is to be given up then, so that the next call asks for the name again: gRPC itself asks after 1 s, 1.6 s
     and so on, up to two minutes, while a name that is not known is what every pod has for its first seconds.
     """
-    text = str(error.details() if isinstance(error, grpc.aio.AioRpcError) else error).lower()
+    text = str(error.details() if isinstance(error, library().aio.AioRpcError) else error).lower()
     return any(sign in text for sign in _UNKNOWN_NAME)
 
 

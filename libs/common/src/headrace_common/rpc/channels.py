@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 import grpc.aio
 
+from headrace_common.rpc.library import library, opening
 from headrace_common.rpc.options import RECONNECT_MS_MAX, channel_options
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -56,7 +57,8 @@ def open_channel(
         reconnect_ms_max: longest pause between two attempts to connect.
     """
     options = channel_options(own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
-    channel = grpc.aio.insecure_channel(target, options=options)
+    with opening() as grpc_here:
+        channel: grpc.aio.Channel = grpc_here.aio.insecure_channel(target, options=options)
     return channel if security.metadata is None else _ChannelWithMetadata(channel, target, security.metadata)
 
 
@@ -69,7 +71,8 @@ def open_sync_channel(
 ) -> grpc.Channel:
     """The same for a thread without an event loop."""
     options = channel_options(own_connection=own_connection, reconnect_ms_max=reconnect_ms_max)
-    channel = grpc.insecure_channel(target, options=options)
+    with opening() as grpc_here:
+        channel: grpc.Channel = grpc_here.insecure_channel(target, options=options)
     return channel if security.metadata is None else _SyncChannelWithMetadata(channel, target, security.metadata)
 
 
@@ -130,7 +133,7 @@ class Channels(_Pool[Address, grpc.aio.Channel]):
         """Close the channel to ``address`` if there is one."""
         channel = self._opened.pop(address, None)
         if channel is not None:
-            with suppress(grpc.aio.UsageError):  # it was being closed
+            with suppress(library().aio.UsageError):  # it was being closed
                 await channel.close()
 
     async def close(self) -> None:

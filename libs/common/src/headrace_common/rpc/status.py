@@ -27,6 +27,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
     error_for,
 )
+from headrace_common.rpc.library import library
 from headrace_proto.v1 import errors_pb2
 
 STATUS_DETAILS_KEY: Final = "grpc-status-details-bin"
@@ -120,15 +121,22 @@ def error_from_rpc(error: grpc.RpcError) -> HeadraceError:
 
 
 def _code_and_text(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+    call = _call(error)
+    if call is None:
         return grpc.StatusCode.UNKNOWN, str(error)
-    return error.code(), error.details() or ""
+    return grpc.StatusCode[call.code().name], call.details() or ""
+
+
+def _call(error: grpc.RpcError) -> grpc.Call | grpc.aio.AioRpcError | None:
+    mine = library()
+    return error if isinstance(error, (mine.Call, mine.aio.AioRpcError)) else None
 
 
 def _detail_in(error: grpc.RpcError) -> errors_pb2.ErrorDetail | None:
-    if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
+    call = _call(error)
+    if call is None:
         return None
-    for key, value in error.trailing_metadata() or ():
+    for key, value in call.trailing_metadata() or ():
         if key != STATUS_DETAILS_KEY or isinstance(value, str):
             continue
         try:

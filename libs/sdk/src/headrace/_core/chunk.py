@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,6 +22,18 @@ RECORD_OVERHEAD: Final = 16
 
 BATCH_OVERHEAD: Final = 256
 """More than the header and directory of a batch need."""
+
+
+class Home(NamedTuple):
+    """Where a chunk is delivered."""
+
+    thread: int
+    """Its number; that thread must not wait for what it delivers."""
+    process: int
+    """Nobody delivers it anywhere else: not in a child that has it by a fork."""
+
+
+NOWHERE: Final = Home(0, 0)
 
 
 class Chunk:
@@ -53,10 +65,9 @@ class Chunk:
         "watchers",
     )
 
-    def __init__(self, topic: str, *, opened_ms: float, record_max: int, home: int = 0) -> None:
+    def __init__(self, topic: str, *, opened_ms: float, record_max: int, home: Home = NOWHERE) -> None:
         self.topic = topic
         self.home = home
-        """The thread that delivers it, which must not wait for it."""
         self.opened_ms = opened_ms
         """Monotonic: linger and delivery timeout count from here."""
         self.record_max = record_max

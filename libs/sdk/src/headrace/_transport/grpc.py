@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from grpc import aio
-
+from headrace._descriptors import needing_descriptors
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.grpc_transactions import GrpcTransactionCalls
@@ -29,12 +28,15 @@ from headrace_common.core.errors import HeadraceError, InconsistentClusterId, Ne
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.rpc.library import library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
 if TYPE_CHECKING:
+    from grpc import aio
+
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub  # exist for type checkers only
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
@@ -91,9 +93,10 @@ def _begin(transport: GrpcTransport) -> None:
     ``transport`` opens a channel. gRPC is held from the first on: when its last object goes, which may be at the very
     end of the process, it would wake its thread, and that crashes when it finds no interpreter.
     """
-    if GrpcTransport._connected_in is None:
-        GrpcTransport._connected_in = os.getpid()
-        aio.init_grpc_aio()
+    transport._pid = os.getpid()
+    if GrpcTransport._holds != transport._pid:
+        library().aio.init_grpc_aio()
+        GrpcTransport._holds = transport._pid
     connected(transport)
 
 
@@ -104,21 +107,21 @@ class GrpcTransport(GrpcTransactionCalls):
     With a ``ClusterAddress`` that knows its cluster's id, what brokers of another cluster answer is not taken.
 
     Raises:
-        ClientClosed: this is a forked child of a process that had connections; gRPC hangs or crashes in such a child.
+        Rejected: this is a forked child of a process that had connections, and cannot load a gRPC of its own.
+        Overloaded: no file descriptor is left for that.
     """
 
-    _connected_in: ClassVar[int | None] = None
-    """The process that opened the first channel."""
+    _holds: ClassVar[int | None] = None
+    """The process that holds gRPC."""
 
     def __init__(
         self, bootstrap: Sequence[str], *, call_timeout_ms: float = CALL_TIMEOUT_MS, security: Security = PLAIN
     ) -> None:
         assert bootstrap, "at least one address"
-        if GrpcTransport._connected_in not in (None, os.getpid()):
-            raise ClientClosed(
-                "this process was forked from one whose clients had connected, and gRPC does not survive that; "
-                "start it with multiprocessing.get_context('spawn'), or fork before the first client is used"
-            )
+        with needing_descriptors():
+            library()
+        self._pid: int | None = None
+        """The process whose connections these are."""
         self._bootstrap = list(bootstrap)
         self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
         self._call_timeout = call_timeout_ms / 1_000
@@ -332,6 +335,8 @@ class GrpcTransport(GrpcTransactionCalls):
     def _channel(self, address: str) -> aio.Channel:
         if self._closed:
             raise ClientClosed(CLOSED)
+        if self._pid not in (None, os.getpid()):
+            raise ClientClosed.by_fork("client")
         if address not in self._channels:
             _begin(self)
         return self._channels.to(address)

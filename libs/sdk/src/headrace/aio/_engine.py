@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import importlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 from headrace._callbacks import call_back
 from headrace._core.batch import Batch, Identity
-from headrace._core.chunk import Chunk
+from headrace._core.chunk import Chunk, Home
 from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, RefreshMetadata, SendBatches, Settle
 from headrace._core.lane import NEVER, LaneRules
 from headrace._core.partitioner import FEW
@@ -89,7 +90,7 @@ class ProducerEngine:
     def start(self) -> None:
         """Run on the current loop."""
         self._loop = asyncio.get_running_loop()
-        self.intake.home = threading.get_ident()
+        self.intake.home = Home(threading.get_ident(), os.getpid())
         self._running = self._tasks.start(self._run(), "producer")
 
     # --- notes from other threads, with the intake's token held -----------------------------------------------

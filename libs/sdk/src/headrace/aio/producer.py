@@ -26,6 +26,7 @@ from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
+from headrace import _runtime
 from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._descriptors import needing_descriptors
@@ -86,6 +87,7 @@ class Producer(TransactionCalls):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn_at = 0.0
         self._closed = False
+        _runtime.enroll(self)
 
     async def send(
         self,
@@ -259,6 +261,7 @@ class Producer(TransactionCalls):
         if self._closed:
             return
         self._closed = True
+        _runtime.dismiss(self)
         self._start()
         await self._engine.close(timeout, closed_error("producer"))
 
@@ -274,6 +277,16 @@ class Producer(TransactionCalls):
         else:  # cancelled or interrupted: who wants to end must not wait for a broker that is away
             with contextlib.suppress(WaitTimedOut):
                 await self.close(INTERRUPTED_SECONDS)
+
+    def _abandon(self) -> None:
+        if self._loop is None:
+            return  # never used, so nothing of it is the parent's
+        self._closed = True
+        self._fast.clear()
+        self._intake.orphan()
+
+    def _close_at_exit(self, timeout: float) -> None:
+        """Its loop has ended before; a warning was given when it was collected."""
 
     def __del__(self) -> None:
         if self._closed:

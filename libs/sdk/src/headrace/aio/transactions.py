@@ -4,6 +4,7 @@ Clients that decide prepared transactions, for asyncio. ``headrace.transactions`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
@@ -57,10 +58,13 @@ class _Deciding:
         self._clock = SystemClock()
         self._links: dict[str, TransactionLink] = {}
         self._closed = False
+        self._pid = os.getpid()
 
     async def _ask(self, what: str, key: str, attempt: Ask[A]) -> A:
         if self._closed:
             raise ClientClosed(f"the {self._kind} is closed; make a new one")
+        if self._pid != os.getpid():
+            raise ClientClosed.by_fork(self._kind)
         deadline_ms = self._clock.monotonic_ms() + self._settings.default_api_timeout_ms
         try:
             return await self._link(key).ask(what, attempt, plain_judge, deadline_ms)
@@ -80,8 +84,9 @@ class _Deciding:
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
-        self._closed = True
-        await self._transport.close()
+        if not self._closed and self._pid == os.getpid():
+            self._closed = True
+            await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
