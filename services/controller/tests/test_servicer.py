@@ -12,6 +12,7 @@ import pytest
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, NotFound, Rejected
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import NodeKey, Role, Topic
+from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
@@ -48,7 +49,7 @@ async def client(inventories: FakeInventories) -> AsyncIterator[Client]:
         endpoint=lambda: endpoint,
         new_cluster=lambda: Cluster("c1", b"i" * 16),
     )
-    servicer = ControllerServicer(engine, config.liveness)
+    servicer = ControllerServicer(engine, config.liveness, NodeGate())
     add = controller_pb2_grpc.add_ControllerServicer_to_server
     async with TaskRunner() as tasks, GrpcService.open(config.server, [(add, servicer)]) as server:
         engine.start(tasks)

@@ -48,7 +48,7 @@ def occupy(address: str, stack: ExitStack) -> None:
     probe = stack.enter_context(open_sync_channel(address, own_connection=True))
     while True:
         try:
-            BrokerStub(probe).Identify(pb.IdentifyRequest(), timeout=30)
+            BrokerStub(probe).Metadata(pb.MetadataRequest(), timeout=30)
         except grpc.RpcError:  # it takes no more
             return
 

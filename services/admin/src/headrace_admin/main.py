@@ -34,6 +34,7 @@ from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
@@ -68,13 +69,18 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
         tasks = await stack.enter_async_context(TaskRunner())
         client = await stack.enter_async_context(
             ControllerClient.open(
-                config.controllers, role=Role.ADMIN, id=config.node_id, clock=SystemClock(), tasks=tasks
+                config.controllers,
+                role=Role.ADMIN,
+                id=config.node_id,
+                clock=SystemClock(),
+                tasks=tasks,
+                tokens=open_tokens(config.server, SystemClock()),
             )
         )
         cluster = GrpcCluster(client)
-        brokers = GrpcBrokers(cluster, config.limits.call_ms_max)
+        brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
         stack.push_async_callback(brokers.close)
-        coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX))
+        coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
         stack.push_async_callback(coordinators.close)
         log = HeadraceMessages(cluster)
         stack.push_async_callback(log.close)
@@ -105,7 +111,11 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
                 inside=[(add_AdminServicer_to_server, AdminServicer(engines))],
                 outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True))],
                 health_names=[SERVICE],
-                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                interceptors=[
+                    tracing,
+                    RpcMetrics(metrics.meter),
+                    client.gate,
+                ],
             )
         )
         http_endpoint = config.server.advertised(http.endpoint.port, listen_host=config.http_listen.host)

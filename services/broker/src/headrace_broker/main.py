@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from headrace_broker.adapters.controller_cluster import ControllerCluster
@@ -43,6 +44,7 @@ from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.memory import keep_freed_memory
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.private_files import narrow
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
@@ -87,32 +89,36 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         closing = await stack.enter_async_context(_open_logs(directory))
         tasks = await stack.enter_async_context(TaskRunner())
         client = await stack.enter_async_context(
-            ControllerClient.open(config.controllers, role=Role.BROKER, id=config.node_id, clock=clock, tasks=tasks)
+            ControllerClient.open(
+                config.controllers,
+                role=Role.BROKER,
+                id=config.node_id,
+                clock=clock,
+                tasks=tasks,
+                tokens=open_tokens(config.server, clock),
+            )
         )
         identity = directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
-        transactions = GrpcTransactions()
+        transactions = GrpcTransactions(client.security)
         stack.push_async_callback(transactions.close)
         disk = Disk(closing.logs, TopicNotesFile(directory.path))
         broker = _broker(config, who, disk, client, transactions, clock, tasks)
         broker.upkeep.remember(TimeFile(directory.path))
         publish(metrics, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
-        largest = config.server.request_bytes_max
+        servicer = partial(
+            BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max
+        )
         server = await stack.enter_async_context(
             Listeners.open(
                 config.server,
                 config.external,
-                inside=[(add_BrokerServicer_to_server, BrokerServicer(broker, draining, request_bytes_max=largest))],
-                outside=[
-                    (
-                        add_BrokerServicer_to_server,
-                        BrokerServicer(broker, draining, outside=True, request_bytes_max=largest),
-                    )
-                ],
+                inside=[(add_BrokerServicer_to_server, servicer())],
+                outside=[(add_BrokerServicer_to_server, servicer(outside=True))],
                 internal=config.internal,
                 health_names=[SERVICE],
-                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                interceptors=[tracing, RpcMetrics(metrics.meter), client.gate],
             )
         )
         node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
@@ -156,7 +162,7 @@ def _broker(
         _engine_settings(config),
         disk=disk,
         cluster=ControllerCluster(client),
-        leaders=GrpcLeaders(),
+        leaders=GrpcLeaders(client.security),
         transactions=transactions,
         clock=clock,
         tasks=tasks,

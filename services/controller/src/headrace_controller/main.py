@@ -6,12 +6,14 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from headrace_common.core.ids import Endpoint, NodeId
-from headrace_common.core.image import Node, NodeKey, Role
+from headrace_common.core.image import ClusterImage, Node, NodeKey, Role
+from headrace_common.rpc.node_gate import KnownNodes, NodeGate, node_security
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.logs import configure_logs
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import GrpcService, Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
@@ -51,14 +53,21 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
                 tls=EtcdTls.read(config.etcd_ca, config.etcd_cert, config.etcd_key),
             )
         )
-        peer = await stack.enter_async_context(GrpcPeer.open())
+        tokens = open_tokens(config.server, clock)
+        gate = NodeGate(tokens, lambda: engine.follower.mirror.image)
+        security = node_security(
+            NodeKey(Role.CONTROLLER, NodeId(config.node_id)),
+            tokens,
+            KnownNodes(lambda: engine.follower.mirror.image, lambda: _active(engine.follower.mirror.image)),
+        )
+        peer = await stack.enter_async_context(GrpcPeer.open(security))
         serving: list[Endpoint] = []  # known once the server is bound, which needs the engine
         engine = ControllerEngine(
             config=config,
             store=store,
-            probe=GrpcProbe(lambda: engine.follower.mirror.image.cluster_id),
-            log_ends=GrpcLogEnds(),
-            inventories=GrpcInventory(),
+            probe=GrpcProbe(lambda: engine.follower.mirror.image.cluster_id, security),
+            log_ends=GrpcLogEnds(security),
+            inventories=GrpcInventory(security),
             clock=clock,
             endpoint=lambda: serving[0],
             new_cluster=_new_cluster,
@@ -68,10 +77,10 @@ async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
             GrpcService.open(
                 config.server,
                 servicers=[
-                    (add_ControllerServicer_to_server, ControllerServicer(engine, config.liveness)),
+                    (add_ControllerServicer_to_server, ControllerServicer(engine, config.liveness, gate)),
                 ],
                 health_names=[SERVICE],
-                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                interceptors=[tracing, RpcMetrics(metrics.meter), gate],
                 serving=False,
             )
         )
@@ -99,6 +108,12 @@ async def _serving_once_loaded(engine: ControllerEngine, server: GrpcService, he
     for name in ("", SERVICE):
         await server.set_serving(True, name)
     await health.reached()
+
+
+def _active(image: ClusterImage) -> tuple[Endpoint, ...]:
+    """Where the active controller is; it registers as a node a moment after it is elected."""
+    active = image.active_controller
+    return () if active is None or active.grpc is None else (active.grpc,)
 
 
 def _new_cluster() -> Cluster:

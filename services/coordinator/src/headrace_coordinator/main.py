@@ -24,6 +24,7 @@ from headrace_common.runtime.listeners import Listeners
 from headrace_common.runtime.logs import configure_logs, logger
 from headrace_common.runtime.memory import keep_freed_memory, take_turns_quickly
 from headrace_common.runtime.metrics import open_metrics
+from headrace_common.runtime.node_tokens import open_tokens
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, Servicer, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner
@@ -73,10 +74,15 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
         clock = SystemClock()
         client = await stack.enter_async_context(
             ControllerClient.open(
-                config.controllers, role=Role.COORDINATOR, id=config.node_id, clock=clock, tasks=tasks
+                config.controllers,
+                role=Role.COORDINATOR,
+                id=config.node_id,
+                clock=clock,
+                tasks=tasks,
+                tokens=open_tokens(config.server, clock),
             )
         )
-        connections = BrokerConnections(tasks)
+        connections = BrokerConnections(tasks, client.security)
         stack.push_async_callback(connections.close)
         engines = _engines(config, client, connections, OtelMeasures(metrics.meter), clock, tasks)
         draining = asyncio.Event()
@@ -92,7 +98,11 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
                 outside=servicers,
                 internal=config.internal,
                 health_names=SERVICES,
-                interceptors=[tracing, RpcMetrics(metrics.meter)],
+                interceptors=[
+                    tracing,
+                    RpcMetrics(metrics.meter),
+                    client.gate,
+                ],
             )
         )
         node = replace(_node(config, engines.groups.who, server.endpoint, metrics_at), internal=server.internal)

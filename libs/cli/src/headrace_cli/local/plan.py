@@ -16,6 +16,8 @@ from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import InvalidConfig
 
 HOST: Final = "127.0.0.1"
+NODE_TOKEN: Final = "node-token"
+"""File below the data directory; the same for all services."""
 CERTIFICATES: Final = "certificates"
 """Directory below the data directory."""
 FIRST_BROKER_PORT: Final = 9292
@@ -197,6 +199,10 @@ def plan(
     etcd_names = [f"etcd-{n}" for n in range(1, options.etcd_members + 1)]
     controllers = ",".join(address[f"controller-{n}"] for n in range(1, options.controllers + 1))
 
+    token: tuple[str, ...] = ("--node-token-file", f"{data_dir}/{NODE_TOKEN}")
+    if not options.hosts:  # nothing is encrypted
+        token += ("--node-token-loopback-only", "true")
+
     def service(role: str, n: int, *arguments: str) -> ProcessPlan:
         name = f"{role}-{n}"
         ready = f"{data_dir}/run/{name}.ready"
@@ -205,6 +211,7 @@ def plan(
         beside = () if internal is None else ("--internal-listen", internal)
         launcher = options.launchers.get(name, ())
         argv = (*launcher, python, "-P", "-m", f"headrace_{role}", "--node-id", str(n), *arguments, *listen, *beside)
+        argv += token
         http = address.get(f"{name}.http")
         return ProcessPlan(name, role, argv, address[name], address[f"{name}.metrics"], http, ready)
 

@@ -30,7 +30,7 @@ NOBODY: Final = ProcessId(0, -1)
 """No process; it never runs."""
 
 
-_OWN: Final = re.compile(r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|(broker|etcd)-[0-9]+")
+_OWN: Final = re.compile(r"(cluster|supervisor)\.(json|tmp|lock)|logs|run|certificates|node-token|(broker|etcd)-[0-9]+")
 
 
 def is_own_name(name: str) -> bool:

@@ -26,13 +26,23 @@ from headrace_cli.local.children import Child
 from headrace_cli.local.etcd import EtcdFiles, find_etcd
 from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers, with_plain_peers
 from headrace_cli.local.failures import AlreadyRunning, LocalClusterFailed
-from headrace_cli.local.plan import CERTIFICATES, HOST, STOP_STAGES, ClusterOptions, ProcessPlan, host_of, plan
+from headrace_cli.local.plan import (
+    CERTIFICATES,
+    HOST,
+    NODE_TOKEN,
+    STOP_STAGES,
+    ClusterOptions,
+    ProcessPlan,
+    host_of,
+    plan,
+)
 from headrace_cli.local.ports import PortClaims, choose_ports, ports_of_a_copy
 from headrace_cli.local.processes import ProcessId, kill_children, tail
 from headrace_cli.local.restarts import Died, GiveUp
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, is_own_name
 from headrace_common.core.errors import HeadraceError
 from headrace_common.runtime.private_files import keep_private, narrow
+from headrace_common.runtime.token_file import make_file
 
 READY_POLL_SECONDS: Final = 0.02
 UNSAVED_POLL_SECONDS: Final = 1.0
@@ -131,6 +141,7 @@ class Supervisor:
         # A slot that is not needed now keeps its port for when it is needed again.
         self._state.ports = {**saved, **self._state.ports}
         files = self._renew_certificates()
+        self._make_token()
         plans = plan(options, self._state.ports, data_dir=str(self._directory.path), etcd=etcd, python=sys.executable)
         self._move_peers(plans, files)
         self._children = [Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms) for p in plans]
@@ -144,6 +155,13 @@ class Supervisor:
         if made:
             self._say("certificates", f"made {', '.join(made)} for etcd")
         return files
+
+    def _make_token(self) -> None:
+        path = self._directory.path / NODE_TOKEN
+        try:
+            make_file(path)
+        except OSError as error:
+            raise LocalClusterFailed(f"cannot write the node token to {path}: {error.strerror}") from error
 
     def _move_peers(self, plans: Sequence[ProcessPlan], files: EtcdFiles) -> None:
         """Members of an etcd quorum of before TLS; their plain ports are forgotten when nobody knows them any more."""

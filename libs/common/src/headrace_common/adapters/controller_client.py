@@ -46,6 +46,7 @@ from headrace_common.rpc.convert import (
     partition_ref_to_proto,
     shard_kind_to_proto,
 )
+from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.tasks import TaskRunner, first_of
@@ -68,6 +69,10 @@ class ControllerClient:
         self, calls: ControllerCalls, key: NodeKey, clock: Clock, tasks: TaskRunner, security: Security = PLAIN
     ) -> None:
         self.key = key
+        self.security = security
+        """How this node shows who it is, to any other node."""
+        self.gate = NodeGate()
+        """For the servers of this node."""
         self._calls = calls
         self._clock = clock
         self._tasks = tasks
@@ -94,19 +99,23 @@ class ControllerClient:
         id: int,
         clock: Clock,
         tasks: TaskRunner,
-        security: Security = PLAIN,
+        tokens: Tokens | None = None,
     ) -> AsyncIterator[ControllerClient]:
         """
         A client that follows the image from now on; it is not registered yet.
 
         Args:
             bootstrap: controllers to begin with, at least one; it learns of others.
+            tokens: what it shows to other nodes of the cluster; None: nothing.
             tasks: runs its loops. When another process takes over this node's id, a loop fails with
                 ``DuplicateRegistration``, so that this process stops.
         """
-        route = ControllerRoute(bootstrap)
+        key, route = NodeKey(role, NodeId(id)), ControllerRoute(bootstrap)
+        known = KnownNodes(lambda: client.image, lambda: route.addresses)
+        security = node_security(key, tokens, known)
         calls = ControllerCalls(route, clock, security)
-        client = ControllerClient(calls, NodeKey(role, NodeId(id)), clock, tasks, security)
+        client = ControllerClient(calls, key, clock, tasks, security)
+        client.gate = NodeGate(tokens, lambda: client.image)
         follower = tasks.start(client._follow(), name="follow-metadata")
         client._beats.start()
         try:

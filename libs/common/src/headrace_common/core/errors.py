@@ -53,6 +53,7 @@ class ErrorCode(IntEnum):
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
     INVALID_COMMIT_OFFSET_SIZE = 28
+    CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
@@ -190,6 +191,7 @@ _STOPS = frozenset(
         ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
         ErrorCode.TXN_VERDICT_UNKNOWN,
         ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
 """After these nothing gets better by itself."""
@@ -462,6 +464,12 @@ class NotRegistered(Fenced):
     """The controller does not know this node; it must register."""
 
     code = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+class ClusterAuthorizationFailed(Rejected):
+    """The caller may not do this to the cluster."""
+
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class InconsistentClusterId(Rejected):

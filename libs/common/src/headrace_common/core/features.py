@@ -32,7 +32,13 @@ OWNER_TIMES: Final = Feature(
     "records of owners of units tell when they were used last, so that unused ones expire across coordinators too",
 )
 
-FEATURES: Final = (OWNER_TIMES,)
+NODE_TOKEN: Final = Feature(
+    2,
+    "node-token",
+    "nodes that were given a node token take what only nodes may ask from nodes alone that show it",
+)
+
+FEATURES: Final = (OWNER_TIMES, NODE_TOKEN)
 """All of them, by level. A level is never changed once a version with it was released: what comes later gets the
 next one."""
 

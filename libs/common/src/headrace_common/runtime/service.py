@@ -79,6 +79,14 @@ class ServerConfig:
     """File to write, as JSON with name, addresses and pid, once the process serves."""
     log_level: str = "info"
     """debug, info, warning or error."""
+    node_token_file: Path | None = None
+    """File with the cluster's node token (or two, a line each, while it is changed): shown to other nodes, and demanded
+    of them once all know that there is one. Without it nothing is shown or demanded."""
+    node_token_demanded: bool = True
+    """Whether what only nodes may ask is refused without the token. false: it is shown only, while a cluster that runs
+    without one gets it node by node."""
+    node_token_loopback_only: bool = False
+    """Whether the token is shown to nodes on this machine only."""
     feature_level_max: int = HIGHEST
     """Highest feature level of the cluster that this process says it knows; a lower one holds the cluster's level back
     until it is taken away. 0 to what this version knows."""

@@ -195,9 +195,11 @@ class Broker:
         sound = [replica for replica in self.replicas.all() if replica.damage is None]  # a write would cut what is kept
         await self.loop.post_all((replica, CheckpointAsked()) for replica in sound)
 
-    def produce_session(self) -> ProduceSession:
+    def produce_session(self, may_write_internal: Callable[[], bool] = lambda: True) -> ProduceSession:
         """For one produce stream; give it back with ``end_session``."""
-        session = ProduceSession(self.replicas, self.loop, self._clock, self.measures)
+        session = ProduceSession(
+            self.replicas, self.loop, self._clock, self.measures, may_write_internal=may_write_internal
+        )
         self.upkeep.sessions.add(session)
         return session
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,7 +21,14 @@ from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Arrival
 from headrace_common.core.batch import check_crc, read_header
-from headrace_common.core.errors import ErrorCode, FencedWriter, HeadraceError, Rejected, RequestTimedOut
+from headrace_common.core.errors import (
+    ClusterAuthorizationFailed,
+    ErrorCode,
+    FencedWriter,
+    HeadraceError,
+    Rejected,
+    RequestTimedOut,
+)
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.runtime.clock import Clock
 
@@ -107,6 +114,7 @@ class ProduceSession:
         clock: Clock,
         measures: Measures,
         *,
+        may_write_internal: Callable[[], bool] = lambda: True,
         partitions_max: int = PARTITIONS_PER_REQUEST_MAX,
     ) -> None:
         self.replicas = replicas
@@ -114,6 +122,7 @@ class ProduceSession:
         self._clock = clock
         self._measures = measures
         self._partitions_max = partitions_max
+        self._may_write_internal = may_write_internal
         self._waiting: dict[ProduceCall, None] = {}
         self.answers: deque[ProduceCall] = deque()
         self.changed = asyncio.Event()
@@ -229,6 +238,8 @@ class ProduceSession:
         check_from_producer(header, replica.core.config, now_ms, transactional_id)
         check_crc(entry.batch, header)
         fence = token_from_client(header, entry.batch) if header.control else None
+        if replica.internal and not self._may_write_internal():
+            raise ClusterAuthorizationFailed(f"topic {replica.topic} is the system's: coordinators alone write to it")
         if replica.internal and ((fence is None and entry.fencing_token is None) or transactional_id is not None):
             raise Rejected(
                 f"topic {replica.topic} is the system's: only who has set its fencing token writes to it, without"

@@ -23,7 +23,8 @@ from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.rpc import decode, encode
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.ids import TopicId
-from headrace_common.core.image import ShardKind
+from headrace_common.core.image import NodeKey, Role, ShardKind
+from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
@@ -49,12 +50,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self,
         broker: Broker,
         draining: asyncio.Event,
+        gate: NodeGate,
         *,
         outside: bool = False,
         request_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self._broker = broker
         self._draining = draining
+        self._gate = gate
         self._outside = outside
         self._request_bytes_max = request_bytes_max
         self._all_topics: tuple[tuple[bytes, int], pb.MetadataResponse] = ((b"", -1), pb.MetadataResponse())
@@ -68,7 +71,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _produce(self, context: Context) -> None:
         """Read in one task, answer in this one."""
-        session = self._broker.produce_session()
+        caller = self._gate.caller(context)
+        trusted = caller is not None and caller.role is Role.COORDINATOR
+        session = self._broker.produce_session(lambda: trusted or not self._gate.closed)
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read_produce(session, context), name="produce-read")
@@ -213,12 +218,15 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             session.end()
 
     async def _read_positions(self, session: CopySession, context: Context) -> HeadraceError | None:
+        caller = self._gate.caller(context)
         try:
             while True:
                 request = await context.read()
                 if request is _EOF:
                     return None
-                session.take(decode.copy_ask(request))
+                ask = decode.copy_ask(request)
+                self._gate.hold(caller, NodeKey(Role.BROKER, ask.broker))
+                session.take(ask)
         except grpc.aio.BaseError:
             return None  # the connection is gone
         except DecodeError:

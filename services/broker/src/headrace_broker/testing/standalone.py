@@ -37,6 +37,7 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
+from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
@@ -201,7 +202,7 @@ async def running_broker(
             tasks=tasks,
         )
         draining = asyncio.Event()
-        servicer = BrokerServicer(broker, draining, request_bytes_max=REQUEST_BYTES_MAX)
+        servicer = BrokerServicer(broker, draining, NodeGate(), request_bytes_max=REQUEST_BYTES_MAX)
         config = ServerConfig(drain_ms_max=1_000, request_bytes_max=REQUEST_BYTES_MAX)
         async with GrpcService.open(config, [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]) as server:
             broker.start()

@@ -13,7 +13,7 @@ import grpc.aio
 
 from headrace_common.core.errors import HeadraceError, Rejected, UnknownTopicOrPartition
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, NodeId, PartitionId
-from headrace_common.core.image import ImageDelta, NodeKey
+from headrace_common.core.image import ImageDelta, NodeKey, Role
 from headrace_common.rpc.convert import (
     NamesPartition,
     active_controller_to_proto,
@@ -28,6 +28,7 @@ from headrace_common.rpc.convert import (
     topic_id_from_proto,
     topic_to_proto,
 )
+from headrace_common.rpc.node_gate import NodeGate
 from headrace_controller.config import LivenessConfig
 from headrace_controller.core.sessions import Heartbeat
 from headrace_controller.core.settings import Entry
@@ -51,15 +52,18 @@ _STEPS_KEPT: Final = 32
 class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     """Every controller serves it, active or not."""
 
-    def __init__(self, engine: ControllerEngine, liveness: LivenessConfig) -> None:
+    def __init__(self, engine: ControllerEngine, liveness: LivenessConfig, gate: NodeGate) -> None:
         self._engine = engine
+        self._gate = gate
         self._liveness = liveness
         self._encoded: OrderedDict[int, tuple[ImageDelta, cluster_pb2.MetadataUpdate]] = OrderedDict()
 
     async def RegisterNode(self, request: pb.RegisterNodeRequest, context: Context) -> pb.RegisterNodeResponse:
         """See controller.proto."""
+        node = node_from_proto(request.node)
+        self._gate.hold(self._gate.caller(context), node.key)
         joining = Joining(
-            node=node_from_proto(request.node),
+            node=node,
             cluster_id=request.cluster_id if request.HasField("cluster_id") else None,
             previous_epoch=request.previous_epoch if request.HasField("previous_epoch") else None,
             damaged=frozenset(PartitionId(topic_id_from_proto(d.topic_id), d.partition) for d in request.damaged),
@@ -77,8 +81,10 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
 
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
         """See controller.proto."""
+        key = _node_key(request.role, request.id)
+        self._gate.hold(self._gate.caller(context), key)
         heartbeat = Heartbeat(
-            key=_node_key(request.role, request.id),
+            key=key,
             epoch=request.epoch,
             image_revision=request.image_revision,
             want_fenced=request.want_fenced,
@@ -91,7 +97,9 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
 
     async def UnregisterNode(self, request: pb.UnregisterNodeRequest, context: Context) -> pb.UnregisterNodeResponse:
         """See controller.proto."""
-        await self._engine.unregister(_node_key(request.role, request.id))
+        key = _node_key(request.role, request.id)
+        self._gate.hold(self._gate.caller(context), key, Role.ADMIN)
+        await self._engine.unregister(key)
         return pb.UnregisterNodeResponse()
 
     async def WatchMetadata(
@@ -214,7 +222,8 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         self, request: pb.AllocateProducerIdsRequest, context: Context
     ) -> pb.AllocateProducerIdsResponse:
         """See controller.proto."""
-        block = await self._engine.allocate_producer_ids(NodeId(request.broker_id), request.broker_epoch)
+        broker = self._broker(context, request.broker_id)
+        block = await self._engine.allocate_producer_ids(broker, request.broker_epoch)
         return pb.AllocateProducerIdsResponse(first_id=block.start, count=len(block))
 
     async def ConfirmDeletions(
@@ -223,16 +232,17 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
         """See controller.proto."""
         topic_ids = [topic_id_from_proto(i) for i in request.topic_ids]
         partitions = [partition_id_from_proto(p) for p in request.partitions]
-        broker = NodeId(request.broker_id)
+        broker = self._broker(context, request.broker_id)
         await self._engine.confirm_deletions(broker, request.broker_epoch, topic_ids, partitions)
         return pb.ConfirmDeletionsResponse()
 
     async def AlterPartitions(self, request: pb.AlterPartitionsRequest, context: Context) -> pb.AlterPartitionsResponse:
         """See controller.proto."""
+        broker = self._broker(context, request.broker_id)
         _check_count(len(request.partitions), _ISR_CHANGES_MAX)
         proposals = [encode.proposal(p) for p in request.partitions]
         check_once([str(p.id) for p in proposals])
-        results = await self._engine.alter_partitions(NodeId(request.broker_id), request.broker_epoch, proposals)
+        results = await self._engine.alter_partitions(broker, request.broker_epoch, proposals)
         named = zip(proposals, results, strict=True)
         return pb.AlterPartitionsResponse(partitions=[encode.isr_result(p.id, r) for p, r in named])
 
@@ -289,6 +299,11 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
             [self._engine.adopt_topic(topic_id, name, request.partition_count, validate_only=request.validate_only)]
         )
         return pb.AdoptTopicResponse(result=encode.topic_result(_name_of(result) or name or "", result))
+
+    def _broker(self, context: Context, broker_id: int) -> NodeId:
+        """The broker that a request speaks for; the call must come from it."""
+        self._gate.hold(self._gate.caller(context), NodeKey(Role.BROKER, NodeId(broker_id)))
+        return NodeId(broker_id)
 
     def _once(self, step: ImageDelta) -> cluster_pb2.MetadataUpdate:
         """Each step is encoded once, however many watch; the newest few are kept."""

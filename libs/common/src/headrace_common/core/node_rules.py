@@ -1,0 +1,156 @@
+"""
+Which operations are for other nodes of the cluster alone, and for which of them: one table for all services.
+
+``test_node_rules.py`` compares it with the descriptors: a new operation needs its row. Whether a caller is a node is
+found out by ``rpc.node_gate``; what it says of itself is a ``NodeKey``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from headrace_common.core.errors import ClusterAuthorizationFailed, Rejected
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import NodeKey, Role
+
+ANYONE: Final = None
+_ALL: Final = frozenset(Role)
+_ADMIN: Final = frozenset({Role.ADMIN})
+_BROKER: Final = frozenset({Role.BROKER})
+_CONTROLLER: Final = frozenset({Role.CONTROLLER})
+_COORDINATOR: Final = frozenset({Role.COORDINATOR})
+
+WHO_MAY_CALL: Final[Mapping[str, frozenset[Role] | None]] = {
+    "Broker/Produce": ANYONE,  # to internal topics, coordinators: the engine asks
+    "Broker/Fetch": ANYONE,
+    "Broker/ListOffsets": ANYONE,
+    "Broker/Metadata": ANYONE,
+    "Broker/InitProducerId": ANYONE,
+    "Broker/FindCoordinator": ANYONE,
+    "Broker/DeleteRecords": _ADMIN,
+    "Broker/DescribeLogs": _ADMIN,
+    "Broker/DescribeProducers": _ADMIN,
+    "Broker/Replicate": _BROKER,
+    "Broker/LogEnds": _CONTROLLER,
+    "Broker/Inventory": _CONTROLLER,
+    "Broker/Identify": _CONTROLLER,
+    "Broker/WriteTxnMarkers": _COORDINATOR | _ADMIN,
+    "Controller/RegisterNode": _ALL,
+    "Controller/Heartbeat": _ALL,
+    "Controller/UnregisterNode": _ALL,
+    "Controller/WatchMetadata": _ALL,
+    "Controller/DescribeCluster": _ADMIN,
+    "Controller/CreateTopics": _ADMIN,
+    "Controller/DeleteTopics": _ADMIN,
+    "Controller/ListTopics": _ADMIN,
+    "Controller/DescribeTopics": _ADMIN,
+    "Controller/CreatePartitions": _ADMIN,
+    "Controller/DescribeConfigs": _ADMIN,
+    "Controller/IncrementalAlterConfigs": _ADMIN,
+    "Controller/AllocateProducerIds": _BROKER,
+    "Controller/ConfirmDeletions": _BROKER,
+    "Controller/AlterPartitions": _BROKER,
+    "Controller/ElectLeaders": _ADMIN,
+    "Controller/AlterReassignments": _ADMIN,
+    "Controller/ListReassignments": _ADMIN,
+    "Controller/DrainBroker": _ADMIN,
+    "Controller/EnsureInternalTopic": _BROKER | _COORDINATOR,
+    "Controller/DescribeRestore": _ADMIN,
+    "Controller/AdoptTopic": _ADMIN,
+    "Coordinator/Membership": ANYONE,
+    "Coordinator/CommitOffsets": ANYONE,
+    "Coordinator/TxnOffsetCommit": ANYONE,
+    "Coordinator/FetchOffsets": ANYONE,
+    "Coordinator/WriteTxnMarkers": _COORDINATOR,
+    "Coordinator/ListGroups": _ADMIN,
+    "Coordinator/DescribeGroups": _ADMIN,
+    "Coordinator/DeleteGroups": _ADMIN,
+    "Coordinator/DeleteOffsets": _ADMIN,
+    "Coordinator/IdentifyCoordinator": _CONTROLLER,
+    "TransactionCoordinator/InitTransactionalId": ANYONE,
+    "TransactionCoordinator/AddPartitionsToTxn": _BROKER | _COORDINATOR,
+    "TransactionCoordinator/EndTxn": ANYONE,
+    "TransactionCoordinator/PrepareTxn": ANYONE,
+    "TransactionCoordinator/DecidePrepared": ANYONE,
+    "TransactionCoordinator/InitOwner": ANYONE,
+    "TransactionCoordinator/CommitUnit": ANYONE,
+    "TransactionCoordinator/ListTransactions": _ADMIN,
+    "TransactionCoordinator/DescribeTransactions": _ADMIN,
+    "TransactionCoordinator/AbortTransaction": _ADMIN,
+    "Admin/DescribeCluster": ANYONE,
+    "Admin/CreateTopics": ANYONE,
+    "Admin/DeleteTopics": ANYONE,
+    "Admin/ListTopics": ANYONE,
+    "Admin/DescribeTopics": ANYONE,
+    "Admin/CreatePartitions": ANYONE,
+    "Admin/DescribeConfigs": ANYONE,
+    "Admin/IncrementalAlterConfigs": ANYONE,
+    "Admin/DeleteRecords": ANYONE,
+    "Admin/DescribeLogs": ANYONE,
+    "Admin/UnregisterNode": ANYONE,
+    "Admin/ElectLeaders": ANYONE,
+    "Admin/AlterReassignments": ANYONE,
+    "Admin/ListReassignments": ANYONE,
+    "Admin/DrainBroker": ANYONE,
+    "Admin/DescribeRestore": ANYONE,
+    "Admin/DescribeFeatures": ANYONE,
+    "Admin/AdoptTopic": ANYONE,
+    "Admin/DescribeStatus": ANYONE,
+    "Admin/DescribeReassignments": ANYONE,
+    "Admin/RebalanceCluster": ANYONE,
+    "Admin/DecommissionBroker": ANYONE,
+    "Admin/ListGroups": ANYONE,
+    "Admin/DescribeGroups": ANYONE,
+    "Admin/DescribeGroupLag": ANYONE,
+    "Admin/ResetOffsets": ANYONE,
+    "Admin/DeleteGroups": ANYONE,
+    "Admin/DeleteOffsets": ANYONE,
+    "Admin/ListTransactions": ANYONE,
+    "Admin/DescribeTransactions": ANYONE,
+    "Admin/ListPreparedTransactions": ANYONE,
+    "Admin/ListOpenTransactions": ANYONE,
+    "Admin/DecidePrepared": ANYONE,
+    "Admin/AbortTransaction": ANYONE,
+    "Admin/AbortHangingTransaction": ANYONE,
+}
+"""By ``SERVICE/OPERATION``. Operators ask the admin service, which asks the others as a node."""
+
+
+def refusal(operation: str, allowed: Collection[Role], caller: NodeKey | None) -> ClusterAuthorizationFailed | None:
+    """
+    Why ``caller`` may not call ``operation``; None: it may.
+
+    Args:
+        allowed: its row of the table.
+        caller: the node that it has shown to be; None: it has shown no valid node token.
+    """
+    if caller is None:
+        return ClusterAuthorizationFailed(
+            f"{operation} is for nodes of the cluster: the call showed no node token that is valid here. Programs ask "
+            "the admin service; a node is started with --node-token-file, a file that holds the cluster's token"
+        )
+    if caller.role in allowed:
+        return None
+    names = " and ".join(sorted(role.value for role in allowed))
+    return ClusterAuthorizationFailed(f"{operation} is for {names} nodes, and {caller} is none")
+
+
+def foreign(caller: NodeKey | None, claimed: NodeKey) -> ClusterAuthorizationFailed:
+    """What is said to a caller that speaks for another node."""
+    who = "a call without a valid node token" if caller is None else str(caller)
+    return ClusterAuthorizationFailed(f"{who} cannot speak for {claimed}; is a node id given twice?")
+
+
+def node_key_of(text: str) -> NodeKey:
+    """
+    The inverse of ``str(NodeKey)``.
+
+    Raises:
+        Rejected: it names no node.
+    """
+    name, _, number = text.rpartition("-")
+    try:
+        return NodeKey(Role(name), NodeId(int(number)))
+    except ValueError as error:
+        raise Rejected(f"{text!r} names no node; names are like broker-1") from error

@@ -1,0 +1,143 @@
+"""
+Decides which calls come from nodes of the cluster: what a node adds to its calls, and what a server asks of them.
+
+A node says in the metadata of each call who it is, and shows the cluster's node token to addresses that it knows to be
+those of other nodes. The gate of a server refuses by the table of ``core.node_rules`` before anything of the request is
+read. The token is one for the whole cluster: it tells nodes from others, while which node it is remains what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+
+from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.features import NODE_TOKEN
+from headrace_common.core.ids import Endpoint
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
+from headrace_common.core.node_rules import WHO_MAY_CALL, foreign, node_key_of, refusal
+from headrace_common.rpc.channels import PLAIN, Metadata, Security
+from headrace_common.rpc.interceptor import Continuation
+
+NODE_KEY: Final = "headrace-node"
+TOKEN_KEY: Final = "headrace-node-token"
+_LOOPBACK: Final = ("127.", "localhost:", "[::1]:", "::1:")
+
+
+class Tokens(Protocol):
+    """The cluster's node token, or the two that hold while it is changed."""
+
+    demanded: bool
+    """Whether others have to show it, once all nodes of the cluster know that there is one."""
+    loopback_only: bool
+    """Whether it does not leave this machine."""
+
+    @property
+    def shown(self) -> str:
+        """What this process shows."""
+        ...
+
+    def takes(self, token: str) -> bool:
+        """Whether a caller that shows ``token`` is a node."""
+        ...
+
+
+class KnownNodes:
+    """Where nodes of the cluster are. Safe to use from several threads."""
+
+    def __init__(self, image: Callable[[], ClusterImage], others: Callable[[], Iterable[Endpoint]] = tuple) -> None:
+        """``others``: those that are known before there is an image, such as the controllers of the settings."""
+        self._image = image
+        self._others = others
+        self._of: ClusterImage | None = None
+        self._addresses: frozenset[str] = frozenset()
+
+    def __contains__(self, address: object) -> bool:
+        image = self._image()
+        if self._of is not image:
+            nodes = image.nodes.values()
+            self._addresses = frozenset(str(at) for node in nodes for at in (node.grpc, node.internal) if at)
+            self._of = image
+        return address in self._addresses or any(str(at) == address for at in self._others())
+
+
+def node_security(key: NodeKey, tokens: Tokens | None, known: KnownNodes) -> Security:
+    """How the node ``key`` shows who it is, with ``tokens`` to ``known`` nodes; without any it shows nothing."""
+    if tokens is None:
+        return PLAIN
+    name = (NODE_KEY, str(key))
+
+    def metadata(target: str) -> Metadata:
+        if target not in known or (tokens.loopback_only and not target.startswith(_LOOPBACK)):
+            return (name,)
+        return (name, (TOKEN_KEY, tokens.shown))
+
+    return Security(metadata)
+
+
+class NodeGate(grpc.aio.ServerInterceptor):
+    """
+    The innermost interceptor of a server, one for all servers of a process.
+
+    It refuses nothing without ``tokens``, nor before the cluster, by its ``image``, is at the level of node tokens.
+    """
+
+    def __init__(self, tokens: Tokens | None = None, image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE) -> None:
+        self._tokens = tokens
+        self._image = image
+
+    @property
+    def closed(self) -> bool:
+        """Whether who shows no token is no node."""
+        tokens = self._tokens
+        return tokens is not None and tokens.demanded and self._image().feature_level >= NODE_TOKEN.level
+
+    async def intercept_service(
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The method's handler, or one that refuses the call and reads nothing of it."""
+        operation = handler_call_details.method.rpartition(".")[2]
+        allowed = WHO_MAY_CALL.get(operation)
+        if allowed is not None and self.closed:
+            error = refusal(operation, allowed, self._caller(handler_call_details.invocation_metadata))
+            if error is not None:
+                return _refusing(error)
+        return await continuation(handler_call_details)
+
+    def caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> NodeKey | None:
+        """The node that a call has shown to come from; None: it shows no valid token."""
+        return self._caller(context.invocation_metadata())
+
+    def hold(self, caller: NodeKey | None, claimed: NodeKey, *besides: Role) -> None:
+        """
+        Hold a request that speaks for a node to who its call comes from; nodes of the roles ``besides`` may speak too.
+
+        Raises:
+            ClusterAuthorizationFailed: it comes from somebody else.
+        """
+        if self.closed and caller != claimed and (caller is None or caller.role not in besides):
+            raise foreign(caller, claimed)
+
+    def _caller(self, metadata: Any) -> NodeKey | None:
+        if self._tokens is None:
+            return None
+        found = {key: value for key, value in metadata or () if key in {NODE_KEY, TOKEN_KEY}}
+        token, name = found.get(TOKEN_KEY), found.get(NODE_KEY)
+        if not isinstance(token, str) or not isinstance(name, str) or not self._tokens.takes(token):
+            return None
+        try:
+            return node_key_of(name)
+        except Rejected:
+            return None
+
+
+def _refusing(error: HeadraceError) -> grpc.RpcMethodHandler[Any, Any]:
+    async def refuse(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        del requests, context  # to gRPC a stream, so that not even a unary request is read
+        raise error
+
+    handler: Any = grpc.stream_stream_rpc_method_handler(refuse)
+    return handler  # type: ignore[no-any-return]  # gRPC's handler is a named tuple

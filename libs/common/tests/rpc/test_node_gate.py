@@ -1,0 +1,182 @@
+"""Who gets past the gate of a server, over real connections."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError
+from headrace_common.core.features import NODE_TOKEN
+from headrace_common.core.ids import Endpoint, NodeId
+from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
+from headrace_common.rpc.channels import Security, open_channel
+from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY, KnownNodes, NodeGate, node_security
+from headrace_common.rpc.status import error_from_rpc
+from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
+
+BROKER, ADMIN = NodeKey(Role.BROKER, NodeId(1)), NodeKey(Role.ADMIN, NodeId(1))
+OPEN, CLOSED = (
+    replace(EMPTY_IMAGE, feature_level=NODE_TOKEN.level - 1),
+    replace(EMPTY_IMAGE, feature_level=NODE_TOKEN.level),
+)
+
+
+@dataclass
+class Fixed:
+    """Tokens without a file."""
+
+    texts: tuple[str, ...] = ("secret",)
+    demanded: bool = True
+    loopback_only: bool = False
+
+    @property
+    def shown(self) -> str:
+        return self.texts[0]
+
+    def takes(self, token: str) -> bool:
+        return token in self.texts
+
+
+class Seeing(broker_pb2_grpc.BrokerServicer):
+    """Keeps what reaches it."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    async def DescribeLogs(self, request: Any, context: Any) -> Any:
+        self.seen.append(request)
+        return broker_pb2.DescribeLogsResponse()
+
+    async def ListOffsets(self, request: Any, context: Any) -> Any:
+        self.seen.append(request)
+        return broker_pb2.ListOffsetsResponse()
+
+    async def Replicate(self, requests: Any, context: Any) -> Any:
+        async for request in requests:
+            self.seen.append(request)
+            yield broker_pb2.ReplicateResponse()
+
+
+@dataclass
+class Server:
+    """One with a gate."""
+
+    servicer: Seeing
+    address: str
+    image: list[ClusterImage] = field(default_factory=lambda: [CLOSED])
+    tokens: Fixed = field(default_factory=Fixed)
+
+    async def call(self, operation: str, security: Security) -> HeadraceError | None:
+        async with open_channel(self.address, security, own_connection=True) as channel:
+            stub: Any = broker_pb2_grpc.BrokerStub(channel)
+            try:
+                if operation == "Replicate":
+                    stream = stub.Replicate()
+                    await stream.write(broker_pb2.ReplicateRequest())
+                    await stream.read()
+                elif operation == "DescribeLogs":
+                    await stub.DescribeLogs(broker_pb2.DescribeLogsRequest())
+                else:
+                    await stub.ListOffsets(broker_pb2.ListOffsetsRequest())
+            except grpc.aio.AioRpcError as error:
+                return error_from_rpc(error)
+        return None
+
+    def as_node(self, key: NodeKey, *texts: str, known: bool = True, loopback_only: bool = False) -> Security:
+        tokens = Fixed(texts or ("secret",), loopback_only=loopback_only)
+        there = [Endpoint.parse(self.address)] if known else []
+        return node_security(key, tokens, KnownNodes(lambda: EMPTY_IMAGE, lambda: there))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    servicer, made = Seeing(), []
+    tokens = Fixed()
+    gate = NodeGate(tokens, lambda: made[0].image[0])
+    servicers = [(broker_pb2_grpc.add_BrokerServicer_to_server, servicer)]
+    async with GrpcService.open(ServerConfig(drain_ms_max=0), servicers, interceptors=[gate]) as running:
+        made.append(Server(servicer, f"127.0.0.1:{running.port}", tokens=tokens))
+        yield made[0]
+
+
+def bearing(*pairs: tuple[str, str]) -> Security:
+    return Security(lambda target: pairs)
+
+
+def strangers() -> Iterator[Security]:
+    yield Security()
+    yield bearing((NODE_KEY, "broker-1"))
+    yield bearing((TOKEN_KEY, "secret"))
+    yield bearing((NODE_KEY, "broker-1"), (TOKEN_KEY, "wrong"))
+    yield bearing((NODE_KEY, "king-1"), (TOKEN_KEY, "secret"))
+
+
+@pytest.mark.parametrize("operation", ["Replicate", "DescribeLogs"])
+async def test_without_a_valid_token_nothing_reaches_the_server(server: Server, operation: str) -> None:
+    for security in strangers():
+        error = await server.call(operation, security)
+        assert isinstance(error, ClusterAuthorizationFailed), error
+    assert not server.servicer.seen
+
+
+async def test_clients_go_on_as_they_were(server: Server) -> None:
+    for security in strangers():
+        assert await server.call("ListOffsets", security) is None
+
+
+async def test_a_node_gets_what_its_role_may_have(server: Server) -> None:
+    assert await server.call("Replicate", server.as_node(BROKER)) is None
+    assert await server.call("DescribeLogs", server.as_node(ADMIN)) is None
+    assert "is for admin nodes, and broker-1 is none" in str(await server.call("DescribeLogs", server.as_node(BROKER)))
+
+
+async def test_before_the_level_and_where_it_is_not_demanded_all_go_in(server: Server) -> None:
+    server.image[0] = OPEN
+    assert await server.call("Replicate", Security()) is None
+    server.image[0] = CLOSED
+    assert await server.call("Replicate", Security()) is not None
+    server.tokens.demanded = False
+    assert await server.call("Replicate", Security()) is None
+    assert not NodeGate(None, lambda: CLOSED).closed
+
+
+async def test_two_tokens_hold_while_one_is_changed(server: Server) -> None:
+    server.tokens.texts = ("new", "secret")
+    for text in ("new", "secret"):
+        assert await server.call("Replicate", server.as_node(BROKER, text)) is None
+    server.tokens.texts = ("new",)
+    assert await server.call("Replicate", server.as_node(BROKER, "secret")) is not None
+
+
+async def test_the_token_goes_to_known_nodes_alone(server: Server) -> None:
+    assert await server.call("Replicate", server.as_node(BROKER, known=False)) is not None
+    here, there = Endpoint("127.0.0.1", 1), Endpoint("10.0.0.1", 1)
+    image = replace(EMPTY_IMAGE, nodes={BROKER: Node(BROKER, here, b"", 1, internal=there)})
+    shown = node_security(BROKER, Fixed(), KnownNodes(lambda: image)).metadata
+    only_here = node_security(BROKER, Fixed(loopback_only=True), KnownNodes(lambda: image)).metadata
+    assert shown is not None
+    assert only_here is not None
+    token = (TOKEN_KEY, "secret")
+    assert token in shown("127.0.0.1:1")
+    assert token in shown("10.0.0.1:1")
+    assert token not in shown("10.0.0.1:2")
+    assert token in only_here("127.0.0.1:1")
+    assert token not in only_here("10.0.0.1:1")
+    assert node_security(BROKER, None, KnownNodes(lambda: image)).metadata is None
+
+
+def test_who_speaks_for_another_node_is_held_to_itself() -> None:
+    gate = NodeGate(Fixed(), lambda: CLOSED)
+    gate.hold(BROKER, BROKER)
+    gate.hold(ADMIN, BROKER, Role.ADMIN)
+    for caller in (ADMIN, NodeKey(Role.BROKER, NodeId(2)), None):
+        with pytest.raises(ClusterAuthorizationFailed, match="cannot speak for broker-1"):
+            gate.hold(caller, BROKER)
+    with pytest.raises(ClusterAuthorizationFailed, match="cannot speak for broker-1"):
+        gate.hold(None, BROKER, Role.ADMIN)
+    NodeGate(Fixed(), lambda: OPEN).hold(None, BROKER)
