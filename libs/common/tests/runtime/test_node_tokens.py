@@ -14,7 +14,7 @@ from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.token_file import make_file, new_token, read_tokens
 from headrace_common.testing.clock import FakeClock
 
-OLD, NEW, OTHER = new_token(), new_token(), new_token()
+OLD, NEW, OTHER = ("hrn_" + letter * 43 for letter in "abc")
 
 
 def tokens_of(path: Path, text: str) -> tuple[NodeTokens, FakeClock]:
@@ -35,7 +35,9 @@ def test_a_file_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "\n", "hrn_short\n", f"{OLD}x!\n", f"{OLD}\n{NEW}\n{OTHER}\n", "é" * 60, "\0" * 60, OLD * 40]
+    "text",
+    ["", "\n", "hrn_short\n", f"{OLD}x!\n", f"{OLD}\n{NEW}\n{OTHER}\n", "é" * 60, "\0" * 60, OLD * 40],
+    ids=["empty", "a line", "short", "signs", "three", "not ascii", "zeros", "long"],
 )
 def test_anything_else_is_refused_and_not_repeated(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
