@@ -69,6 +69,7 @@ Every failure that Headrace reports, as one tree. ``str(error)`` says what happe
     │   └── Overloaded                  the broker's queue is full
     ├── UnknownOutcome                  it may have happened; retry only what is idempotent
     │   ├── NetworkFailed               the connection broke before the answer came
+    │   │   └── ClusterUnreachable      nobody listens at the addresses, and nobody ever answered there
     │   ├── RequestTimedOut             no answer came in time
     │   ├── NotEnoughReplicasAfterAppend written, and not committed yet
     │   ├── DeliveryTimedOut            not acknowledged within delivery_timeout_ms
@@ -188,6 +189,7 @@ __all__ = [
     "BufferExhausted",
     "Busy",
     "ClientClosed",
+    "ClusterUnreachable",
     "ConcurrentTransactions",
     "Conflict",
     "CoordinatorLoading",
@@ -282,6 +284,13 @@ class BufferExhausted(Busy):
     """The producer's buffer_memory stayed full for max_block_ms; nothing of this call was accepted."""
 
     code = ErrorCode.OVERLOADED
+
+
+class ClusterUnreachable(NetworkFailed):
+    """
+    This client has never had an answer, and for some seconds nobody listened at any of its addresses, or their names
+    were unknown; nothing was sent. The same call may be made again, and is told so again at once while that is so.
+    """
 
 
 class ClientClosed(Rejected):

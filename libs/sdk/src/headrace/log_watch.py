@@ -70,7 +70,7 @@ class LogWatch(Lifetime):
     ) -> None:
         read = reading_settings(self._KIND, settings)
         addresses = bootstrap_addresses(bootstrap_servers)
-        transport = open_transport(addresses, read) if _transport is None else _transport
+        transport = open_transport(addresses, read, settings) if _transport is None else _transport
         self._watching = watching = LogWatching(transport, read, SystemClock())
 
         async def end() -> None:

@@ -104,7 +104,7 @@ class RangeReader(Lifetime):
         self._started = self._finished = False
         self._using = threading.Lock()
         self._arrived = threading.Event()
-        transport = open_transport(addresses, read) if _transport is None else _transport
+        transport = open_transport(addresses, read, settings) if _transport is None else _transport
         self._clock = SystemClock()
         limits = replace(read.limits, gone_after_ms=UNKNOWN_TOPIC_GRACE_MS)
         self._reading = reading = Reading(

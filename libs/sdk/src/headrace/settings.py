@@ -208,6 +208,11 @@ def read_settings(kind: type[S], given: Mapping[str, Any]) -> S:
     return settings
 
 
+def waits_as_told(setting_name: str, given: Collection[str]) -> bool:
+    """Whether the application has said itself, by this setting, how long a call may wait for a cluster."""
+    return setting_name in {written.replace(".", "_") for written in given}
+
+
 def _derive(kind: type[ClientSettings], values: dict[str, Any]) -> None:
     """Idempotence is the default only where nothing else that was asked for rules it out, as in Kafka."""
     if not issubclass(kind, ProducerSettings) or "enable_idempotence" in values:

@@ -21,6 +21,7 @@ from headrace_common.rpc.status import error_from_rpc
 
 _NOT_SENT: Final = "the request was not sent"
 _UNKNOWN_NAME: Final = ("errors resolving", "dns resolution failed", "lookup failed", "lookup error")
+_REFUSED: Final = "connection refused"
 _NEVER_SENT: Final = (_NOT_SENT, "failed to connect", *_UNKNOWN_NAME)
 """What we and gRPC say when there was nobody to send a request to: nobody listens, or the name is not known now."""
 
@@ -63,6 +64,12 @@ class CallTo:
             raise NetworkFailed(
                 f"the connection to {self._at} was closed: that node has moved or is gone; the outcome is unknown"
             ) from None
+
+
+def nobody_there(error: HeadraceError) -> bool:
+    """Whether the error of a call says that its address refuses connections, or is a name that is not known now."""
+    text = str(error).lower()
+    return isinstance(error, NetworkFailed) and any(sign in text for sign in (_REFUSED, *_UNKNOWN_NAME))
 
 
 def never_sent(error: HeadraceError) -> bool:

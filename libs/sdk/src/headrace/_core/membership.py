@@ -49,6 +49,7 @@ from headrace._core.group_messages import (
 )
 from headrace._core.holdings import Holdings
 from headrace._core.phases import ACTIVE, Identity, Phase, Trouble
+from headrace.errors import ClusterUnreachable
 from headrace_common.core.errors import HeadraceError, Kind, RequestTimedOut
 
 
@@ -126,6 +127,8 @@ class Membership:
             return error
         trouble = self.trouble
         limit_ms = self.settings.api_timeout_ms
+        if trouble is not None and isinstance(trouble.error, ClusterUnreachable):
+            limit_ms = min(limit_ms, phases.UNREACHABLE_MS)
         if trouble is not None and now_ms - trouble.since_ms >= limit_ms:
             self.trouble = Trouble(now_ms, trouble.error)
             text = f"group {self.settings.group_id!r} has not taken this member for {limit_ms / 1000:g} s"

@@ -18,6 +18,10 @@ QUICK_RETRY_MS: Final = 250
 
 QUICK_FOR_MS: Final = 15_000
 
+UNREACHABLE_MS: Final = 8_000
+"""A client that was never answered, and is refused everywhere for so long, is told; with the last attempts that is
+within 10 s."""
+
 
 class Phase(Enum):
     """Where the member is."""

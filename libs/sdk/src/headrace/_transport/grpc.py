@@ -17,16 +17,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
+from headrace._core import phases
 from headrace._descriptors import needing_descriptors
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.grpc_transactions import GrpcTransactionCalls
 from headrace._transport.whereabouts import Whereabouts
-from headrace.errors import ClientClosed
+from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
 from headrace_common.core.errors import HeadraceError, InconsistentClusterId, NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import NodeId
-from headrace_common.rpc.calls import CallTo
+from headrace_common.rpc.calls import CallTo, nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.library import library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
@@ -104,6 +105,7 @@ class GrpcTransport(GrpcTransactionCalls):
     """
     See ``port.Transport``. Made on any thread; used on one event loop.
 
+    With ``patient`` a client that was never answered asks on as one that was.
     With a ``ClusterAddress`` that knows its cluster's id, what brokers of another cluster answer is not taken.
 
     Raises:
@@ -115,7 +117,12 @@ class GrpcTransport(GrpcTransactionCalls):
     """The process that holds gRPC."""
 
     def __init__(
-        self, bootstrap: Sequence[str], *, call_timeout_ms: float = CALL_TIMEOUT_MS, security: Security = PLAIN
+        self,
+        bootstrap: Sequence[str],
+        *,
+        call_timeout_ms: float = CALL_TIMEOUT_MS,
+        security: Security = PLAIN,
+        patient: bool = False,
     ) -> None:
         assert bootstrap, "at least one address"
         with needing_descriptors():
@@ -126,6 +133,8 @@ class GrpcTransport(GrpcTransactionCalls):
         self._meant = bootstrap if isinstance(bootstrap, ClusterAddress) else None
         self._call_timeout = call_timeout_ms / 1_000
         self._security = security
+        self._patient = patient
+        self._asked_since: float | None = None
         self._channels: Channels[str] = Channels(
             security,
             own_connection=True,  # a server bounds the calls of one; other clients of the process are not to wait
@@ -164,7 +173,10 @@ class GrpcTransport(GrpcTransactionCalls):
             await self._learn(self._heard.popleft())
         clock = asyncio.get_running_loop().time
         left = self._addresses(elsewhere)
+        if self._asked_since is None:
+            self._asked_since = clock()
         said: list[str] = []
+        refused = True
         others: InconsistentClusterId | None = None
         asked: dict[asyncio.Task[R | HeadraceError], tuple[str, float]] = {}
         try:
@@ -185,6 +197,7 @@ class GrpcTransport(GrpcTransactionCalls):
                         self._avoided.pop(address, None)
                         return outcome
                     said.append(f"{address}: {outcome}")
+                    refused = refused and nobody_there(outcome)
                     others = others or (outcome if isinstance(outcome, InconsistentClusterId) else None)
                     self._avoid(address)
                     if isinstance(outcome, RequestTimedOut):
@@ -197,7 +210,18 @@ class GrpcTransport(GrpcTransactionCalls):
                     await self._renew(address)
         if others is not None:
             raise others
+        if refused and self._answered is None and not self._patient:
+            self._give_up_after(clock() - self._asked_since)
         raise NetworkFailed("no broker answered; is the cluster up? " + "; ".join(said))
+
+    def _give_up_after(self, asked_s: float) -> None:
+        """Nobody listens at any address. Raises: ``ClusterUnreachable``: nobody ever did, and that for long enough."""
+        if asked_s * 1_000 >= phases.UNREACHABLE_MS:
+            raise ClusterUnreachable(
+                f"nobody has listened at {', '.join(self._bootstrap)} since this client first asked, {asked_s:.0f} s "
+                "ago: start the cluster (`headrace up`), or name the one that is meant with bootstrap_servers or "
+                "HEADRACE_BOOTSTRAP; a client with a max_block_ms or default_api_timeout_ms of its own waits as long"
+            )
 
     async def _outcome(
         self, ask: Callable[[BrokerAsyncStub], Awaitable[R]], stub: BrokerAsyncStub, address: str
@@ -308,7 +332,8 @@ class GrpcTransport(GrpcTransactionCalls):
     def sibling(self) -> GrpcTransport:
         """Connections of their own, for another event loop; what is learned here they hear of."""
         bootstrap, timeout_ms = self._meant or self._bootstrap, self._call_timeout * 1_000
-        twin = GrpcTransport(bootstrap, call_timeout_ms=timeout_ms, security=self._security)
+        twin = GrpcTransport(bootstrap, call_timeout_ms=timeout_ms, security=self._security, patient=self._patient)
+        twin._asked_since, twin._answered = self._asked_since, self._answered
         twin._nodes = self._nodes.copy()
         self._hearers.append(twin._heard)
         return twin

@@ -16,6 +16,7 @@ from headrace._runtime import Clock, SystemClock, Tasks
 from headrace._transport.newest import Newest
 from headrace._transport.port import Transport
 from headrace.errors import (
+    ClusterUnreachable,
     ErrorCode,
     HeadraceError,
     InconsistentClusterId,
@@ -178,6 +179,7 @@ class ClusterClient:
         Raises:
             UnknownTopicOrPartition: it does not exist.
             InconsistentClusterId: another cluster answers where this one was.
+            ClusterUnreachable: nobody listens at any address, and nobody ever answered.
             NetworkFailed: no broker answered within ``timeout_ms``.
             WaitTimedOut: brokers answered, but not to this within ``timeout_ms``.
         """
@@ -205,7 +207,7 @@ class ClusterClient:
                 return view
             error = self._wanted.get(name)
             if error is None:
-                if isinstance(self._failure, InconsistentClusterId):
+                if isinstance(self._failure, InconsistentClusterId | ClusterUnreachable):
                     raise self._failure  # waiting does not bring the cluster that is meant
                 continue
             unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from headrace.errors import InvalidConfig, NoGroup, Rejected
 from headrace.finding import ClusterAddress, bootstrap_addresses
 from headrace.records import TopicPartition
 from headrace.serializers import deserializer
-from headrace.settings import read_settings
+from headrace.settings import read_settings, waits_as_told
 from headrace_common.core.ids import check_topic_name
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ class ConsumerArguments:
     addresses: ClusterAddress
     settings: ConsumerSettings
     deserializers: Deserializers
+    given: frozenset[str]
+    """Settings that the application named."""
 
 
 def read_arguments(
@@ -104,7 +106,7 @@ def read_arguments(
         deserializer_of("value_deserializer", read.value_deserializer),
     )
     names = tuple(check_topic_name(name) for name in topics)
-    return ConsumerArguments(names, bootstrap_addresses(servers), read, deserializers)
+    return ConsumerArguments(names, bootstrap_addresses(servers), read, deserializers, frozenset(given))
 
 
 @needing_descriptors()
@@ -115,18 +117,23 @@ def open_reading(
     from headrace.aio._reading import Reading
 
     if transport is None:
-        transport = open_transport(arguments.addresses, arguments.settings)
+        transport = open_transport(arguments.addresses, arguments.settings, arguments.given)
     clock = SystemClock()
     return Reading(transport, arguments.settings, clock, arguments.deserializers, signal), transport, clock
 
 
-def open_transport(addresses: Sequence[str], settings: ConsumerSettings) -> Transport:
-    """Over gRPC; connections are opened when they are first used."""
+def open_transport(addresses: Sequence[str], settings: ConsumerSettings, given: Collection[str]) -> Transport:
+    """
+    Over gRPC; connections are opened when they are first used.
+
+    Args:
+        given: settings that the application named.
+    """
     with needing_descriptors():
         from headrace._transport.grpc import GrpcTransport
 
     timeout_ms = min(settings.request_timeout_ms, settings.default_api_timeout_ms)
-    return GrpcTransport(addresses, call_timeout_ms=timeout_ms)
+    return GrpcTransport(addresses, call_timeout_ms=timeout_ms, patient=waits_as_told("default_api_timeout_ms", given))
 
 
 @needing_descriptors()

@@ -10,7 +10,7 @@ from headrace._runtime import Clock
 from headrace._transport.port import Coordinator, Transport
 from headrace.aio._group_wire import listed
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import ErrorCode, HeadraceError, WaitTimedOut, error_for
+from headrace.errors import ClusterUnreachable, ErrorCode, HeadraceError, WaitTimedOut, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import coordinator_pb2 as pb
@@ -72,7 +72,7 @@ class Coordinators:
             else:
                 return found
             left_ms = deadline_ms - self._clock.monotonic_ms()
-            if not error.retriable:
+            if not error.retriable or isinstance(error, ClusterUnreachable):
                 raise error
             if left_ms <= 0:
                 text = (

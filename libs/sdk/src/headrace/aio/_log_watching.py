@@ -17,7 +17,7 @@ from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient
 from headrace.aio._offsets import PER_REQUEST_MAX, OffsetAndTimestamp, OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import HeadraceError, WaitTimedOut
+from headrace.errors import ClusterUnreachable, HeadraceError, WaitTimedOut
 from headrace_common.core.ids import NO_NODE, NodeId, TopicPartition
 
 
@@ -67,7 +67,11 @@ class LogWatching:
                 answer = await self._cluster.everything()
             except HeadraceError as error:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                if remedy_for(error.code) in (Remedy.RAISE, Remedy.RESET) or left_ms <= 0:
+                hopeless = isinstance(error, ClusterUnreachable) or remedy_for(error.code) in (
+                    Remedy.RAISE,
+                    Remedy.RESET,
+                )
+                if hopeless or left_ms <= 0:
                     raise
                 await self._clock.sleep_ms(min(pause_ms, left_ms))
                 pause_ms = min(pause_ms * 2, self._settings.retry_backoff_max_ms)

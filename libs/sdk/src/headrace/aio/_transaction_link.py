@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from headrace._core.transaction import MOVED, Call, Remedy, TransactionCore, remedy_for
 from headrace._runtime import Clock
 from headrace._transport.port import Coordinator
-from headrace.errors import ErrorCode, HeadraceError, NetworkFailed, WaitTimedOut
+from headrace.errors import ClusterUnreachable, ErrorCode, HeadraceError, NetworkFailed, WaitTimedOut
 from headrace.settings import ClientSettings
 from headrace_common.runtime.entropy import backoff_ms
 
@@ -72,7 +72,7 @@ class TransactionLink:
             else:
                 return answer
             remedy = judge(error)
-            if remedy is Remedy.RAISE:
+            if remedy is Remedy.RAISE or isinstance(error, ClusterUnreachable):
                 raise error
             if remedy is Remedy.ELSEWHERE:
                 self.known = None
@@ -160,7 +160,7 @@ class Asking:
             return await (link or self.link).ask(
                 call.value, attempt, lambda error: remedy_for(call, error), deadline_ms
             )
-        except WaitTimedOut as error:
+        except (WaitTimedOut, ClusterUnreachable) as error:
             self._core.gave_up(call, error)
             raise
         except HeadraceError as error:

@@ -35,6 +35,7 @@ from headrace.aio._restore_admin import RestoreAdmin
 from headrace.aio._transaction_admin import TransactionAdmin
 from headrace.errors import (
     ClientClosed,
+    ClusterUnreachable,
     ErrorCode,
     HeadraceError,
     Kind,
@@ -46,7 +47,7 @@ from headrace.errors import (
 )
 from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
-from headrace.settings import ClientSettings, read_settings, setting
+from headrace.settings import ClientSettings, read_settings, setting, waits_as_told
 from headrace_common.core.ids import check_topic_name
 from headrace_common.rpc.calls import CallTo, never_sent
 from headrace_proto.v1 import admin_pb2
@@ -117,7 +118,11 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
                 from headrace._transport.grpc import GrpcTransport
 
             timeout_ms = min(self._settings.request_timeout_ms, self._settings.default_api_timeout_ms)
-            _transport = GrpcTransport(bootstrap_addresses(servers), call_timeout_ms=timeout_ms)
+            _transport = GrpcTransport(
+                bootstrap_addresses(servers),
+                call_timeout_ms=timeout_ms,
+                patient=waits_as_told("default_api_timeout_ms", given),
+            )
         self._transport = _transport
         self._clock = SystemClock()
         self._stub: AdminAsyncStub | None = None
@@ -438,7 +443,8 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
                 found = self._stub is not None
                 stub = self._stub = self._stub or await self._transport.admin()
             except HeadraceError as failed_to_find:
-                error, safe, found = failed_to_find, failed_to_find.retriable, False
+                safe = failed_to_find.retriable and not isinstance(failed_to_find, ClusterUnreachable)
+                error, found = failed_to_find, False
             else:
                 try:
                     with CallTo("the admin service"):

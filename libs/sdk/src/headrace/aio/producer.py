@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from time import time
 from types import TracebackType
@@ -39,7 +39,7 @@ from headrace.delivery import Deliveries, Delivery, finish
 from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
 from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
-from headrace.settings import ProducerSettings, read_settings
+from headrace.settings import ProducerSettings, read_settings, waits_as_told
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,7 +81,7 @@ class Producer(TransactionCalls):
         self._closed = True  # until it works, there is nothing to warn of
         servers, given = split(bootstrap_servers, settings)
         self._settings = read_settings(ProducerSettings, given)
-        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(servers)), self._settings)
+        self._engine = ProducerEngine(_transport or _dial(bootstrap_addresses(servers), given), self._settings)
         self._intake = self._engine.intake
         self._fast = self._intake.fast
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -297,11 +297,11 @@ class Producer(TransactionCalls):
                 self._loop.call_soon_threadsafe(self._engine.abandon)
 
 
-def _dial(addresses: Sequence[str]) -> Transport:
+def _dial(addresses: Sequence[str], given: Collection[str]) -> Transport:
     with needing_descriptors():
         from headrace._transport.grpc import GrpcTransport
 
-    return GrpcTransport(addresses)
+    return GrpcTransport(addresses, patient=waits_as_told("max_block_ms", given))
 
 
 def exhausted(settings: ProducerSettings, size: int) -> BufferExhausted:

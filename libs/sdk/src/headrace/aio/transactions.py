@@ -14,7 +14,7 @@ from headrace.aio._transaction_link import Ask, TransactionLink, plain_judge
 from headrace.aio._transactions import check_verdict
 from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
 from headrace.finding import bootstrap_addresses
-from headrace.settings import DecidingSettings, read_settings
+from headrace.settings import DecidingSettings, read_settings, waits_as_told
 from headrace.transactions import OwnerEpoch, PreparedTransaction
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -53,7 +53,9 @@ class _Deciding:
             with needing_descriptors():
                 from headrace._transport.grpc import GrpcTransport
 
-            _transport = GrpcTransport(bootstrap_addresses(bootstrap_servers))
+            _transport = GrpcTransport(
+                bootstrap_addresses(bootstrap_servers), patient=waits_as_told("default_api_timeout_ms", settings)
+            )
         self._transport = _transport
         self._clock = SystemClock()
         self._links: dict[str, TransactionLink] = {}
