@@ -96,6 +96,7 @@ BY_NAME: Final[dict[str, dict[str, Any]]] = {
         ]
     },
     "open network": {"networkPolicy": {"enabled": False}},
+    "node token of ours": {"nodeToken": {"existingSecret": "the-token"}},
     "no budgets": {"podDisruptionBudget": {"enabled": False}},
     "placement": dict.fromkeys(("statefulset", "controller", "coordinator", "admin", "etcd"), _PODS),
     "racks": {"rackAwareness": {"enabled": True}, "topologySpread": {"zone": "DoNotSchedule"}},

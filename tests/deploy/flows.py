@@ -18,7 +18,7 @@ ETCD_CLIENT, ETCD_PEER = 2379, 2380
 EXTERNAL: Final = {"broker": 9294, "coordinator": 9494, "admin": 9496}
 
 _LISTENERS: Final = (*GRPC.values(), *INTERNAL.values(), *EXTERNAL.values())
-PORTS: Final = (*_LISTENERS, REST, METRICS, HEALTH, ETCD_CLIENT, ETCD_PEER, 53, 443, 22)
+PORTS: Final = (*_LISTENERS, REST, METRICS, HEALTH, ETCD_CLIENT, ETCD_PEER, 53, 443, 6443, 8443, 16443, 22)
 """All that is tried, and some where nobody listens. The health port is for the kubelet alone, which no policy stops."""
 
 WITHIN: Final[dict[tuple[str, str], set[int]]] = {
@@ -50,5 +50,8 @@ CLIENT: Final[dict[str, set[int]]] = {
     "admin": {GRPC["admin"], REST},
 }
 """What producers, consumers and people use."""
+
+API_SERVER: Final = {443, 6443, 8443, 16443}
+"""Where it listens on the clusters that people have: only the job that makes the node token asks it, wherever it is."""
 
 SCRAPED: Final = ("broker", "controller", "coordinator", "admin", "etcd")

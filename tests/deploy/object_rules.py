@@ -60,12 +60,19 @@ def named(manifests: Sequence[Manifest]) -> Iterator[str]:
 
 
 def without_rights(manifests: Sequence[Manifest]) -> Iterator[str]:
-    """Nothing asks for rights in the cluster's API; a Spark driver alone gets what starts executors."""
+    """
+    Nothing asks for rights in the cluster's API, but a Spark driver for what starts executors, and the job that makes
+    the node token for that: it may make Secrets, and neither read nor change one.
+    """
     for manifest in of_kind(manifests, *_RIGHTS):
-        if manifest["kind"].startswith("Cluster") or component_of(manifest) != "spark-job":
+        component = component_of(manifest)
+        if manifest["kind"].startswith("Cluster") or component not in {"spark-job", "node-token"}:
             yield f"{name_of(manifest)}: rights in the API are not needed"
         for rule in manifest.get("rules", []):
-            if rule["apiGroups"] != [""] or not _OF_DRIVERS.issuperset(rule["resources"]) or "*" in rule["verbs"]:
+            if component == "node-token":
+                if rule != {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]}:
+                    yield f"{name_of(manifest)}: who makes a Secret needs no such rights"
+            elif rule["apiGroups"] != [""] or not _OF_DRIVERS.issuperset(rule["resources"]) or "*" in rule["verbs"]:
                 yield f"{name_of(manifest)}: a driver needs no such rights"
 
 
@@ -216,6 +223,7 @@ def _with_own(selector: Mapping[str, str], pod: Pod) -> dict[str, str]:
 def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
     """Whatever one object names of the release is there: services, accounts, ConfigMaps, Secrets, keys in them."""
     there = {name_of(m): m for m in manifests}
+    made = {f"Secret/{command[3]}" for command in _commands(manifests) if command[:3] == _MAKES_A_SECRET}
     for manifest in of_kind(manifests, "StatefulSet"):
         service = there.get(f"Service/{manifest['spec']['serviceName']}")
         if service is None:
@@ -230,12 +238,19 @@ def referring(manifests: Sequence[Manifest]) -> Iterator[str]:
             for kind, key in (("configMap", "name"), ("secret", "secretName")):
                 if kind in volume and not volume[kind].get("optional"):
                     name = f"{'ConfigMap' if kind == 'configMap' else 'Secret'}/{volume[kind][key]}"
-                    if name not in there:
+                    if name not in there and name not in made:
                         yield f"{pod.name}: {name} is not there"
     for manifest in manifests:
         namespace = manifest["metadata"].get("namespace")
         if namespace and manifest["kind"] not in _CUSTOM and namespace != _namespace(manifests):
             yield f"{name_of(manifest)}: goes to the namespace {namespace}"
+
+
+_MAKES_A_SECRET = ["python", "-m", "headrace_controller.node_token_secret"]
+
+
+def _commands(manifests: Sequence[Manifest]) -> Iterator[list[str]]:
+    return (container.get("command", []) for pod in pods(manifests) for container in pod.containers)
 
 
 def _namespace(manifests: Sequence[Manifest]) -> str | None:

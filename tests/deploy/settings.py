@@ -38,6 +38,7 @@ OF_THE_CHART: Final = frozenset(
         *("external_advertise_file", "metrics_listen", "health_listen", "ready_file", "restart_wait_ms_max"),
         *("controllers", "etcd", "data_dir", "rack", "topic_notes_file", "lock_wait_ms_max", "leave_socket"),
         *("etcd_ca", "etcd_cert", "etcd_key"),
+        *("node_token_file", "node_token_loopback_only"),
     }
 )
 """Settings that the chart gives by itself, because it knows the answer; they are not for ``config``."""
@@ -114,6 +115,8 @@ def another(part: Mapping[str, Any], default: object, name: str) -> Any:
     if "enum" in part:
         return next(value for value in part["enum"] if value != default)
     types = part["type"] if isinstance(part["type"], list) else [part["type"]]
+    if "boolean" in types:
+        return not default
     if "integer" in types or "number" in types:
         return int(part.get("maximum", LARGEST))
     return ["range", "uniform"] if "array" in types else "collector.tracing:4317"

@@ -28,7 +28,7 @@ def needed(source: Peer, target: Peer, clients: Sequence[Peer]) -> set[int]:
     """The ports of ``target`` that ``source`` has to reach, by ``flows.py``."""
     mine, theirs = source.labels.get(COMPONENT, ""), target.labels.get(COMPONENT, "")
     if not theirs:
-        return set()
+        return flows.API_SERVER if mine == "node-token" else set()
     if source is PROMETHEUS:
         return {flows.METRICS} if theirs in flows.SCRAPED else set()
     if source in clients:
@@ -51,7 +51,7 @@ def wrong(manifests: Sequence[Manifest], clients: Sequence[Peer] = (CLIENT, FAR_
     for source in ours:
         if not all(policies.allow(source, DNS, 53, protocol) for protocol in ("UDP", "TCP")):
             found.append(f"{source.name} cannot resolve names")
-        if policies.allow(source, DNS, 443):
+        if policies.allow(source, DNS, 443) and source.labels[COMPONENT] != "node-token":
             found.append(f"{source.name} reaches more than names in {DNS.namespace}")
         if any(policies.allow(peer, source, port, "UDP") for peer in others for port in flows.PORTS):
             found.append(f"{source.name} can be reached by UDP")
@@ -102,6 +102,17 @@ class TestTheChart:
         broker = next(peer_of(pod) for pod in pods(manifests) if pod.component == "broker")
         assert policies.allow(broker, COLLECTOR, 4317)
         assert not Policies(chart.render(), chart.NAMESPACE).allow(broker, COLLECTOR, 4317)
+
+    def test_the_api_server_is_where_the_values_say_so(self) -> None:
+        api, other = Peer("api", address="10.0.0.1"), Peer("other", address="10.0.0.2")
+        manifests = chart.render(
+            {"networkPolicy": {"apiServer": [{"ipBlock": {"cidr": "10.0.0.1/32"}}], "apiServerPorts": [7443]}}
+        )
+        policies = Policies(manifests, chart.NAMESPACE)
+        [job] = [peer_of(pod) for pod in pods(manifests) if pod.component == "node-token"]
+        assert policies.allow(job, api, 7443)
+        assert not policies.allow(job, api, 443)
+        assert not policies.allow(job, other, 7443)
 
     def test_clients_are_those_that_the_values_name(self) -> None:
         assert not wrong(chart.render(NAMED_CLIENTS), [FAR_CLIENT])

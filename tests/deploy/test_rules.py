@@ -16,7 +16,12 @@ Rule = Callable[[Sequence[Manifest]], Iterator[str]]
 pytestmark = pytest.mark.chart
 
 RULES: dict[str, Rule] = {rule.__name__: rule for rule in (*pod_rules.RULES, *object_rules.RULES)}
-MEANT = {("disrupted_one_at_a_time", "no budgets"), ("disrupted_one_at_a_time", "dev"), ("spread", "racks")}
+MEANT = {
+    ("disrupted_one_at_a_time", "no budgets"),
+    ("disrupted_one_at_a_time", "dev"),
+    ("spread", "racks"),
+    ("referring", "node token of ours"),
+}
 """What these values ask for is what the rule is against."""
 
 FROZEN = Path(__file__).with_name("frozen.json")
@@ -163,6 +168,9 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         ("Role/headrace-spark", ("kind",), "ClusterRole"),
         ("Role/headrace-spark", ("rules", 0, "verbs"), ["*"]),
         ("Role/headrace-spark", ("rules", 0, "resources"), ["pods", "secrets"]),
+        ("Role/headrace-node-token", ("kind",), "ClusterRole"),
+        ("Role/headrace-node-token", ("rules", 0, "verbs"), ["create", "get"]),
+        ("Role/headrace-node-token", ("rules", 0, "resources"), ["secrets", "pods"]),
     ],
     "spark_restricted": [
         (LAKE, ("spec", "driver", "securityContext", "runAsNonRoot"), False),
@@ -203,6 +211,8 @@ DAMAGE: dict[str, list[tuple[str, tuple[str | int, ...], Any]]] = {
         (BROKER, (*POD, "serviceAccountName"), "default-of-another"),
         (BROKER, (*POD, "volumes", 0), {"name": "tmp", "configMap": {"name": "gone"}}),
         (BROKER, (*POD, "volumes", 0), {"name": "tmp", "secret": {"secretName": "gone"}}),
+        ("Job/headrace-node-token", (*MAIN, "command", 3), "another"),
+        ("Job/headrace-node-token", (*POD, "serviceAccountName"), "another"),
         (BOOTSTRAP, ("metadata", "namespace"), "kube-system"),
     ],
     "imaged": [

@@ -154,7 +154,8 @@ def test_each_setting_of_a_process_arrives_there() -> None:
         variables = settings.environment(pod, pod.main, 0, chart.NAMESPACE)
         for name, value in given[pod.component].items():
             text = variables[f"HEADRACE_{pod.component}_{name}".upper()]
-            assert text == (",".join(value) if isinstance(value, list) else str(value)), name
+            said = str(value).lower() if isinstance(value, bool) else str(value)
+            assert text == (",".join(value) if isinstance(value, list) else said), name
 
 
 @pytest.mark.parametrize("kind", ["cluster", "topics"])

@@ -165,6 +165,11 @@ left for the next. Takes root, component, replicas and port.
 {{ include "headrace.fullname" . }}-bootstrap.$(POD_NAMESPACE).svc.{{ .Values.clusterDomain }}:{{ .Values.listeners.broker.port }}
 {{- end -}}
 
+{{/* Name of the Secret with the node token. */}}
+{{- define "headrace.nodeToken" -}}
+{{- default (printf "%s-node-token" (include "headrace.fullname" .)) .Values.nodeToken.existingSecret -}}
+{{- end -}}
+
 {{/* Where the pod is, for the settings below it. */}}
 {{- define "headrace.podEnv" -}}
 - name: POD_NAME

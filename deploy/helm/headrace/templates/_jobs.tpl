@@ -1,5 +1,6 @@
 {{/*
-The pod of a job of ours. Takes root, component (job or backup), service (whose image), command, env, mounts, volumes.
+The pod of a job of ours. Takes root, component (job, backup or node-token), service (whose image), command, env, mounts,
+volumes, and account if it asks the API server.
 */}}
 {{- define "headrace.jobPod" -}}
 metadata:
@@ -11,6 +12,9 @@ spec:
 
 {{- define "headrace.jobSpec" -}}
 restartPolicy: Never
+{{- with .account }}
+serviceAccountName: {{ . }}
+{{- end }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- include "headrace.pullSecrets" .root }}

@@ -175,6 +175,12 @@ spec:
           volumeMounts:
             - name: tmp
               mountPath: /tmp
+            {{- if .of.service }}
+            # As a directory: a single file would stay what it was when the pod started.
+            - name: node-token
+              mountPath: /etc/headrace/node-token
+              readOnly: true
+            {{- end }}
             {{- with .of.claim }}
             - name: data
               mountPath: {{ .mountPath }}
@@ -186,6 +192,14 @@ spec:
         - name: tmp
           emptyDir:
             sizeLimit: 256Mi
+        {{- if .of.service }}
+        - name: node-token
+          secret:
+            secretName: {{ include "headrace.nodeToken" $root }}
+            defaultMode: 288  # 0440, of the pod's group
+            items:
+              - {key: node-token, path: node-token}
+        {{- end }}
         {{- with .of.volumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -290,6 +304,8 @@ liveness:
   valueFrom:
     fieldRef:
       fieldPath: status.podIP
+- name: {{ $prefix }}_NODE_TOKEN_FILE
+  value: /etc/headrace/node-token/node-token
 - name: {{ $prefix }}_METRICS_LISTEN
   value: 0.0.0.0:{{ int .root.Values.listeners.metrics.port }}
 - name: {{ $prefix }}_HEALTH_LISTEN

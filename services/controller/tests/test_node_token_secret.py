@@ -1,0 +1,203 @@
+"""The program that makes the Secret with the node token, against an API server that speaks TLS and keeps Secrets."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace_cli.local import certificates
+from headrace_cli.local.etcd import EtcdFiles
+from headrace_common.runtime.token_file import read_tokens
+from headrace_controller.node_token_secret import KEY, main
+
+NAME = "headrace-node-token"
+BEARER = "account-token"
+
+
+@dataclass
+class Api:
+    """Answers as an API server does whose one account may make Secrets."""
+
+    port: int = 0
+    secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+    answer: tuple[int, Any] | None = None
+    """Instead of what it would say."""
+
+    def post(self, path: str, bearer: str | None, secret: dict[str, Any]) -> tuple[int, Any]:
+        self.paths.append(path)
+        if self.answer is not None:
+            return self.answer
+        if bearer != f"Bearer {BEARER}":
+            return 401, {"kind": "Status", "reason": "Unauthorized"}
+        if secret["metadata"]["name"] in self.secrets:
+            return 409, {"kind": "Status", "reason": "AlreadyExists"}
+        self.secrets[secret["metadata"]["name"]] = secret
+        return 201, secret
+
+
+@contextmanager
+def serving(api: Api, files: EtcdFiles) -> Iterator[Api]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, answer = api.post(self.path, self.headers["Authorization"], body)
+            raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.member, files.key(files.member))
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        api.port = server.server_address[1]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield api
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> EtcdFiles:
+    files = EtcdFiles(tmp_path / "certificates")
+    certificates.renew(files, ["127.0.0.1"], datetime.now(UTC))
+    return files
+
+
+@pytest.fixture
+def api(files: EtcdFiles) -> Iterator[Api]:
+    with serving(Api(), files) as api:
+        yield api
+
+
+@pytest.fixture
+def account(tmp_path: Path, files: EtcdFiles) -> Path:
+    directory = tmp_path / "account"
+    directory.mkdir()
+    (directory / "ca.crt").write_bytes(files.ca.read_bytes())
+    (directory / "token").write_text(BEARER)
+    (directory / "namespace").write_text("streams")
+    return directory
+
+
+def run(api: Api, account: Path, *arguments: str) -> int:
+    env = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
+    return main([NAME, *arguments], env, account)
+
+
+def token_in(secret: dict[str, Any]) -> str:
+    return str(secret["stringData"][KEY])
+
+
+def test_it_makes_a_secret_that_nodes_can_read(
+    api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(api, account, "--label", "app.kubernetes.io/instance=headrace") == 0
+    assert api.paths == ["/api/v1/namespaces/streams/secrets"]
+    secret = api.secrets[NAME]
+    assert secret["metadata"] == {"name": NAME, "labels": {"app.kubernetes.io/instance": "headrace"}}
+    (tmp_path / KEY).write_text(token_in(secret))
+    [token] = read_tokens(tmp_path / KEY)
+    said = capsys.readouterr()
+    assert said.out == f"Secret {NAME}: made\n"
+    assert token.decode() not in said.out + said.err
+
+
+def test_one_that_is_there_stays(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(api, account) == 0
+    before = token_in(api.secrets[NAME])
+    assert run(api, account) == 0
+    assert token_in(api.secrets[NAME]) == before
+    assert capsys.readouterr().out.endswith("is there, and stays as it is\n")
+
+
+def test_each_has_another_token(api: Api, account: Path) -> None:
+    run(api, account)
+    first = token_in(api.secrets.pop(NAME))
+    run(api, account)
+    assert token_in(api.secrets[NAME]) != first
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((403, {"reason": "Forbidden"}), "nodeToken.existingSecret"),
+        ((422, {"reason": "Invalid"}), "nodeToken.existingSecret"),
+        ((409, {"reason": "Conflict"}), "409 Conflict"),  # of a quota: nothing is there
+        ((500, {"reason": "InternalError"}), "500 InternalError"),
+        ((307, {}), "307"),
+        ((201, b"<html>"), "no answer"),
+        ((201, []), "no object"),
+    ],
+    ids=lambda given: str(given)[:24],
+)
+def test_another_answer_is_a_failure_that_is_told(
+    api: Api, account: Path, answer: tuple[int, Any], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.answer = answer
+    assert run(api, account) == 1
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.out == ""
+    assert len(api.paths) == 1, "no redirect is followed"
+
+
+def test_what_was_sent_is_not_repeated(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy of admission may quote the whole object."""
+    sent: list[str] = []
+
+    def quoting(path: str, bearer: str | None, secret: dict[str, Any]) -> tuple[int, Any]:
+        sent.append(token_in(secret).strip())
+        return 403, {"reason": "Forbidden", "message": f"denied: {secret}"}
+
+    api.post = quoting  # type: ignore[method-assign]
+    assert run(api, account) == 1
+    said = capsys.readouterr()
+    assert sent[0] not in said.err
+    assert BEARER not in said.err
+
+
+def test_a_server_of_another_ca_gets_nothing(
+    api: Api, account: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = EtcdFiles(tmp_path / "others")
+    certificates.renew(other, ["127.0.0.1"], datetime.now(UTC))
+    (account / "ca.crt").write_bytes(other.ca.read_bytes())
+    assert run(api, account) == 1
+    assert api.paths == []
+    assert "no answer" in capsys.readouterr().err
+
+
+def test_outside_of_a_pod_it_says_so(api: Api, account: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([NAME], {}, account) == 1
+    assert "this is no pod" in capsys.readouterr().err
+    (account / "token").unlink()
+    assert run(api, account) == 1
+    assert "has no account" in capsys.readouterr().err
+    assert api.paths == []
+
+
+@pytest.mark.parametrize("wrong", [[], [NAME, "--label", "a"], [NAME, "--label", "=a"], [NAME, "more"]])
+def test_arguments_that_are_none_are_refused(wrong: list[str], account: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(wrong, {}, account)
+    assert ended.value.code == 2
