@@ -154,7 +154,8 @@ class GroupCalls:
         handed out (``enable_auto_commit``), calls ``on_revoke``, and leaves: others have its partitions at once.
 
         Args:
-            timeout_ms: milliseconds, for commits and the good-bye each; by default ``default_api_timeout_ms``.
+            timeout_ms: milliseconds, for commits and the good-bye each; by default ``default_api_timeout_ms``. What is
+                not committed then is read again by who has the partitions next, and a warning says so.
 
         Raises:
             InvalidTxnState: a transaction is to commit the positions; end it first.

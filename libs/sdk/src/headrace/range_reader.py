@@ -13,13 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
+from headrace._core.fetch_errors import UNKNOWN_TOPIC_GRACE_MS
 from headrace._core.ranges import RangeQueue
 from headrace._core.record_runs import Deserializers
 from headrace._core.record_tables import TABLE_COLUMNS
 from headrace._lifetime import CLOSE_TIMEOUT_S, Lifetime
 from headrace._runtime import SystemClock
 from headrace._waits import check_wait_ms
-from headrace.aio._client import UNKNOWN_TOPIC_GRACE_MS
 from headrace.aio._consumer_setup import open_transport
 from headrace.aio._reading import Reading
 from headrace.consumer_settings import reading_settings

@@ -16,6 +16,7 @@ from headrace.errors import (
     RebalanceInProgress,
     StaleMemberEpoch,
     UnknownMemberId,
+    UnknownTopicOrPartition,
 )
 from headrace.records import Committed
 
@@ -50,6 +51,20 @@ def test_those_that_wait_go_together_and_the_newest_counts() -> None:
         Settled(3, at(3), None),
         SendCommit(at(4)),
     ]
+
+
+def test_what_does_not_exist_is_not_repeated_for_longer_than_a_new_topic_may_take() -> None:
+    queue = CommitQueue(100, 1_000)
+    queue.add("sync", {**at(1), **at(5, B)}, 60_000)
+    gone, busy = UnknownTopicOrPartition("gone"), RebalanceInProgress()
+    assert queue.answered({A: gone, B: busy}, 0) == []
+    assert queue.tick(2_000) == [SendCommit({**at(1), **at(5, B)})]
+    assert queue.answered({A: gone}, 2_000) == []
+    assert queue.tick(4_000) == [SendCommit(at(1))]
+    assert queue.answered({A: gone}, 4_999) == []
+    assert queue.tick(6_000) == [SendCommit(at(1))]
+    assert queue.answered({A: gone}, 6_000) == [Settled("sync", {**at(1), **at(5, B)}, gone)]
+    assert queue.idle
 
 
 def test_one_with_a_deadline_is_repeated_for_what_failed() -> None:

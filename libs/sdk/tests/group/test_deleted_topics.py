@@ -64,3 +64,24 @@ def test_who_reads_nothing_any_more_hears_no_more_of_it_at_once(
         monkeypatch.setattr(consumer._reading, "_look_for_deleted", lambda: None)  # no metadata comes meanwhile
         consumer.unsubscribe()
         assert consumer.state == "idle"
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_topic_that_a_pattern_matched_is_told_of_too(
+    protocol: str, memory: MemoryBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"group_id": "g", "group_protocol": protocol, "enable_auto_commit": False}
+    with memory.consumer(retry_backoff_ms=10, metadata_max_age_ms=100, **settings) as consumer:
+        consumer.subscribe(pattern="[tu]")
+        until(consumer, "reading")
+        deadline = time.monotonic() + PATIENCE_S
+        while {tp.topic for tp in consumer.assignment()} != {"t", "u"}:
+            consumer.poll(timeout_ms=10)
+            assert time.monotonic() < deadline
+        memory.cluster.delete_topic("t")
+        until(consumer, "topic_deleted")
+        assert len([r for r in caplog.records if "topic 't', which is subscribed to, was deleted" in r.message]) == 1
+        memory.create_topic("t", 2)
+        until(consumer, "reading")
+        consumer.unsubscribe()
+        assert consumer.state == "idle"

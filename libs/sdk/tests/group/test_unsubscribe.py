@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from typing import Any, NoReturn
+
 import pytest
 
 from headrace import TopicPartition
@@ -114,3 +118,28 @@ def test_not_in_the_middle_of_a_transaction_or_a_rebalance(memory: MemoryBackend
         with pytest.raises(Rejected, match="callback"):
             consumer.poll(timeout_ms=20_000)
         consumer.subscribe(["t"])
+
+
+def test_its_time_bounds_it_also_while_nobody_answers_a_commit(
+    memory: MemoryBackend, protocol: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(memory, [b"%d" % n for n in range(12)], 6)
+    member = Member(memory, protocol, enable_auto_commit=True, auto_commit_interval_ms=3_600_000)
+    until(lambda: len(member.values) == 12, member)
+    steps = member.consumer._steps
+    assert steps is not None
+    asked = threading.Event()
+
+    async def silence(*_: Any) -> NoReturn:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr(steps.group.committing, "_ask", silence)
+    leaving = threading.Thread(target=member.consumer.unsubscribe, args=(200,), daemon=True)
+    leaving.start()
+    leaving.join(20)
+    assert not leaving.is_alive()
+    assert asked.is_set()
+    assert [r for r in caplog.records if "given up uncommitted" in r.message]
+    member.close()

@@ -4,7 +4,7 @@ Decides which commit is under way, and what becomes of the others. The shell (``
 One request at a time, in the order of the calls, so that none is overtaken by an older one; commits that wait and are
 not to be repeated go together, the newest offset of a partition counts. A commit with a deadline is repeated while that
 can help; one without is tried once, and once more when the member had only moved on to another generation or epoch
-while the commit travelled.
+while the commit travelled. What the coordinator says does not exist is not repeated for long: it was deleted.
 
 What a member has given up, or lost, it commits no more: commits of before that still wait, or would be repeated, fail.
 Others read these partitions by then, and a position of the past would send them back, even if it were sent by a member
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
+from headrace._core.fetch_errors import UNKNOWN_TOPIC_GRACE_MS
 from headrace.records import Committed
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import TopicPartition
@@ -63,6 +64,8 @@ class _Flight:
     deadline_ms: float | None
     error: HeadraceError | None = None
     attempts: int = 0
+    unknown_since_ms: float | None = None
+    """Since when the coordinator knows none of the partitions that are left."""
     moves: int = 0
     failed: dict[TopicPartition, HeadraceError] = field(default_factory=dict)
     given_up: dict[TopicPartition, HeadraceError] = field(default_factory=dict)
@@ -138,7 +141,16 @@ class CommitQueue:
         if moved_on and flight.moves < _MOVES_MAX and all(e.code in _OLD_EPOCH for e in wrong.values()):
             flight.moves += 1
             return self._send(flight)
-        return self._again(flight, next(iter(wrong.values())), all(_may_help(e) for e in wrong.values()), now_ms)
+        may_help = all(_may_help(e) for e in wrong.values()) and not self._gone(flight, now_ms)
+        return self._again(flight, next(iter(wrong.values())), may_help, now_ms)
+
+    def _gone(self, flight: _Flight, now_ms: float) -> bool:
+        """Whether what is left has not existed for so long that it was deleted, and is not only new."""
+        if any(error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for error in flight.failed.values()):
+            flight.unknown_since_ms = None
+        elif flight.unknown_since_ms is None:
+            flight.unknown_since_ms = now_ms
+        return flight.unknown_since_ms is not None and now_ms - flight.unknown_since_ms >= UNKNOWN_TOPIC_GRACE_MS
 
     def failed(self, error: HeadraceError, now_ms: float) -> list[CommitEffect]:
         """The request as a whole failed, or could not be sent."""

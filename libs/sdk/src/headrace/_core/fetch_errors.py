@@ -12,6 +12,9 @@ from typing import Final
 
 from headrace_common.core.errors import ErrorCode
 
+UNKNOWN_TOPIC_GRACE_MS: Final = 3_000
+"""How long a topic may be unknown before callers are told: one that was just created is not known everywhere."""
+
 
 class Remedy(Enum):
     """What to do next."""

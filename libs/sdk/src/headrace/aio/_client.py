@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from headrace._core.fetch_errors import UNKNOWN_TOPIC_GRACE_MS
 from headrace._runtime import Clock, SystemClock, Tasks
 from headrace._transport.newest import Newest
 from headrace._transport.port import Transport
@@ -30,9 +31,6 @@ from headrace.settings import ClientSettings
 from headrace_common.core.ids import NO_NODE, NodeId, check_topic_name
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
-
-UNKNOWN_TOPIC_GRACE_MS: Final = 3_000
-"""How long a topic may be unknown before callers are told: one that was just created is not known everywhere."""
 
 URGENT_INTERVAL_MS: Final = 100
 """While a leader is in doubt metadata is asked for this often…"""

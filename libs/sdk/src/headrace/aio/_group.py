@@ -61,6 +61,7 @@ from headrace.errors import (
     RebalanceInProgress,
     Rejected,
     UnknownMemberId,
+    WaitTimedOut,
 )
 from headrace.records import Committed
 from headrace_common.core.assignors import assign
@@ -69,6 +70,9 @@ from headrace_proto.v1 import broker_pb2 as pb
 
 LEAVE_MS_MAX: Final = 2_000
 """How long the end waits for the coordinator's answer to the good-bye."""
+
+COMMIT_ALLOWANCE_S: Final = 0.5
+"""Beyond the time of a commit: for the answer to its last attempt."""
 
 _log = logging.getLogger("headrace.consumer")
 
@@ -203,7 +207,13 @@ class Group:
         Raises:
             HeadraceError: why it could not be done.
         """
-        error = await self.committing.commit(offsets, self._clock.monotonic_ms() + timeout_ms)
+        answer = self.committing.commit(offsets, self._clock.monotonic_ms() + timeout_ms)
+        try:
+            error = await asyncio.wait_for(answer, timeout_ms / 1000 + COMMIT_ALLOWANCE_S)
+        except TimeoutError:
+            raise WaitTimedOut(
+                f"the commit was not answered within {timeout_ms:g} ms; whether it was made is unknown"
+            ) from None
         if error is not None:
             raise error
 

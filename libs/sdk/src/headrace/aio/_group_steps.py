@@ -262,6 +262,8 @@ class GroupSteps:
             new = [tp for tp in partitions if tp.partition >= self._sizes.get(tp.topic, tp.partition + 1)]
             yield OnReading(lambda: self._reading.hold(job.offsets, new))
             self._committed.update({tp: at.offset for tp, at in job.offsets.items() if at is not None})
+            if self.pattern is not None:  # what it matched is subscribed to, and missed when it is deleted
+                self._reading.watch({tp.topic for tp in partitions})
             self._done(job)
             if listeners.on_assign is not None:
                 yield Call(listeners.on_assign, (partitions,))
@@ -429,7 +431,7 @@ class GroupSteps:
         moved = {
             tp: positions[tp]
             for tp in partitions
-            if tp in positions and self._committed.get(tp) != positions[tp].offset
+            if tp in positions and self._committed.get(tp) != positions[tp].offset and self._reading.exists(tp.topic)
         }
         if not moved:
             return
@@ -495,12 +497,13 @@ class GroupSteps:
     def _let_go(self, timeout_ms: float, *, handled_only: bool) -> Steps[None]:
         held = set(self._out.assignment())
         listeners, core = self.listeners, self.group.core
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
         lost = core.holdings.lost or core.phase in (Phase.OUT, Phase.AWAY, Phase.FAILED)
         try:
             if self._settings.enable_auto_commit and held and not lost:
                 positions = self._out.positions(handled=handled_only)
                 yield from self._commit_quietly(held, positions, timeout_ms)
-            yield OnGroup(lambda: self.group.until_committed(timeout_ms))
+            yield OnGroup(lambda: self.group.until_committed(max(0.0, deadline_ms - self._clock.monotonic_ms())))
             if held and self.group.joined:
                 told = (listeners.on_lost or listeners.on_revoke) if lost else listeners.on_revoke
                 if told is not None:

@@ -220,6 +220,14 @@ class Reading:
             else:
                 self.out.core.placed(tp, TopicId(view.topic_id), leader.broker, leader.epoch, now_ms)
 
+    def exists(self, topic: str) -> bool:
+        """*Any thread*: whether the topic is there, as far as is known."""
+        return topic not in self.deleted
+
+    def watch(self, topics: Collection[str]) -> None:
+        """*Any thread*: the group reads these too; tell when one is deleted."""
+        self.group_topics = tuple(dict.fromkeys([*self.group_topics, *sorted(topics)]))
+
     def look_again(self, topics: Collection[str]) -> None:
         """*Any thread*: the group gave up all that was held of a topic; was it deleted?"""
         left = {tp.topic for tp in self.out.assignment()}
