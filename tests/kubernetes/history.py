@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from headrace_verify.availability import SECOND, Gap, longest_gap
 from headrace_verify.checker import Assign, Key, Operation, Outcome, Poll, Send, Verdict, check
 
-from ..chaos.replication.chaos_availability import SECOND, Gap, longest_gap
 from .pod.written import STEP
 
 

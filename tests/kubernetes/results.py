@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace_verify.availability import SECOND
 from headrace_verify.checker import Verdict
 
-from ..chaos.replication.chaos_availability import SECOND
 from .history import History, Thin, back_after, below_minimum, gap, judge
 from .release import now_ns
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace_verify.availability import SECOND
 from headrace_verify.checker import Assign, Outcome, Poll, Send
 
-from ..chaos.replication.chaos_availability import SECOND
 from .history import History, Sample, back_after, below_minimum, gap, judge, operations, read_histories, read_line
 from .pod.written import FINAL, PRODUCER, READER, STEP, Writer, outcomes, runs
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ..chaos.replication.chaos_availability import SECOND
+from headrace_verify.availability import SECOND
+
 from .history import History, read_line
 from .kube import Failed, NotInTime, call, is_ready, restarts, wait_until, waiting_reasons
 from .life import quantity, ready_seconds, requested

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import compaction_load
-from chaos_availability import SECOND, Gap, longest_gap
 from chaos_cluster import RACKS, Chaos
 from chaos_faults import Fault
 from compaction_copies import Copy, Unreadable, as_read, described, read_copy, uncompacted
@@ -32,6 +31,7 @@ from headrace import aio
 from headrace_cli.local import LocalCluster
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_verify.availability import SECOND, Gap, longest_gap
 from headrace_verify.checker import Outcome
 from headrace_verify.checker_compaction import Aged, check_compacted
 from headrace_verify.compaction_history import Event, Write, from_lines

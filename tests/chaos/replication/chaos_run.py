@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from chaos_availability import SECOND, Gap, longest_gap, per_second, strip
 from chaos_cluster import RACKS, Chaos
 from chaos_faults import Fault
 from chaos_history import History, Writer, read_histories
@@ -27,6 +26,7 @@ from chaos_replicas import differences, read_all
 
 from headrace import TopicPartition, aio
 from headrace_cli.local import LocalCluster
+from headrace_verify.availability import SECOND, Gap, longest_gap, per_second, strip
 from headrace_verify.checker import Verdict, check
 
 TOPIC = "chaos"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from chaos_availability import SECOND, longest_gap, per_second, strip
 from chaos_replicas import Copy, differences
+
+from headrace_verify.availability import SECOND, longest_gap, per_second, strip
 
 
 def at(*seconds: float) -> list[int]:

@@ -2,8 +2,9 @@
 Consume, transform, produce as one of several processes of a group: ``copier.py BOOTSTRAP SOURCE TARGET SLOT SEED STOP
 HOW``.
 
-SLOT makes the transactional id. Each record becomes one that says where it came from. HOW is ``records`` or ``tables``.
-It ends when the file STOP exists and the group has handled all of SOURCE; with 3 when it is fenced.
+SLOT makes the transactional id. Each record becomes one that says where it came from (``headrace_verify.copying``). HOW
+is ``records`` or ``tables``. It ends when the file STOP exists and the group has handled all of SOURCE; with 3 when it
+is fenced.
 """
 
 from __future__ import annotations
@@ -17,35 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace import Consumer, HeadraceError, Producer, TopicPartition
+from headrace import Consumer, HeadraceError, Producer
+from headrace_verify.copying import all_is_handled, copy_records, copy_turn
 
 GROUP = "copiers"
 FENCED = 3
-RECORDS, ROWS = 100, 5_000
+ROWS = 5_000
 ABORTED = 0.05
 """So many transactions are given up in the middle."""
 TIMEOUT_MS = 8_000
-
-
-class ChangedMind(Exception):
-    """Leaves a transaction that nothing is wrong with."""
-
-
-def all_is_handled(consumer: Consumer, source: str) -> bool:
-    """By what the group has committed."""
-    partitions = [TopicPartition(source, number) for number in consumer.partitions_for(source)]
-    ends, done = consumer.end_offsets(partitions), consumer.committed(partitions)
-    return all((at := done.get(partition)) is not None and at.offset == end for partition, end in ends.items())
-
-
-def copy_records(producer: Producer, consumer: Consumer, target: str) -> int:
-    """One by one."""
-    records = consumer.poll(timeout_ms=300, max_records=RECORDS)
-    width = producer.partitions_for(target)
-    for record in records:
-        value = b"%d:%d" % (record.partition, record.offset)
-        producer.send(target, value, partition=(record.partition + record.offset) % width)
-    return len(records)
 
 
 def copy_table(producer: Producer, consumer: Consumer, target: str) -> int:
@@ -75,14 +56,9 @@ def main(bootstrap: str, source: str, target: str, slot: str, seed: str, stop: P
             if turn == 1:
                 print("ready", flush=True)
             try:
-                with producer.transaction(consumer):
-                    copied = copy(producer, consumer, target)
-                    if copied and chance.random() < ABORTED:
-                        raise ChangedMind
-                if not copied and stop.exists() and all_is_handled(consumer, source):
+                copied = copy_turn(producer, consumer, target, copy, give_up=chance.random() < ABORTED)
+                if copied == 0 and stop.exists() and all_is_handled(consumer, source):
                     return 0
-            except ChangedMind:
-                continue
             except HeadraceError as error:
                 print(f"{type(error).__name__} {error.then}: {error}", flush=True)
                 if error.then == "fenced":

@@ -22,10 +22,10 @@ from typing import Any
 
 import pytest
 
-from headrace import Consumer, TopicPartition
 from headrace.testing import TestCluster, started_cluster
 from headrace_cli.local.failures import NotRunning
 from headrace_cli.local.state import Health
+from headrace_verify.reading import all_stable, partitions_of
 
 LONG = os.environ.get("TRANSACTIONS_LONG") == "1"
 SEED = int(os.environ.get("CHAOS_SEED", "20261121"))
@@ -275,24 +275,13 @@ def make_topic(cluster: TestCluster, name: str, partitions: int) -> str:
     return name
 
 
-def partitions_of(consumer: Consumer, topic: str) -> list[TopicPartition]:
-    """Of a topic, in order."""
-    return [TopicPartition(topic, number) for number in sorted(consumer.partitions_for(topic))]
-
-
-def all_stable(cluster: TestCluster, topics: Sequence[str]) -> bool:
-    """Nothing holds readers of committed records back."""
-    with (
-        cluster.consumer(isolation_level="read_committed") as stable,
-        cluster.consumer(isolation_level="read_uncommitted") as whole,
-    ):
-        partitions = [one for topic in topics for one in partitions_of(whole, topic)]
-        return stable.end_offsets(partitions) == whole.end_offsets(partitions)
-
-
 def nothing_hangs(cluster: TestCluster, topics: Sequence[str]) -> None:
     """Soon after a storm no transaction is open, and none is that nobody ends."""
-    until(lambda: all_stable(cluster, topics), "last stable offsets reach the ends", TRANSACTION_TIMEOUT_MS / 1e3 + 30)
+    until(
+        lambda: all_stable(cluster.bootstrap_servers, topics),
+        "last stable offsets reach the ends",
+        TRANSACTION_TIMEOUT_MS / 1e3 + 30,
+    )
     with cluster.admin() as admin:
         hanging = admin.find_hanging_transactions(older_than=0).transactions
     assert not hanging, hanging

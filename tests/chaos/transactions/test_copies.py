@@ -19,9 +19,10 @@ from headrace import HeadraceError
 from headrace.delivery import Deliveries
 from headrace.testing import TestCluster
 from headrace_verify.checker_txn import check_exactly_once
+from headrace_verify.reading import partitions_of
 
 from .copier import GROUP
-from .storm import LONG, SEED, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, partitions_of, read_columns, report
+from .storm import LONG, SEED, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, read_columns, report
 
 SCRIPT = Path(__file__).parent / "copier.py"
 PARTITIONS, WORKERS = 6, 3

@@ -8,7 +8,6 @@ beside the cluster's directory.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,10 +15,11 @@ import pytest
 
 from headrace.testing import TestCluster
 from headrace_verify.checker import Outcome
-from headrace_verify.checker_history import NOTHING, F, Operation, Type, from_lines, merged
+from headrace_verify.checker_history import Operation, from_lines, merged
 from headrace_verify.checker_txn import Judgement, check_history
+from headrace_verify.client import Client, History
+from headrace_verify.reading import note_everything
 
-from .client import Client, History
 from .storm import FAULTS, LONG, RACKS, SEED, STOPS, Crew, Storm, hurt_cluster, make_topic, nothing_hangs, report
 
 SCRIPT = Path(__file__).parent / "client.py"
@@ -92,16 +92,8 @@ def entries(path: Path) -> Iterable[Operation]:
 
 def read_everything(cluster: TestCluster, topic: str, path: Path, number: int, rack: str) -> None:
     """The final phase: all keys from the beginning to their ends."""
-    deadline = time.monotonic() + READ_S
     with (
         cluster.producer() as producer,
         cluster.consumer(isolation_level="read_committed", client_rack=rack) as consumer,
     ):
-        history = History(path, number)
-        client = Client(producer, consumer, topic, history, number)
-        client.choose(begin=True)
-        ends = consumer.end_offsets(client.partitions)
-        while any(consumer.position(one) < end for one, end in ends.items()):
-            assert time.monotonic() < deadline, f"read {topic} to {ends}"
-            history.note(Type.INVOKE, F.POLL, (NOTHING,))
-            history.note(Type.OK, F.POLL, (client.poll(),))
+        note_everything(Client(producer, consumer, topic, History.in_file(path, number), number), READ_S)

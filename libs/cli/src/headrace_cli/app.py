@@ -33,6 +33,7 @@ from headrace_cli.commands import (
     produce,
     topic,
     txn,
+    verify,
 )
 from headrace_cli.commands import profile as profile_commands
 from headrace_cli.one_voice import OneVoice
@@ -66,6 +67,7 @@ GROUPS = {
     "job": job,
     "profile": profile_commands,
     "bench": bench,
+    "verify": verify,
     "debug": debug,
 }
 for name, commands in GROUPS.items():

@@ -60,16 +60,24 @@ class Progress:
     One line on stderr that says how far something is, written over and over, where a person sees it.
 
     Not where the person types: a line that is being typed would be torn.
+
+    Args:
+        reads: the command reads what is typed.
     """
 
-    def __init__(self) -> None:
-        self._shown = is_terminal(sys.stderr) and not is_terminal(sys.stdin)
+    def __init__(self, *, reads: bool = True) -> None:
+        self._shown = is_terminal(sys.stderr) and not (reads and is_terminal(sys.stdin))
         self._told = time.monotonic()
         self._width = 0
 
     def due(self) -> bool:
         """Whether it is time to say something again."""
         return self._shown and time.monotonic() - self._told > PROGRESS_SECONDS
+
+    def tell_now(self, text: str) -> None:
+        """Say it without waiting until it is due, where anybody sees it."""
+        if self._shown:
+            self.tell(text)
 
     def tell(self, text: str) -> None:
         """Say it, over what was said last."""

@@ -43,6 +43,8 @@ class F(Enum):
     """The process let a group choose them, and goes on doing so: positions may change at any time."""
     POLL = "poll"
     SEND = "send"
+    """One value, or several in one call; each counts for itself. Of several with different ends the outcome is
+    ``info``, and those with an offset were acknowledged."""
     TXN = "txn"
     """Sends and polls in one transaction: the sends and the polls' positions are committed, or nothing is."""
     CRASH = "crash"
@@ -95,6 +97,11 @@ class Act:
     """Place of its call in the history."""
     returned: int | None
     """Place of its return; None: it never did."""
+
+    def acknowledged(self, sent: Sent) -> bool:
+        """Whether this send of it was: with all of it, or alone in a batch of which others were not."""
+        alone = self.outcome is Outcome.INFO and self.f is F.SEND and len(self.micros) > 1
+        return self.outcome is Outcome.OK or (alone and sent.offset is not None)
 
 
 OUTCOMES: Final = {Type.OK: Outcome.OK, Type.FAIL: Outcome.FAIL, Type.INFO: Outcome.INFO}

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace_verify.checker import Key, Outcome, Value
-from headrace_verify.checker_history import Act, Polled, Sent
+from headrace_verify.checker_history import Act, F, Polled, Sent
 
 SHOWN_MAX = 8
 
@@ -183,8 +183,9 @@ class Moments:
         if len(act.micros) == 1:
             return self._build_micro(number, act, act.micros[0], heard, -1)
         decision = graph.node(number)
+        visible = decision if act.f is F.TXN else -1  # of a batch each record is there when it is written
         for micro in act.micros:
-            node = self._build_micro(number, act, micro, before, decision)
+            node = self._build_micro(number, act, micro, before, visible)
             graph.edge(node, decision)
             if isinstance(micro, Polled):
                 before = node
@@ -203,7 +204,7 @@ class Moments:
         offset = self._offsets.get(key, {}).get(value)
         if offset is not None and act.outcome is not Outcome.FAIL:
             self._appends.setdefault(key, []).append((offset, node))
-            if act.outcome is Outcome.OK or value in self._read.get(key, ()):
+            if act.acknowledged(micro) or value in self._read.get(key, ()):
                 self._decided.setdefault(key, []).append((offset, node if decision < 0 else decision))
         return node
 

@@ -75,6 +75,7 @@ class Facts:
         self.writers: dict[Key, dict[Value, Act]] = defaultdict(dict)
         self.read: dict[Key, set[Value]] = defaultdict(set)
         self.read_at: dict[Key, set[int]] = defaultdict(set)
+        self.acknowledged_at: dict[Key, set[int]] = defaultdict(set)
         self.highest: dict[Key, int] = {}
         """Key → highest offset that was read."""
 
@@ -84,6 +85,8 @@ class Facts:
             if isinstance(micro, Sent):
                 self.writers[micro.key][micro.value] = act
                 if micro.offset is not None:
+                    if act.acknowledged(micro):
+                        self.acknowledged_at[micro.key].add(micro.offset)
                     self._point(micro.key, micro.offset, micro.value, verdict)
                 continue
             for key, points in micro.points.items():
@@ -114,9 +117,10 @@ def _count(acts: Sequence[Act], facts: Facts, verdict: Judgement) -> None:
     for act in acts:
         if act.f is F.TXN:
             verdict.transactions[act.outcome] += 1
-        sends = sum(isinstance(micro, Sent) for micro in act.micros)
-        verdict.sends_ok += sends if act.outcome is Outcome.OK else 0
-        verdict.sends_unknown += sends if act.outcome is Outcome.INFO else 0
+        sends = [micro for micro in act.micros if isinstance(micro, Sent)]
+        acknowledged = sum(map(act.acknowledged, sends))
+        verdict.sends_ok += acknowledged
+        verdict.sends_unknown += len(sends) - acknowledged if act.outcome is Outcome.INFO else 0
     verdict.read = sum(map(len, facts.read.values()))
 
 
@@ -153,12 +157,12 @@ def _writes(acts: Sequence[Act], facts: Facts, verdict: Verdict) -> None:
         if not sends or act.outcome is Outcome.FAIL:
             continue
         missing = [send for send in sends if send.value not in facts.read[send.key]]
-        if missing and len(missing) < len(sends):
+        if act.f is F.TXN and missing and len(missing) < len(sends):
             read = len(sends) - len(missing)
             names = ", ".join(f"{send.value} of {send.key}" for send in missing)
             text = f"operation {act.number}: {read} values were read, but not {names}"
             verdict.anomalies["torn-transaction"].append(text)
-        for send in missing if act.outcome is Outcome.OK else ():
+        for send in filter(act.acknowledged, missing):
             offset = facts.offsets[send.key].get(send.value)
             later = offset is not None and facts.highest.get(send.key, -1) > offset
             name = "lost-write" if later else "unseen"
@@ -169,11 +173,9 @@ def _sends_in_order(acts: Sequence[Act], facts: Facts, verdict: Judgement) -> No
     """Of what was acknowledged. Between two sends of a transaction others may be."""
     last: dict[tuple[int, Key], int] = {}
     for act in acts:
-        if act.outcome is not Outcome.OK:
-            continue
         inside: dict[Key, int] = {}
         for micro in act.micros:
-            if not isinstance(micro, Sent) or micro.offset is None:
+            if not isinstance(micro, Sent) or micro.offset is None or not act.acknowledged(micro):
                 continue
             place, offset = (act.process, micro.key), micro.offset
             before = last.get(place, -1)
@@ -243,12 +245,8 @@ class _Positions:
 
 
 def _visible(facts: Facts, key: Key) -> Mapping[int, int]:
-    """Offset → its rank among those that a reader must see: read by somebody, or surely committed."""
-    offsets = set(facts.read_at[key])
-    for offset, value in facts.values[key].items():
-        writer = facts.writers[key].get(value)
-        if writer is not None and writer.outcome is Outcome.OK:
-            offsets.add(offset)
+    """Offset → its rank among those that a reader must see: read by somebody, or acknowledged."""
+    offsets = facts.read_at[key] | facts.acknowledged_at[key]
     return {offset: rank for rank, offset in enumerate(sorted(offsets))}
 
 

@@ -71,6 +71,20 @@ def judged(*parts: list[Made], read_committed: bool = True) -> Judgement:
     return check_history(history(*parts), read_committed=read_committed)
 
 
+def test_a_part_of_a_batch_may_be_there_while_the_rest_is_not_or_not_yet() -> None:
+    verdict = judged(
+        [(1, Type.INVOKE, F.SEND, (Sent("k", 1), Sent("j", 2)))],
+        poll(2, "k", (0, 1)),
+        send(2, "j", 9, 0),
+        [(1, INFO, F.SEND, (Sent("k", 1, 0), Sent("j", 2)))],
+        assign(2, "k", "j"),
+        poll(2, "k", (0, 1)),
+        poll(2, "j", (0, 9), (1, 2)),
+    )
+    assert verdict.counts == {}, "records of a batch are no transaction: 2 came after 9, and 1 was read before it"
+    assert (verdict.sends_ok, verdict.sends_unknown) == (2, 1)
+
+
 def test_a_sound_history_has_no_anomaly() -> None:
     verdict = judged(
         assign(2, "k", "j"),
@@ -89,6 +103,11 @@ def test_a_sound_history_has_no_anomaly() -> None:
     assert (verdict.sends_ok, verdict.sends_unknown, verdict.read) == (4, 1, 4)
 
 
+def send_batch(process: int, *micros: Sent, end: Type = OK) -> list[Made]:
+    """Several sends in one call."""
+    return [(process, Type.INVOKE, F.SEND, micros), (process, end, F.SEND, micros)]
+
+
 ANOMALIES: list[tuple[str, list[list[Made]]]] = [
     (
         "inconsistent-offsets",
@@ -98,6 +117,22 @@ ANOMALIES: list[tuple[str, list[list[Made]]]] = [
     ("lost-write", [sent(1, "k", 2), poll(2, "k", (1, 1))]),
     ("unseen", [sent(1, "k", 2), poll(2, "k", (0, 0))]),
     ("unseen", [send(1, "k", 0, None)]),
+    (  # one of a batch had no answer, the other was acknowledged
+        "lost-write",
+        [send_batch(1, Sent("k", 1, 0), Sent("k", 2), end=INFO), send(2, "k", 3, 2), poll(2, "k", (2, 3))],
+    ),
+    ("unseen", [send_batch(1, Sent("k", 1, 0), Sent("j", 2, 0)), poll(2, "k", (0, 1))]),
+    ("nonmonotonic-send", [send_batch(1, Sent("k", 1, 1), Sent("k", 2, 0)), poll(2, "k", (0, 2), (1, 1))]),
+    (
+        "poll-skip",
+        [
+            send_batch(1, Sent("k", 1, 0), Sent("k", 2, 1), Sent("j", 3), end=INFO),
+            send(2, "k", 4, 2),
+            poll(2, "k", (0, 1)),
+            poll(2, "k", (2, 4)),
+            poll(3, "k", (1, 2)),
+        ],
+    ),
     ("G1a", [send(1, "k", 1, None, FAIL), poll(2, "k", (0, 1))]),
     ("G1a", [txn(1, Sent("k", 1, 0), end=FAIL), poll(2, "k", (0, 1))]),
     ("G1a", [txn(1, Sent("k", 1, 0), end=FAIL), txn(2, points((0, 1)), end=FAIL)]),
