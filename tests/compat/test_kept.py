@@ -65,9 +65,12 @@ class TestData:
             assert not await asyncio.to_thread(record.read_records, at, "ledger", 1, "read_committed")
             with PreparedTransactions(at) as prepared:
                 await asyncio.to_thread(prepared.commit_prepared, kept["token"])
-            decided = await asyncio.to_thread(record.read_records, at, "ledger", 1, "read_committed")
-            assert [value for _, _, value, _, _ in decided] == ["prepared"]
+            await wire.settled(30, lambda: self.decided(at))  # the marker follows the verdict
             await wire.settled(30, lambda: self.risen(cluster))
+
+    async def decided(self, at: str) -> bool:
+        found = await asyncio.to_thread(record.read_records, at, "ledger", 1, "read_committed")
+        return [value for _, _, value, _, _ in found] == ["prepared"]
 
     async def risen(self, cluster: Cluster) -> bool:
         return await level(cluster) == HIGHEST

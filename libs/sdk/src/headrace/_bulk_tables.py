@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace.errors import Rejected
+from headrace_common.core.arrow import need_arrow
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,8 +29,9 @@ def arrow_table(given: Any) -> Any:
     DuckDB, readers of batches. None of these is imported.
 
     Raises:
-        Rejected: it has no such interface, or fails to give its rows.
+        Rejected: it has no such interface, or fails to give its rows; or pyarrow is not installed.
     """
+    need_arrow("send_table")
     import pyarrow as pa
 
     if isinstance(given, pa.Table | pa.RecordBatch):

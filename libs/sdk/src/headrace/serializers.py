@@ -18,8 +18,10 @@ Numbers are big-endian, as Kafka's own serializers write them.
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -39,16 +41,23 @@ def _packing(form: str) -> tuple[Serializer, Deserializer]:
     )
 
 
-def _json_bytes(value: Any) -> bytes:
-    import orjson
+@cache
+def _json() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    """How to write and read JSON: orjson, which is ten times as quick, where it is installed."""
+    try:
+        import orjson
+    except ImportError:
+        write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+        return lambda value: write(value).encode(), json.loads
+    return orjson.dumps, orjson.loads
 
-    return orjson.dumps(value)
+
+def _json_bytes(value: Any) -> bytes:
+    return _json()[0](value)
 
 
 def _from_json(data: bytes | None) -> Any:
-    import orjson
-
-    return None if data is None else orjson.loads(data)
+    return None if data is None else _json()[1](data)
 
 
 def _text_bytes(value: str | None) -> bytes | None:

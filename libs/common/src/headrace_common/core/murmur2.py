@@ -11,6 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace_common.core.arrow import has_arrow
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
@@ -40,16 +42,38 @@ def partitions_for(keys: Sequence[bytes | None] | pa.Array[Any], partitions: int
     if isinstance(keys, list | tuple) and len(keys) < _VECTOR_MIN:
         found = [-1 if key is None else partition_for(key, partitions) for key in keys]
         return np.array(found, np.int32)
+    if isinstance(keys, list | tuple) and not has_arrow():
+        return _listed_partitions(keys, partitions)
     array = _as_binary(keys)
     _, offsets, data = array.buffers()
     ends = np.frombuffer(memoryview(offsets), "<i4", len(array) + 1, array.offset * 4)
     first, last = (int(ends[0]), int(ends[-1])) if len(array) else (0, 0)
     blob = memoryview(data)[first:last] if last > first else memoryview(b"")
-    hashes = _hashes(blob, ends.astype(np.int64) - first)
-    chosen = ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)
+    chosen = _chosen(_hashes(blob, ends.astype(np.int64) - first), partitions)
     if array.null_count:
         chosen[~array.is_valid().to_numpy(zero_copy_only=False)] = -1
     return chosen
+
+
+def _listed_partitions(keys: Sequence[bytes | None], partitions: int) -> np.ndarray[Any, Any]:
+    """As ``partitions_for``, of many keys where there is no pyarrow."""
+    import numpy as np
+
+    present = [key for key in keys if key is not None]
+    ends = np.zeros(len(present) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, present), np.int64, len(present)), out=ends[1:])
+    found = _chosen(_hashes(memoryview(b"".join(present)), ends), partitions)
+    if len(present) == len(keys):
+        return found
+    chosen = np.full(len(keys), -1, np.int32)
+    chosen[np.fromiter((key is not None for key in keys), np.bool_, len(keys))] = found
+    return chosen
+
+
+def _chosen(hashes: np.ndarray[Any, Any], partitions: int) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    return ((hashes & np.uint32(_POSITIVE)) % np.uint32(partitions)).astype(np.int32)
 
 
 def _as_binary(keys: Any) -> Any:

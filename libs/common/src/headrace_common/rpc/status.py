@@ -12,7 +12,6 @@ from typing import Any, Final, NoReturn
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
-from google.rpc import status_pb2  # type: ignore[import-untyped]  # ships no stubs
 
 from headrace_common.core.errors import (
     ErrorCode,
@@ -86,7 +85,7 @@ async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Headrac
     code = status_code_of(error)
     number, _ = code.value
     text = _cut(str(error), _STATUS_TEXT_BYTES_MAX)
-    status = status_pb2.Status(code=number, message=text)
+    status = errors_pb2.CallStatus(code=number, message=text)
     status.details.add().Pack(detail_of(error))
     await context.abort(code, text, ((STATUS_DETAILS_KEY, status.SerializeToString()),))
     raise AssertionError("abort raises")
@@ -141,7 +140,7 @@ def _detail_in(error: grpc.RpcError) -> errors_pb2.ErrorDetail | None:
         if key != STATUS_DETAILS_KEY or isinstance(value, str):
             continue
         try:
-            status = status_pb2.Status.FromString(value)
+            status = errors_pb2.CallStatus.FromString(value)
             for packed in status.details:
                 detail = errors_pb2.ErrorDetail()
                 if packed.Unpack(detail):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._core.batch import Piece, cut
 from headrace._core.chunk import Chunk
+from headrace_common.core.arrow import has_arrow
 from headrace_common.core.errors import InvalidPartitions
 from headrace_common.core.murmur2 import partition_for, partitions_for
 
@@ -75,7 +76,7 @@ def split(chunk: Chunk, partitions: int, sticky: Sticky, bulk: BulkPartitioner |
     headers = chunk.header_column
     if headers is None and chunk.headers:
         headers = [chunk.headers.get(row, ()) for row in range(rows)]
-    if isinstance(keys, list) and rows > FEW and bulk is None:
+    if isinstance(keys, list) and rows > FEW and bulk is None and has_arrow():
         import pyarrow as pa
 
         keys = pa.array(keys, pa.binary())  # hashed, sorted and written from here, without touching each key again

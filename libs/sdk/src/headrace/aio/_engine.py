@@ -36,6 +36,7 @@ from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, In
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
+from headrace_common.core.arrow import has_arrow
 from headrace_common.core.batch import Codec, RecordColumns, build_batch
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
@@ -388,8 +389,10 @@ def _load_writer(codec: Codec) -> None:
 
 def _warm_up() -> None:
     """Load what bulk work needs: that takes longer than a loop may stand still."""
-    for module in ("numpy", "pyarrow", "pyarrow.compute"):
-        importlib.import_module(module)
+    importlib.import_module("numpy")
+    if not has_arrow():
+        return
+    importlib.import_module("pyarrow.compute")
     import pyarrow as pa
 
     pa.array([b""], pa.binary())  # looks for pandas, and loads it where it is installed

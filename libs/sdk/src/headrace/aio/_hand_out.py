@@ -23,6 +23,7 @@ from headrace._runtime import Clock
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
 from headrace.records import Committed, SkippedBatch
+from headrace_common.core.arrow import need_arrow
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
 
@@ -127,6 +128,7 @@ class HandOut:
 
     def take_table(self, rows_max: int | None, names: tuple[str, ...] = TABLE_COLUMNS) -> pa.Table:
         """What is here already, as one table of the columns that are named; it may have no rows."""
+        need_arrow("a table of records")
         self.raise_failures()
         with self.lock:
             self.close_run()

@@ -11,6 +11,7 @@ import struct
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace_common.core.arrow import has_arrow
 from headrace_common.core.batch.columns import (
     COLUMNS_MAX,
     DIRECTORY_ENTRY,
@@ -165,6 +166,8 @@ class BytesColumn:
     def to_list(self) -> list[bytes | None]:
         """The byte strings."""
         if self.count >= SMALL:
+            if not has_arrow():
+                return self._sliced()
             listed: list[bytes | None] = self.to_arrow().to_pylist()
             return listed
         bounds = self._bounds()
@@ -174,6 +177,18 @@ class BytesColumn:
             bytes(body[at + bounds[index] : at + bounds[index + 1]]) if present >> index & 1 else None
             for index in range(self.count)
         ]
+
+    def _sliced(self) -> list[bytes | None]:
+        """The byte strings of a large column, in Python."""
+        import numpy as np
+
+        bounds, blob = self._bounds(), bytes(self.body[self.blob_at : self.blob_end])
+        listed: list[bytes | None] = [blob[start:end] for start, end in pairwise(bounds)]
+        if self.validity_at >= 0:
+            bits = np.frombuffer(self.body, np.uint8, (self.count + 7) // 8, self.validity_at)
+            for at in np.flatnonzero(np.unpackbits(bits, count=self.count, bitorder="little") == 0).tolist():
+                listed[at] = None
+        return listed
 
     def _bounds(self) -> list[int]:
         if self.ends is None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace_common.core.arrow import has_arrow
 from headrace_common.core.batch.columns import (
     DIRECTORY_ENTRY,
     FIXED_WIDTH,
@@ -296,9 +297,26 @@ def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_n
             return _large_column(column_id, given, count)
         except TypeError:  # there is a None
             pass
+    if not has_arrow():
+        return _listed_column(column_id, given, count, absent_if_null)
     import pyarrow as pa
 
     return _arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
+
+
+def _listed_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> _Column | None:
+    """A column with lengths of their own, and perhaps nulls, where there is no pyarrow."""
+    import numpy as np
+
+    present = [value for value in given if value is not None]
+    if len(present) == count:
+        return _large_column(column_id, given, count)
+    if absent_if_null and not present:
+        return None
+    column = _large_column(column_id, [b"" if value is None else value for value in given], count)
+    there = np.fromiter((value is not None for value in given), np.bool_, count)
+    validity = _padded(_bytes_of(np.packbits(there, bitorder="little")))
+    return _Column(column_id, HAS_VALIDITY, [*validity, *column.pieces], column.length + sum(map(len, validity)))
 
 
 def _large_column(column_id: int, given: Sequence[bytes | None], count: int) -> _Column:
