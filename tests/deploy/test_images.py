@@ -155,7 +155,7 @@ class TestMembers:
         """A third-party module imported anywhere in a member's code (but its tests' support) is one it asks for."""
         modules = {"re2": "google-re2", "google": "protobuf", "opentelemetry": "opentelemetry-sdk"}
         modules["yaml"] = "pyyaml"
-        modules |= {"grpc": "grpcio", "grpc_health": "grpcio-health-checking", "grpc_status": "grpcio-status"}
+        modules |= {"grpc": "grpcio", "grpc_health": "grpcio-health-checking"}
         ours = re.compile(r"headrace|pyspark_headrace|tests$")
         elsewhere = {"pyspark", "pandas", "pytest"}  # of Spark's environment, and of who tests with our fixtures
         elsewhere |= {"uvloop"}  # libraries use it where it is installed; each service asks for it

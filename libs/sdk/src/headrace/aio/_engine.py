@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import threading
@@ -18,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from headrace._bulk_libraries import load_bulk_libraries
 from headrace._callbacks import call_back
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk, Home
@@ -36,7 +36,6 @@ from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, In
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
-from headrace_common.core.arrow import has_arrow
 from headrace_common.core.batch import Codec, RecordColumns, build_batch
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
@@ -126,7 +125,7 @@ class ProducerEngine:
             bulky = self.intake.within(partial(self.intake.look, FEW))
             if bulky and not self._warm:
                 self._warm = True
-                await in_thread(_warm_up)
+                await in_thread(load_bulk_libraries)
             self._pump()
 
     def _pump(self) -> None:
@@ -385,17 +384,6 @@ def _load_writer(codec: Codec) -> None:
     modules that are loaded while Ctrl+C ends it change its exit code.
     """
     build_batch(RecordColumns([b""], None, 0, None), codec=codec, producer_id=-1, producer_epoch=-1, base_sequence=-1)
-
-
-def _warm_up() -> None:
-    """Load what bulk work needs: that takes longer than a loop may stand still."""
-    importlib.import_module("numpy")
-    if not has_arrow():
-        return
-    importlib.import_module("pyarrow.compute")
-    import pyarrow as pa
-
-    pa.array([b""], pa.binary())  # looks for pandas, and loads it where it is installed
 
 
 def _reached(pumped: asyncio.Future[None]) -> list[Effect]:
