@@ -26,7 +26,7 @@ IDLE_BYTES, IDLE_CORE = 1.2 * 2**30, 0.10
 IDLE_LOOK_S = 60.0
 RECORDS = 10_000
 GONE_S = 240.0
-LEFT = {"PersistentVolumeClaim"}
+LEFT = {"PersistentVolumeClaim", "Secret"}
 
 
 def installed(stage: Stage, result: Result) -> None:
@@ -147,7 +147,7 @@ def reinstalled(stage: Stage, result: Result) -> None:
 
 
 def uninstalled(stage: Stage, result: Result) -> None:
-    """Only volume claims are left, and that is said."""
+    """Only volume claims and the node token are left, and that is said."""
     began = time.monotonic()
     said = stage.release.uninstall()
     result.notes.append(f"uninstall said: {' '.join(said.split())[:400]}")
