@@ -3,11 +3,13 @@ Nodes of two versions in one cluster, under load: the level rises with the last 
 and the way back is open until then and closed, with a sentence, afterwards.
 
 A node with ``--feature-level-max 0`` registers as one of a version before levels does: the field is absent on the wire.
+It knows of no node token either; the newer ones have one, and demand it from each other only once all do.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -21,8 +23,14 @@ from tests.compat.record import LASTING, read_records
 
 from headrace import Consumer, Producer
 from headrace.delivery import Delivery
-from headrace_coordinator.testing.processes import START_S, Cluster, Process, processes, until_answered
-from headrace_proto.v1 import broker_pb2, controller_pb2
+from headrace_common.core.errors import ClusterAuthorizationFailed
+from headrace_common.core.features import HIGHEST
+from headrace_common.core.ids import NodeId
+from headrace_common.core.image import NodeKey, Role
+from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY
+from headrace_common.runtime.token_file import make_file, read_tokens
+from headrace_coordinator.testing.processes import START_S, Cluster, Process, answered, processes, until_answered
+from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
@@ -30,7 +38,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(480)]
 TOPIC: Final = "load"
 PARTITIONS: Final = 3
 OLD: Final = ("--feature-level-max", "0")
-REFUSED: Final = "knows feature levels up to 0, the cluster is at level 1 and does not go back: start the newer version"
+REFUSED: Final = (
+    f"knows feature levels up to 0, the cluster is at level {HIGHEST} and does not go back: start the newer version"
+)
+TOKEN: Final = "node-token"
+"""File beside the data of all processes."""
 
 
 class Load:
@@ -97,9 +109,36 @@ class Load:
             self._stopping.set()
 
 
+def new(cluster: Cluster) -> tuple[str, ...]:
+    """What a node of the newer version is started with."""
+    return ("--node-token-file", str(cluster.directory / TOKEN))
+
+
 async def described(cluster: Cluster) -> Any:
+    """Asked as the admin service asks."""
     stub: Any = ControllerStub(cluster.channel(cluster.controller.address))
-    return await until_answered(lambda: stub.DescribeCluster(controller_pb2.DescribeClusterRequest(), timeout=10))
+    (token,) = read_tokens(cluster.directory / TOKEN)
+    shown = ((NODE_KEY, str(NodeKey(Role.ADMIN, NodeId(1)))), (TOKEN_KEY, token.decode()))
+    request = controller_pb2.DescribeClusterRequest()
+    return await until_answered(lambda: stub.DescribeCluster(request, metadata=shown, timeout=10))
+
+
+async def registers(cluster: Cluster, number: int) -> None:
+    """
+    A program without a token passes for a broker.
+
+    Raises:
+        HeadraceError: it is refused.
+    """
+    stub: Any = ControllerStub(cluster.channel(cluster.controller.address))
+    node = cluster_pb2.Node(
+        role=cluster_pb2.BROKER,
+        id=number,
+        grpc=cluster_pb2.Endpoint(host="127.0.0.1", port=9),
+        incarnation=os.urandom(16),
+        feature_level_max=HIGHEST,
+    )
+    await answered(stub.RegisterNode(controller_pb2.RegisterNodeRequest(node=node), timeout=30))
 
 
 async def whole(cluster: Cluster) -> None:
@@ -122,7 +161,8 @@ async def whole(cluster: Cluster) -> None:
 async def replace(cluster: Cluster, process: Process, *, old: bool) -> None:
     """End it as an upgrade does, start it as a node of the other version, and wait until all is whole."""
     await process.stop(signal.SIGTERM)
-    process.argv = [word for word in process.argv if word not in OLD] + [*(OLD if old else ())]
+    newer = new(cluster)
+    process.argv = [word for word in process.argv if word not in {*OLD, *newer}] + [*(OLD if old else newer)]
     await process.start()
     await whole(cluster)
 
@@ -145,6 +185,7 @@ async def refusal(process: Process) -> str:
 @asynccontextmanager
 async def running(directory: Path) -> AsyncIterator[Cluster]:
     """Three brokers, two coordinators and a controller, all of the older version."""
+    make_file(directory / TOKEN)
     cluster = processes(directory, 3, 2, LASTING)
     nodes = [cluster.controller, *cluster.brokers, *cluster.coordinators]
     for process in nodes:
@@ -186,7 +227,7 @@ async def test_an_upgrade_under_load_and_the_way_back(tmp_path: Path) -> None:
                 await replace(cluster, process, old=False)
 
         async def risen() -> bool:
-            return await level(cluster) == 1
+            return await level(cluster) == HIGHEST
 
         await wire.settled(30, risen)
         await load.more()
@@ -201,13 +242,15 @@ async def test_an_upgrade_under_load_and_the_way_back(tmp_path: Path) -> None:
         metadata = broker_pb2.MetadataResponse.FromString(
             await wire.send(cluster.channel(at), "Broker", "Metadata", broker_pb2.MetadataRequest().SerializeToString())
         )
-        assert metadata.feature_level == 1, "clients are told"
+        assert metadata.feature_level == HIGHEST, "clients are told"
+        with pytest.raises(ClusterAuthorizationFailed, match="--node-token-file"):
+            await registers(cluster, 66)
 
         for process in (cluster.coordinators[1], cluster.brokers[2]):
             said = await refusal(process)
             assert REFUSED in said, said[-2000:]
-            assert await level(cluster) == 1
+            assert await level(cluster) == HIGHEST
         assert REFUSED in await refusal(cluster.controller)
         cluster.controller.argv = [word for word in cluster.controller.argv if word not in OLD]
         await cluster.controller.start()
-        assert await level(cluster) == 1, "it is in etcd"
+        assert await level(cluster) == HIGHEST, "it is in etcd"
