@@ -11,7 +11,7 @@ PYTEST = $(BIN)/pytest
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,8 +75,12 @@ spark: setup-spark ## The connector and the jobs in a Spark session, against rea
 chaos-short: setup ## The same under faults, as CI runs it
 	$(STAGE) chaos $(PYTEST) -n 2 --dist loadfile -m "chaos and not spark" --timeout 600 libs services tests
 
-chaos: setup ## Every fault, with figures (20 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
+chaos: setup ## Every fault, with figures, then chaos-held (40 min, root); SEED=N repeats a run, ONLY="cuts damage" picks some
 	$(PY) tests/chaos/replication/chaos_long.py $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+	$(if $(ONLY),,@$(MAKE) --no-print-directory chaos-held $(if $(SEED),SEED=$(SEED)))
+
+chaos-held: setup ## All kinds of clients in a storm; kill -9 of everything 20 times; headrace up killed in its midst (20 min); SEED=N
+	CHAOS_SEED=$(or $(SEED),$$(date +%s)) HELD_LONG=1 $(PYTEST) -m chaos -s tests/chaos/held
 
 exits: setup ## 1,000 ends of programs in all states of their clients (EXITS=N)
 	HEADRACE_EXITS=$(or $(EXITS),1000) $(PYTEST) --timeout 20000 libs/sdk/tests/cluster/test_exits.py

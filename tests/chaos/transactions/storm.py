@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from headrace import HeadraceError
 from headrace.testing import TestCluster, started_cluster
 from headrace_cli.local.failures import NotRunning
 from headrace_cli.local.state import Health
@@ -187,6 +188,8 @@ class Storm:
     crew: Crew
     chance: random.Random
     faults: dict[str, int] = field(default_factory=lambda: dict(FAULTS))
+    changes: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """What an administrator does in its midst, by names of ``faults``; it may fail while things are broken."""
     pauses: tuple[float, float] = (0.3, 1.5)
     told: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -216,9 +219,15 @@ class Storm:
 
     def _hurt(self, fault: str) -> None:
         what, _, who = fault.partition(" ")
-        slot = self.crew.slots - 1 if who == "driver" else self.chance.randrange(self.crew.slots)
+        slot = self.crew.slots - 1 if who == "driver" else self.chance.randrange(max(1, self.crew.slots))
         seconds = self.chance.uniform(*ZOMBIE_S)
-        if who in ("worker", "driver"):
+        if fault in self.changes:
+            try:
+                self.changes[fault]()
+            except HeadraceError as error:
+                self._tell(f"{fault}: {error}")
+                return
+        elif who in ("worker", "driver"):
             worker = self.crew.working.get(slot)
             if worker is None or (not worker.at_work() and self.chance.random() < TOO_YOUNG):
                 return

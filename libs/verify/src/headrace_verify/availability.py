@@ -83,7 +83,7 @@ def per_second(acks: Mapping[P, Sequence[int]], begin: int, end: int) -> list[tu
 
 
 def strip(rows: Sequence[tuple[int, int]], partitions: int) -> str:
-    """One sign a second: ``#`` all partitions served, ``.`` none, else tenths of them."""
+    """One sign a second: ``#`` all partitions served (or more: some were added), ``.`` none, else tenths of them."""
     return "".join(
-        "#" if served == partitions else "." if served == 0 else str(served * 10 // partitions) for served, _ in rows
+        "#" if served >= partitions else "." if served == 0 else str(served * 10 // partitions) for served, _ in rows
     )
