@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 import headrace
 from bench.kafka_side import run_client
 from headrace_cli.local import LocalCluster
+from headrace_common.rpc.channels import open_sync_channel
+from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -26,6 +26,7 @@ class HeadraceSide:
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster
         self.bootstrap = ",".join(cluster.bootstrap_servers)
+        self._shown = as_node(cluster.directory.path)
         self._stubs: dict[int, BrokerStub] = {}
 
     @staticmethod
@@ -72,7 +73,7 @@ class HeadraceSide:
             grpc.RpcError: it did not answer within two seconds.
         """
         if broker not in self._stubs:
-            channel = grpc.insecure_channel(self.cluster.bootstrap_servers[broker - 1])
+            channel = open_sync_channel(self.cluster.bootstrap_servers[broker - 1], self._shown)
             self._stubs[broker] = BrokerStub(channel)
         return self._stubs[broker].Metadata(pb.MetadataRequest(topics=[topic]), timeout=2, wait_for_ready=True)
 

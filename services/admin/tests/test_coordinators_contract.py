@@ -21,6 +21,7 @@ from headrace_common.core.errors import ErrorCode, NetworkFailed, NotCoordinator
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -89,7 +90,7 @@ class TwinWay:
 
 class RealWay:
     def __init__(self, cluster: LocalCluster, stack: AsyncExitStack) -> None:
-        self.coordinators: Coordinators = GrpcCoordinators(5_000)
+        self.coordinators: Coordinators = GrpcCoordinators(5_000, as_node(cluster.directory.path))
         self._stack = stack
         self._bootstrap = cluster.bootstrap_servers[0]
 

@@ -23,6 +23,9 @@ from headrace.errors import AlreadyDecided
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_common.core.batch import RecordColumns, build_batch
+from headrace_common.core.image import Role
+from headrace_common.rpc.channels import open_sync_channel
+from headrace_common.testing.as_node import as_node
 from headrace_coordinator.core.transactions.records import transaction_key
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 
@@ -141,7 +144,8 @@ def lose(cluster: LocalCluster, i: str) -> None:
     request.partitions.add(
         topic_id=state.topic_id, partition=found.shard, batch=tombstone, fencing_token=found.shard_epoch
     )
-    with grpc.insecure_channel(cluster.process(f"broker-{leader}").grpc) as channel:
+    shown = as_node(cluster.directory.path, Role.COORDINATOR)
+    with open_sync_channel(cluster.process(f"broker-{leader}").grpc, shown) as channel:
         (answer,) = broker_pb2_grpc.BrokerStub(channel).Produce(iter([request]))
     assert answer.partitions[0].error == 0, answer
     cluster.restart("coordinator-1")

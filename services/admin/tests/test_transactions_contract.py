@@ -26,6 +26,7 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role, ShardKind
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.service import GrpcService, ServerConfig
+from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerServicer, BrokerStub, add_BrokerServicer_to_server
@@ -144,8 +145,9 @@ class RealWay:
         self._bootstrap = cluster.bootstrap_servers[0]
         self._stack = stack
         self._producers: dict[str, aio.Producer] = {}
-        coordinators = GrpcCoordinators(5_000)
-        brokers = GrpcBrokers(Known(Endpoint.parse(self._bootstrap)), 5_000)
+        security = as_node(cluster.directory.path)
+        coordinators = GrpcCoordinators(5_000, security)
+        brokers = GrpcBrokers(Known(Endpoint.parse(self._bootstrap)), 5_000, security)
         stack.push_async_callback(coordinators.close)
         stack.push_async_callback(brokers.close)
         self.transactions: TransactionCoordinators = coordinators

@@ -17,6 +17,7 @@ from chaos_network import Network
 
 from headrace_cli.local import LocalCluster
 from headrace_common.rpc.channels import open_channel
+from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 
@@ -53,7 +54,8 @@ class Chaos:
     async def open(cluster: LocalCluster, topic: str, partitions: int, seed: int) -> AsyncIterator[Chaos]:
         """Channels to all brokers until the end of the block."""
         chaos = Chaos(cluster, topic, partitions, random.Random(seed))
-        channels = {number: open_channel(address) for number, address in chaos.addresses.items()}
+        shown = as_node(cluster.directory.path)
+        channels = {number: open_channel(address, shown) for number, address in chaos.addresses.items()}
         chaos.stubs = {number: BrokerStub(channel) for number, channel in channels.items()}
         try:
             yield chaos

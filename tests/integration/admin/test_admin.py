@@ -19,6 +19,7 @@ from headrace_common.core.errors import Kind
 from headrace_common.core.features import HIGHEST
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
@@ -277,7 +278,7 @@ def test_it_leaves_the_list_when_it_is_told_to_stop(make_cluster: Callable[..., 
     async def nodes() -> list[int]:
         from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
-        async with open_channel(str(controller.grpc)) as channel:
+        async with open_channel(str(controller.grpc), as_node(cluster.directory.path)) as channel:
             answer = await ControllerStub(channel).DescribeCluster(pb.DescribeClusterRequest())
         return [n.role for n in answer.nodes if not n.in_controlled_shutdown]
 
