@@ -18,7 +18,7 @@ from headrace_cli.local import LocalCluster
 
 TIMES = 20 if LONG else 2
 BETWEEN_S = (0.0, 4.0) if LONG else (0.0, 2.0)
-ACKNOWLEDGED_MIN = 500 if LONG else 20
+ACKNOWLEDGED_MIN = 100 if LONG else 20
 DEAD_S = 20.0
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_800 if LONG else 300)]

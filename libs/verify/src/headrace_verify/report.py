@@ -39,14 +39,21 @@ class Report:
     outages: list[dict[str, Any]] = field(default_factory=list)
     outages_more: int = 0
     interrupted: bool = False
+    not_judged: str | None = None
+    """Why the last round could not be; what came before it was."""
     kept_topics: list[str] = field(default_factory=list)
     history: str | None = None
     """Where the history of the first round with an anomaly is."""
 
     @property
     def sound(self) -> bool:
-        """Nothing was found."""
-        return not self.anomalies
+        """All was judged, and nothing was found."""
+        return not self.anomalies and self.not_judged is None
+
+    @property
+    def verdict(self) -> str:
+        """``sound``, ``anomaly`` or ``not judged``."""
+        return "anomaly" if self.anomalies else "sound" if self.sound else "not judged"
 
     def find(self, name: str, texts: Sequence[str]) -> None:
         """Add anomalies of one name; some are shown."""
@@ -82,7 +89,8 @@ class Report:
         full = sum(served == self.plan.keys for served, _ in self.seconds)
         none = sum(served == 0 for served, _ in self.seconds)
         return {
-            "verdict": "sound" if self.sound else "anomaly",
+            "verdict": self.verdict,
+            "not_judged": self.not_judged,
             "id": self.plan.id,
             "began": self.began,
             "seed": self.plan.seed,
@@ -136,8 +144,10 @@ class Report:
         ]
         for name, count in self.anomalies.items():
             lines += [f"- **{name}** × {count:,}", *(f"  - {text}" for text in self.examples[name])]
-        if self.sound:
+        if not self.anomalies:
             lines.append("None.")
+        if self.not_judged is not None:
+            lines += ["", f"The last round could not be judged: {self.not_judged}."]
         lines += ["", f"Allowed, and found: {_told(self.allowed)}.", "", "## Operations", ""]
         lines += ["| operation | ok | failed | unknown |", "|---|---|---|---|"]
         lines += [

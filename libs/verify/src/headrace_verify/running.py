@@ -26,7 +26,7 @@ from headrace_verify.client import Client
 from headrace_verify.judging import Ended, Mark, changed, judge
 from headrace_verify.load import Load
 from headrace_verify.plan import Names, Plan
-from headrace_verify.reading import all_stable, note_everything, partitions_of, read_records, wait_until
+from headrace_verify.reading import NotReadable, all_stable, note_everything, partitions_of, read_records, wait_until
 from headrace_verify.report import Report
 
 LOOK_S: Final = 0.5
@@ -72,12 +72,23 @@ class Run:
 
     def run(self) -> Report:
         """
-        All rounds, and the end.
+        All rounds, and the end. Where the cluster does not serve all again in time the report says so: what came
+        before was judged, and topics stay there.
 
         Raises:
-            NotReadable: the cluster did not serve all again in time: it cannot be judged. Topics stay there.
-            HeadraceError: topics could not be made.
+            HeadraceError: the first topics could not be made.
         """
+        try:
+            self._all_rounds()
+        except NotReadable as error:
+            self.report.not_judged = str(error)
+        if not self.report.acknowledged and self.report.not_judged is None:
+            self.report.not_judged = "nothing was acknowledged"
+        self.report.interrupted = self._stop.is_set()
+        self.report.kept_topics = list(self._topics)
+        return self.report
+
+    def _all_rounds(self) -> None:
         left = self._plan.seconds
         for number in count(1):
             self.report.rounds = number
@@ -87,11 +98,8 @@ class Run:
                 self._read_again(*self._kept.popleft())
             if left < LOOK_S or self._stop.is_set():
                 break
-        self.report.interrupted = self._stop.is_set()
         while self._kept:
             self._read_again(*self._kept.popleft())
-        self.report.kept_topics = list(self._topics)
-        return self.report
 
     # --- one round ----------------------------------------------------------------------------------------------
 

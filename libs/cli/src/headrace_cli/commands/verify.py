@@ -92,8 +92,14 @@ def run(
         progress.clear()
         _write(report, done)
     _show(session, done, report)
-    if not done.sound:
+    if done.anomalies:
         raise typer.Exit(ExitCode.FAILED)
+    if done.not_judged is not None:
+        raise CommandFailed(
+            f"the last round could not be judged: {done.not_judged}",
+            ExitCode.TIMED_OUT,
+            "`headrace cluster health` says what is missing; --settle gives it more time.",
+        )
 
 
 def _plan(session: Session, **given: Any) -> Plan:
