@@ -83,7 +83,7 @@ chaos-held: setup ## All kinds of clients in a storm; kill -9 of everything 20 t
 	CHAOS_SEED=$(or $(SEED),$$(date +%s)) HELD_LONG=1 $(PYTEST) -m chaos -s tests/chaos/held
 
 exits: setup ## 1,000 ends of programs in all states of their clients (EXITS=N)
-	HEADRACE_EXITS=$(or $(EXITS),1000) $(PYTEST) --timeout 20000 libs/sdk/tests/cluster/test_exits.py
+	HEADRACE_EXITS=$(or $(EXITS),1000) $(PYTEST) libs/sdk/tests/cluster/test_exits.py
 
 chaos-groups: setup ## Members and coordinators killed at random for 60 s, each protocol, brokers and controller too
 	GROUPS_SECONDS=60 GROUPS_ALL=1 $(PYTEST) -m integration --timeout 600 -s tests/integration/groups/test_churn.py

@@ -19,6 +19,7 @@ from headrace_common.core.errors import (
     MetadataUnavailable,
     NotFound,
     Overloaded,
+    RequestTimedOut,
     StaleBrokerEpoch,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
@@ -103,6 +104,18 @@ class TestCreate:
         await asyncio.gather(*first)
         assert engine.image.topic("late") is None
         await make(engine, Wanted("late", 1, 1))
+
+    async def test_of_a_creation_that_the_end_of_the_controller_broke_off_nobody_says_that_it_was_not_made(
+        self, world: Cell, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = await ready(world)
+
+        async def ended(_: Transaction) -> Outcome:
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(world.store, "commit", ended)
+        with pytest.raises(RequestTimedOut, match="whether the topic exists is unknown"):
+            await make(engine, Wanted("half", 1, 1))
 
     async def test_validate_only_writes_nothing(self, world: Cell) -> None:
         engine = await ready(world)

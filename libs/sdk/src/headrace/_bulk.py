@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace._bulk_tables import arrow_table, header_sizes, headers_of, partitions_of
 from headrace._core.chunk import RECORD_OVERHEAD, Chunk
+from headrace._descriptors import needing_descriptors
 from headrace._intake import Extra, Intake
 from headrace._record_rules import View, check_headers
 from headrace.errors import Rejected, SerializationFailed, UnknownTopicOrPartition
@@ -37,6 +38,7 @@ class Slice:
         return add(view, self._values, self._keys, self._extra, self.size)
 
 
+@needing_descriptors()
 def slices(
     intake: Intake,
     view: View,
@@ -66,6 +68,7 @@ def slices(
     return _list_slices(intake, view, listed, listed_keys, extra)
 
 
+@needing_descriptors()
 def table_columns(intake: Intake, view: View, table: Any) -> list[Slice]:
     """
     The same for an Arrow table, or what gives one by Arrow's C interface.

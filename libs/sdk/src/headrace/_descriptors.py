@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,9 +20,17 @@ def needing_descriptors() -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE):
+    except (OSError, ImportError) as error:
+        if not _none_left(error):
             raise
         raise Overloaded(
-            f"the process has no file descriptor left ({error.strerror}); close some, or raise the limit (ulimit -n)"
+            f"the process has no file descriptor left ({os.strerror(errno.EMFILE)}); close some, or raise the limit "
+            "(ulimit -n)"
         ) from error
+
+
+def _none_left(error: BaseException) -> bool:
+    """Also when a library's own import has failed, which says so in its text only."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.EMFILE, errno.ENFILE)
+    return os.strerror(errno.EMFILE) in str(error)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, Unpack
 from google.protobuf.message import DecodeError
 
 from headrace import _runtime
+from headrace._descriptors import needing_descriptors
 from headrace.errors import ClientClosed, Rejected
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -168,7 +169,8 @@ class PreparedTransactions(_Deciding):
         _transport: Transport | None = None,
         **settings: Unpack[DecidingSettingsDict],
     ) -> None:
-        from headrace.aio.transactions import PreparedTransactions as Twin
+        with needing_descriptors():
+            from headrace.aio.transactions import PreparedTransactions as Twin
 
         self._twin: aio.PreparedTransactions = Twin(bootstrap_servers, _transport=_transport, **settings)
         super().__init__(self._twin)
@@ -233,7 +235,8 @@ class UnitOwner(_Deciding):
         _transport: Transport | None = None,
         **settings: Unpack[DecidingSettingsDict],
     ) -> None:
-        from headrace.aio.transactions import UnitOwner as Twin
+        with needing_descriptors():
+            from headrace.aio.transactions import UnitOwner as Twin
 
         self._twin: aio.UnitOwner = Twin(bootstrap_servers, owner, epoch=epoch, _transport=_transport, **settings)
         super().__init__(self._twin)

@@ -21,9 +21,8 @@ from headrace.testing import TestCluster, started_cluster
 
 from .exits import ENDINGS, STATES
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-
 EXITS = int(os.environ.get("HEADRACE_EXITS", "0"))
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900 + 20 * EXITS)]
 PROGRAM = Path(__file__).with_name("exits.py")
 END_S = 110
 """Far more than the seconds that an end may take on a quiet machine; who hangs does so for ever."""

@@ -25,6 +25,7 @@ from headrace._core.effects import AskIdentity, Divided, DoubtLeader, Effect, Re
 from headrace._core.lane import NEVER, LaneRules
 from headrace._core.partitioner import FEW
 from headrace._core.producing import ProducerCore
+from headrace._descriptors import needing_descriptors
 from headrace._intake import Intake
 from headrace._runtime import Clock, SystemClock, Tasks, in_thread
 from headrace._transport.port import Transport
@@ -32,7 +33,16 @@ from headrace.aio._client import ClusterClient, TopicView
 from headrace.aio._requests import Requests
 from headrace.aio._transactions import Transactions
 from headrace.delivery import DeliveredBatch, all_told, finish, moved, tell
-from headrace.errors import ClientClosed, ErrorCode, HeadraceError, Internal, InvalidTxnState, Then, WaitTimedOut
+from headrace.errors import (
+    ClientClosed,
+    ErrorCode,
+    HeadraceError,
+    Internal,
+    InvalidTxnState,
+    Overloaded,
+    Then,
+    WaitTimedOut,
+)
 from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
@@ -63,7 +73,10 @@ class ProducerEngine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake_up: asyncio.Event = asyncio.Event()
         self._noted: deque[tuple[Callable[..., list[Effect]], tuple[Any, ...]]] = deque()
-        self._warm = False
+        self._writes = self._warm = False
+        """Whether what writes one record, and many, is loaded."""
+        self._cold: HeadraceError | None = None
+        """Why something could not be loaded just now."""
         bulk = settings.partitioner if settings.partitioner is not None and takes_many(settings.partitioner) else None
         self._core = ProducerCore(
             _rules(settings), request_bytes=settings.max_request_size, seed=int(jitter(1 << 20)), bulk=bulk
@@ -118,15 +131,27 @@ class ProducerEngine:
     # --- the one task -----------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        await in_thread(partial(_load_writer, Codec.parse(self._settings.compression_type)))
+        self._cold = await self._load(bulky=False)
         while True:
             await self._wake_up.wait()
             self._wake_up.clear()
             bulky = self.intake.within(partial(self.intake.look, FEW))
-            if bulky and not self._warm:
-                self._warm = True
-                await in_thread(load_bulk_libraries)
+            self._cold = await self._load(bulky=bulky)
             self._pump()
+
+    async def _load(self, *, bulky: bool) -> HeadraceError | None:
+        """Load what writing needs and is not loaded; else why it could not be, which whoever sends now is told."""
+        try:
+            with needing_descriptors():
+                if not self._writes:
+                    await in_thread(partial(_load_writer, Codec.parse(self._settings.compression_type)))
+                    self._writes = True
+                if bulky and not self._warm:
+                    await in_thread(load_bulk_libraries)
+                    self._warm = True
+        except Overloaded as error:
+            return error
+        return None
 
     def _pump(self) -> None:
         """Let the core see all that is new, and do all that it asks for."""
@@ -147,6 +172,8 @@ class ProducerEngine:
             return
         view = self.cluster.known(chunk.topic) or self.intake.topics[chunk.topic]
         try:
+            if self._cold is not None and (not self._writes or chunk.rows > FEW):
+                raise self._cold
             self._core.take(chunk, view.partitions, view.max_message_bytes)
         except HeadraceError as error:
             self._drop(chunk, error)

@@ -8,10 +8,12 @@ The core is guarded by one short lock; whole batches, never records, cross it, a
 from __future__ import annotations
 
 import gc
+import importlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from headrace._bulk_libraries import load_bulk_libraries
 from headrace._core.fetch_partition import PartitionFetch
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.fetch_positions import FetchPositions
@@ -19,6 +21,7 @@ from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers, RecordRun, run_of
 from headrace._core.record_tables import TABLE_COLUMNS, TableParts
 from headrace._core.starts import Start, parse_reset
+from headrace._descriptors import needing_descriptors
 from headrace._runtime import Clock
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
@@ -52,6 +55,8 @@ class HandOut:
         self.core = FetchPositions(limits or settings.limits, parse_reset(settings.auto_offset_reset))
         self.crash: HeadraceError | None = None
         """Set when a task of the consumer met a bug: every call raises it."""
+        self.cold = False
+        """Set when what decodes large batches could not be loaded in time: it is loaded before one is handed out."""
         self._settings = settings
         self._clock = clock
         self._deserializers = deserializers
@@ -130,6 +135,7 @@ class HandOut:
         """What is here already, as one table of the columns that are named; it may have no rows."""
         need_arrow("a table of records")
         self.raise_failures()
+        _load_tables()  # before anything is taken
         with self.lock:
             self.close_run()
         parts, limit = TableParts(names), TABLE_ROWS_MAX if rows_max is None else rows_max
@@ -316,6 +322,10 @@ class HandOut:
         if lost:
             names = ", ".join(map(str, lost[:5]))
             raise NoPosition(f"{names}: no position, and auto_offset_reset is 'none'; seek to where reading starts")
+        if self.cold:
+            with needing_descriptors():
+                load_bulk_libraries()
+            self.cold = False
 
     def assignment(self) -> list[TopicPartition]:
         """What is read now."""
@@ -367,3 +377,9 @@ class HandOut:
         for tp in partitions:
             if tp not in self.core.partitions:
                 raise Rejected(f"{tp} is not read by this consumer; assign it first, or subscribe to its topic")
+
+
+@needing_descriptors()
+def _load_tables() -> None:
+    importlib.import_module("pyarrow")
+    importlib.import_module("headrace_common.core.batch.arrow_schema")

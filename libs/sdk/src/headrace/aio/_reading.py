@@ -20,6 +20,7 @@ from headrace._core.fetch_positions import Answer, Lookup
 from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, LastCommitted, parse_reset, timestamp_to_ask
+from headrace._descriptors import needing_descriptors
 from headrace._runtime import Clock, Tasks, in_thread
 from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient, Leader
@@ -28,7 +29,7 @@ from headrace.aio._fetch_wire import FetchWire
 from headrace.aio._hand_out import HandOut
 from headrace.aio._offsets import OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import HeadraceError, Internal, UnknownTopicOrPartition, WaitTimedOut, error_for
+from headrace.errors import HeadraceError, Internal, Overloaded, UnknownTopicOrPartition, WaitTimedOut, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
 from headrace_proto.v1 import broker_pb2 as pb
@@ -286,7 +287,11 @@ class Reading:
                 self._learn(plan, answers)
                 if not self._bulk_loaded and any(is_bulk(batch) for one in answers for batch in one.batches):
                     self._bulk_loaded = True
-                    await in_thread(load_bulk_libraries)
+                    try:
+                        with needing_descriptors():
+                            await in_thread(load_bulk_libraries)
+                    except Overloaded:
+                        self.out.cold = True
                 with self.out.lock:
                     news = core.answered(plan, answers, self._clock.monotonic_ms())
             self._act()

@@ -33,7 +33,6 @@ UNRECEIVED_MAX: Final = 4
 """Answers on their way to a follower."""
 NEWS_DELAY_S: Final = 0.02
 """How long a moved high watermark waits for data to travel with."""
-POSITIONS_MAX: Final = 10_000
 
 
 @dataclass(slots=True, eq=False)

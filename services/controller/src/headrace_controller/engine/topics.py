@@ -87,7 +87,7 @@ class Topics:
 
         Raises:
             Overloaded: so many others are being created that it was not begun; nothing was changed.
-            RequestTimedOut: it is not finished; look for the topic later.
+            RequestTimedOut: it is not finished, or this controller stops; look for the topic later.
             HeadraceError: as ``plan_topic`` and ``Writer.decide``; the topic does not exist.
         """
         loop = asyncio.get_running_loop()
@@ -127,7 +127,10 @@ class Topics:
                 f"creating {plan.name} takes longer than {timeout_ms} ms; it goes on, look for it later"
             )
         if task.cancelled():
-            raise MetadataUnavailable(f"this controller stopped while creating {plan.name}; try again")
+            raise RequestTimedOut(
+                f"this controller stopped while it created {plan.name}; whether the topic exists is unknown: look for "
+                "it before you create it again"
+            )
         result = task.result()
         if isinstance(result, HeadraceError):
             raise result
