@@ -307,3 +307,109 @@ def test_cooperative_revokes_first_and_gives_in_the_next_rebalance() -> None:
     assert first == {"m1": {"a": (0, 1)}, "m2": {}}
     second = assign("cooperative-sticky", holding(members, first, 2), {"a": 4})
     assert second == {"m1": {"a": (0, 1)}, "m2": {"a": (2, 3)}}
+
+
+# --- racks ----------------------------------------------------------------------------------------------------
+
+RACKS = ("", "x", "y", "z")
+NEAR = sorted(set(ASSIGNORS) - {"roundrobin"})
+Racked = tuple[Members, dict[str, int], dict[str, list[frozenset[str]]]]
+
+
+@st.composite
+def racked(draw: st.DrawFn, *, equal: bool = False) -> Racked:
+    """A group whose members and replicas are in racks; of some of them none is known."""
+    members, partitions = draw(groups(equal=equal))
+    at = {m: replace(s, rack=draw(st.sampled_from(RACKS)) or None) for m, s in members.items()}
+    sets = st.frozensets(st.sampled_from(RACKS[1:]), max_size=2)
+    return at, partitions, {t: draw(st.lists(sets, min_size=n, max_size=n)) for t, n in partitions.items()}
+
+
+def near(members: Members, result: Mapping[str, Assignment], racks: Mapping[str, list[frozenset[str]]]) -> int:
+    """How many partitions are read in a rack that has a replica."""
+    return sum(members[m].rack in racks[t][p] for m, assignment in result.items() for t, p in pairs(assignment))
+
+
+def most_near(members: Members, loads: Mapping[str, int], racks: Mapping[Pair, frozenset[str]]) -> int:
+    """Oracle: a maximum matching of partitions with places of members in their racks (augmenting paths)."""
+    places = [m for m, n in loads.items() for _ in range(n)]
+    taken: dict[int, Pair] = {}
+
+    def seat(pair: Pair, tried: set[int]) -> bool:
+        for i, member in enumerate(places):
+            if members[member].rack in racks[pair] and i not in tried:
+                tried.add(i)
+                if i not in taken or seat(taken[i], tried):
+                    taken[i] = pair
+                    return True
+        return False
+
+    return sum(seat(pair, set()) for pair in racks)
+
+
+@pytest.mark.parametrize("name", ["range", "sticky", "uniform"])
+@given(group=racked())
+def test_racks_change_nobodys_load_and_bring_more_near(name: str, group: Racked) -> None:
+    members, partitions, racks = group
+    without, result = assign(name, members, partitions), assign(name, members, partitions, racks)
+    assert {m: len(pairs(a)) for m, a in result.items()} == {m: len(pairs(a)) for m, a in without.items()}
+    owners = Counter(pair for assignment in result.values() for pair in pairs(assignment))
+    assert set(owners) == wanted(members, partitions)
+    assert all(n == 1 for n in owners.values())
+    assert all(set(assignment) <= set(members[m].topics) for m, assignment in result.items())
+    assert near(members, result, racks) >= near(members, without, racks)
+
+
+@pytest.mark.parametrize("name", ["sticky", "uniform"])
+@given(group=racked(equal=True))
+def test_with_equal_subscriptions_no_sharing_of_these_loads_is_nearer(name: str, group: Racked) -> None:
+    members, partitions, racks = group
+    result = assign(name, members, partitions, racks)
+    of_pair = {(t, p): racks[t][p] for t, p in wanted(members, partitions)}
+    assert near(members, result, racks) == most_near(members, {m: len(pairs(a)) for m, a in result.items()}, of_pair)
+
+
+@pytest.mark.parametrize("name", ["sticky", "uniform", "cooperative-sticky"])
+@given(group=racked())
+def test_with_racks_a_settled_group_stays_as_it_is(name: str, group: Racked) -> None:
+    members, partitions, racks = group
+    for generation in range(3, 7):
+        result = assign(name, members, partitions, racks)
+        members = holding(members, result, generation)
+    assert assign(name, members, partitions, racks) == result
+    assert {pair for a in result.values() for pair in pairs(a)} == wanted(members, partitions)
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+@given(group=groups(), known=st.sets(st.sampled_from("mnopqrs")))
+def test_one_rack_for_all_is_as_none(name: str, group: tuple[Members, dict[str, int]], known: set[str]) -> None:
+    members, partitions = group
+    members = {m: replace(s, rack="x" if m in known else None) for m, s in members.items()}
+    racks = {t: [frozenset("x")] * n for t, n in partitions.items()}
+    assert assign(name, members, partitions, racks) == assign(name, members, partitions)
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_each_member_reads_what_has_a_replica_in_its_rack(name: str) -> None:
+    members = {m: MemberSubscription(["a"], rack=r) for m, r in (("m1", "z"), ("m2", "x"), ("m3", "y"))}
+    racks = {"a": [frozenset("x"), frozenset("y"), frozenset("z")] * 2}
+    assert assign(name, members, {"a": 6}, racks) == {"m1": {"a": (2, 5)}, "m2": {"a": (0, 3)}, "m3": {"a": (1, 4)}}
+
+
+def test_range_with_racks_still_cuts_topics_of_one_size_alike() -> None:
+    members = {m: MemberSubscription(["a", "b"], rack=r) for m, r in (("m1", "y"), ("m2", "x"))}
+    racks = {"a": [frozenset("x"), frozenset("xy"), frozenset("y")], "b": [frozenset("x")] * 2 + [frozenset("y")]}
+    result = assign("range", members, {"a": 3, "b": 3}, racks)
+    assert result == {"m1": {"a": (0, 2), "b": (0, 2)}, "m2": {"a": (1,), "b": (1,)}}
+
+
+def test_cooperative_members_hand_over_before_others_take_what_is_near() -> None:
+    racks = {"a": [frozenset("x"), frozenset("y")]}
+    members = {
+        "m1": MemberSubscription(["a"], {"a": [1]}, 1, rack="x"),
+        "m2": MemberSubscription(["a"], {"a": [0]}, 1, rack="y"),
+    }
+    first = assign("cooperative-sticky", members, {"a": 2}, racks)
+    assert first == {"m1": {}, "m2": {}}
+    second = assign("cooperative-sticky", holding(members, first, 2), {"a": 2}, racks)
+    assert second == {"m1": {"a": (0,)}, "m2": {"a": (1,)}}

@@ -100,7 +100,10 @@ class ConsumerSettings(ClientSettings):
     max_poll_records: int = setting(500, low=1, high=INT_MAX)
     """Most records that ``poll`` returns when it is not told another number."""
     client_rack: str = ""
-    """Where this client is; followers of the same rack are read from where brokers have a rack. Empty: only leaders."""
+    """
+    Where this client is. Followers of the same rack are read from, and assignors (all but ``roundrobin``) give a member
+    partitions with a replica in its rack as far as balance allows, where brokers have racks. Empty: only leaders.
+    """
     allow_auto_create_topics: bool = False
     """Whether reading creates topics. It never does; ``False`` is taken for those who bring it along."""
     check_crcs: bool = True

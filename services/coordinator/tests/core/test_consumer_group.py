@@ -509,6 +509,58 @@ def test_a_pattern_survives_a_move(w: World) -> None:
     assert held(w, 1) == (1, {"t": [0, 1, 2, 3]})
 
 
+# --- racks ----------------------------------------------------------------------------------------------------
+
+
+def racked(w: World, assignor: str) -> None:
+    """Members a in rack x and b in rack y, settled; the replicas of t-0 and t-2 are in y, the others in x."""
+    w.place({"t": ("y", "x", "y", "x")})
+    w.enter(1, "a", rack="x", assignor=assignor)
+    w.pulse(1, "a", 1, owned={"t": [0, 1, 2, 3]})
+    w.enter(2, "b", rack="y", assignor=assignor)
+    w.heard(1)
+    w.pulse(1, "a", 1, owned={"t": [1, 3]})
+    assert held(w, 1) == (2, None)
+    assert held(w, 2) == (2, {"t": [0, 2]})
+    w.pulse(2, "b", 2, owned={"t": [0, 2]})
+    w.heard(2)
+
+
+@pytest.mark.parametrize("assignor", ["uniform", "range"])
+def test_members_read_what_has_a_replica_in_their_rack(w: World, assignor: str) -> None:
+    racked(w, assignor)
+    assert states(w) == {"a": "STABLE", "b": "STABLE"}
+
+
+def test_replicas_that_move_to_other_racks_begin_a_new_epoch(w: World) -> None:
+    racked(w, "uniform")
+    w.place({"t": ("x", "x", "y", "y")})
+    assert held(w, 1) == (2, {"t": [1]})
+    assert held(w, 2) == (2, {"t": [2]})
+
+
+def test_a_move_is_no_change_of_racks_and_later_ones_are_noticed(w: World) -> None:
+    racked(w, "uniform")
+    w.move()
+    w.pulse(1, "a", 2, owned={"t": [1, 3]})
+    assert held(w, 1) == (2, {"t": [1, 3]})
+    w.pulse(2, "b", 2, owned={"t": [0, 2]})
+    assert held(w, 2) == (2, {"t": [0, 2]})
+    w.place({"t": ("y", "x", "y", "x")})
+    assert w.description().generation == 2
+    w.place({"t": ("x", "x", "y", "y")})
+    assert w.description().generation == 3
+
+
+def test_a_static_member_that_is_back_in_another_rack_begins_a_new_epoch(w: World) -> None:
+    w.place({"t": ("y", "x", "y", "x")})
+    w.enter(1, "a", rack="x", instance="i")
+    w.pulse(1, "a", -2, instance="i")
+    assert w.enter(2, "b", rack="x", instance="i").member_epoch == 1
+    w.pulse(2, "b", -2, instance="i")
+    assert w.enter(3, "c", rack="y", instance="i").member_epoch == 2
+
+
 # --- the other protocol ---------------------------------------------------------------------------------------
 
 

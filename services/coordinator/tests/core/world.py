@@ -175,6 +175,12 @@ class World:
         self.matches = {p: frozenset(m) for p, m in (matches or {}).items()}
         self.tell(TopicsChanged(self.at, self.topics, self.matches))
 
+    def place(self, racks: Mapping[str, Iterable[str]]) -> None:
+        """Replicas are in these racks: of each partition the names, one letter each."""
+        known = {name: tuple(map(frozenset, of_topic)) for name, of_topic in racks.items()}
+        self.topics = {name: info._replace(racks=known.get(name, ())) for name, info in self.topics.items()}
+        self.tell(TopicsChanged(self.at, self.topics, self.matches))
+
     # --- classic members ------------------------------------------------------------------------------------
 
     def join(
@@ -272,6 +278,7 @@ class World:
         instance: str | None = None,
         assignor: str | None = None,
         rebalance_ms: int | None = None,
+        rack: str | None = None,
         group: str = G,
     ) -> None:
         subscription = None
@@ -285,6 +292,7 @@ class World:
                 member_id,
                 epoch,
                 instance_id=instance,
+                rack=rack,
                 subscription=subscription,
                 matched=frozenset(matched),
                 assignor=assignor,

@@ -64,9 +64,10 @@ from headrace.errors import (
     WaitTimedOut,
 )
 from headrace.records import Committed
-from headrace_common.core.assignors import assign
+from headrace_common.core.assignors import Racks, assign, racks_of
 from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import cluster_pb2
 
 LEAVE_MS_MAX: Final = 2_000
 """How long the end waits for the coordinator's answer to the good-bye."""
@@ -361,15 +362,15 @@ class Group:
     async def _compute(self, wanted: Compute) -> None:
         core, topics = self.core, sorted({topic for member in wanted.members.values() for topic in member.topics})
         try:
-            counts = await self._topic_sizes(topics)
-            shares = await in_thread(lambda: self._assign(wanted, counts))
+            counts, racks = await self._topic_layout(topics)
+            shares = await in_thread(lambda: self._assign(wanted, counts, racks))
         except HeadraceError as error:
             self.tell(NotComputed(wanted.generation, error, self._clock.monotonic_ms()), core)
             return
         known = {topic: counts.get(topic, 0) for topic in topics}
         self.tell(Computed(wanted.generation, shares, known, self._clock.monotonic_ms()), core)
 
-    def _assign(self, wanted: Compute, counts: Mapping[str, int]) -> dict[str, Partitions]:
+    def _assign(self, wanted: Compute, counts: Mapping[str, int], racks: Racks) -> dict[str, Partitions]:
         """On a thread of its own: a large group takes a while."""
         own = self.settings.assignors.get(wanted.protocol)
         if own is not None:
@@ -379,7 +380,7 @@ class Group:
                 text = f"the assignor {wanted.protocol!r} raised {type(error).__name__}: {error}"
                 raise Rejected(text) from error
             return dict(checked_shares(wanted.protocol, given, wanted.members, counts))
-        shares = assign(wanted.protocol, wanted.members, counts)
+        shares = assign(wanted.protocol, wanted.members, counts, racks)
         return {
             member: frozenset(TopicPartition(topic, n) for topic, numbers in share.items() for n in numbers)
             for member, share in shares.items()
@@ -387,6 +388,10 @@ class Group:
 
     async def _topic_sizes(self, topics: Collection[str] | None) -> dict[str, int]:
         """Partition counts of these topics, or of all that are not internal."""
+        return (await self._topic_layout(topics))[0]
+
+    async def _topic_layout(self, topics: Collection[str] | None) -> tuple[dict[str, int], Racks]:
+        """Partition counts, and the racks of replicas; racks of brokers that are down are not known."""
         request = pb.MetadataRequest(all_topics=topics is None, topics=topics or ())
         answer = await self._transport.metadata(request)
         if self._newest.is_behind(answer):
@@ -394,7 +399,9 @@ class Group:
         self._newest.take(answer)
         found = [t for t in answer.topics if not t.error and not t.internal]
         self._wire.known_as({t.name: t.topic_id for t in found})
-        return {t.name: len(t.partitions) for t in found}
+        by_node = {node.id: node.rack for node in answer.nodes if node.role == cluster_pb2.BROKER and node.rack}
+        racks = {t.name: [racks_of(p.replicas, by_node) for p in t.partitions] for t in found} if by_node else {}
+        return {t.name: len(t.partitions) for t in found}, racks
 
     async def _watch_topics(self, core: ClassicMembership) -> None:
         """Tell of new partitions, and of topics that match the pattern."""

@@ -219,7 +219,7 @@ class ConsumerGroup(ConsumerMoves):
         same = False
         if heir_of is not None:
             member.target = heir_of.target
-            same = heir_of.away and (heir_of.subscription, heir_of.assignor) == (member.subscription, member.assignor)
+            same = heir_of.away and heir_of.asks_for() == member.asks_for()
         for gone in (old, holder if holder is not old else None):
             if gone is not None:
                 same = same and gone is heir_of

@@ -7,6 +7,7 @@ event is handled and leave in one order: what must be durable, what members are 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
 
 from headrace_common.core.errors import FencedMemberEpoch, HeadraceError, UnknownMemberId
@@ -116,8 +117,11 @@ class ConsumerMoves:
 
     def topics_changed(self, at: Moment) -> list[Effect]:
         """The view has other topics than before: a new target, if the group's are among them."""
-        if self.members and self.view.read_by(self.members.values()) != self._topics:
+        topics = self.view.read_by(self.members.values())
+        if self.members and not _same(self._topics, topics):
             self._bump(at)
+        elif self.members:
+            self._topics = topics  # with racks, which a restored group does not know
         return self._taken()
 
     def _heard(self, member: ConsumerMember, at: Moment) -> None:
@@ -240,3 +244,7 @@ class ConsumerMoves:
         self._dirty = False
         self._news, self._sending, self._closing = {}, [], []
         return out
+
+
+def _same(before: Mapping[str, TopicInfo], now: Mapping[str, TopicInfo]) -> bool:
+    return before.keys() == now.keys() and all(info.same(now[name]) for name, info in before.items())

@@ -63,6 +63,10 @@ class ConsumerMember:
         """It has left for a while, and holds nothing; its place is kept for the session."""
         return self.epoch == AWAY
 
+    def asks_for(self) -> tuple[object, ...]:
+        """What the target depends on, of what it says of itself."""
+        return self.subscription, self.assignor, self.rack
+
     def report(self, owned: frozenset[PartitionId]) -> None:
         """What it says that it holds."""
         self.owned = owned

@@ -55,7 +55,8 @@ def target_assignment(
         )
         for member_id, m in members.items()
     }
-    result = assign(assignor, inputs, {name: info.partitions for name, info in topics.items()})
+    racks = {name: info.racks for name, info in topics.items() if info.racks}
+    result = assign(assignor, inputs, {name: info.partitions for name, info in topics.items()}, racks)
     return {
         member_id: frozenset(
             PartitionId(topics[name].topic_id, number) for name, numbers in assignment.items() for number in numbers

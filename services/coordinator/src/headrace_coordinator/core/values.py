@@ -26,6 +26,12 @@ class TopicInfo(NamedTuple):
 
     topic_id: TopicId
     partitions: int
+    racks: tuple[frozenset[str], ...] | None = ()
+    """Those of each partition's replicas; empty: no broker has a rack. None: not known, as of a restored group."""
+
+    def same(self, now: TopicInfo) -> bool:
+        """Whether the target that was computed from this is that of ``now``; racks count once they are known."""
+        return self[:2] == now[:2] and self.racks in (None, now.racks)
 
 
 @dataclass(frozen=True, slots=True)

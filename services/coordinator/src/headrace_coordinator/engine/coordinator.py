@@ -8,10 +8,11 @@ new here is taken over. The servicer calls one method per RPC. One event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from headrace_common.core.assignors import racks_of
 from headrace_common.core.errors import (
     HeadraceError,
     NotCoordinator,
@@ -19,7 +20,7 @@ from headrace_common.core.errors import (
     UnknownTopicId,
 )
 from headrace_common.core.ids import NodeId, PartitionId
-from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
+from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind, Topic
 from headrace_common.core.murmur2 import partition_for
 from headrace_common.runtime.entropy import new_incarnation
 from headrace_common.runtime.failpoints import failpoint
@@ -105,14 +106,11 @@ class Coordinator:
 
     def _apply(self, image: ClusterImage) -> None:
         before, self._seen = self._seen, image
-        if before is None or before.topics is not image.topics:
-            self._topics = {
-                topic.name: TopicInfo(topic.topic_id, topic.partition_count)
-                for topic in image.topics.values()
-                if not topic.internal
-            }
+        topics = _topics_of(image, before, self._topics)
+        if topics is not self._topics:
+            self._topics = topics
             for host in self._hosts.values():
-                host.topics_changed(self._topics)
+                host.topics_changed(topics)
         self._shards.settle(image)
         self._around.room.shards = self._shards.count
 
@@ -359,3 +357,25 @@ class Coordinator:
     def topics(self) -> Topics:
         """As groups see them."""
         return self._topics
+
+
+def _topics_of(image: ClusterImage, before: ClusterImage | None, known: Topics) -> Topics:
+    """What groups are told of topics; ``known``, which is that of ``before``, where nothing is new in it."""
+    by_node = {node.key.id: node.rack for node in image.brokers() if node.rack}
+    if before is not None and before.topics is image.topics:
+        racks_before = {node.key.id: node.rack for node in before.brokers() if node.rack}
+        if by_node == racks_before and (not by_node or before.partitions is image.partitions):
+            return known
+    topics = {
+        topic.name: TopicInfo(topic.topic_id, topic.partition_count, _racks(image, topic, by_node))
+        for topic in image.topics.values()
+        if not topic.internal
+    }
+    return topics if before is None or before.topics is not image.topics or topics != known else known
+
+
+def _racks(image: ClusterImage, topic: Topic, by_node: Mapping[int, str]) -> tuple[frozenset[str], ...]:
+    """Of each partition; empty where no broker has a rack."""
+    if not by_node:
+        return ()
+    return tuple(racks_of(partition.replicas, by_node) for partition in image.partitions_of(topic))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
 Assignment = dict[str, tuple[int, ...]]
 """Topic -> partitions, ascending; no topic without partitions."""
+
+Racks = Mapping[str, Sequence[frozenset[str]]]
+"""Topic -> for each partition, from 0, the racks in which it has replicas; what is missing is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,12 @@ class MemberSubscription:
     instance_id: str | None = None
     """Static members come first, by this name: so a restart, with a new member id, changes nothing."""
     rack: str | None = None
-    """Carried for the members' own assignors; ours do not use it."""
+    """Where it is; partitions with a replica there are preferred where balance allows. None or empty: not known."""
+
+
+def racks_of(replicas: Iterable[int], by_node: Mapping[int, str]) -> frozenset[str]:
+    """The racks of a partition's replicas, as far as they are known."""
+    return frozenset(by_node[node] for node in replicas if by_node.get(node))
 
 
 def in_order(members: Mapping[str, MemberSubscription]) -> list[str]:

@@ -5,7 +5,7 @@ Where all members subscribe to the same topics, loads differ by at most one and 
 allows. Else the loads are the most even that the subscriptions permit: there is no chain of members along which a
 partition each could be handed on so that a member's load falls by one and one lower by two or more grows (Harvey,
 Ladner, Lovász, Tamir, *Semi-matchings for bipartite graphs and load balancing*, 2006). What cooperative-sticky holds
-back is KIP-429. Called through ``assign``.
+back is KIP-429. Racks (``racks.nearer``) change who holds what, never how many. Called through ``assign``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from headrace_common.core.assignors.model import Assignment, MemberSubscription, by_topic, in_order, subscribers
+from headrace_common.core.assignors.model import (
+    Assignment,
+    MemberSubscription,
+    Racks,
+    by_topic,
+    in_order,
+    subscribers,
+)
+from headrace_common.core.assignors.racks import nearer
 
 _Pair = tuple[str, int]
 _Held = dict[str, set[_Pair]]
 
 
-def sticky(members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]) -> dict[str, Assignment]:
-    """Balanced, with as much as possible left where it is."""
-    return by_topic(_balanced(members, partitions))
+def sticky(
+    members: Mapping[str, MemberSubscription], partitions: Mapping[str, int], racks: Racks
+) -> dict[str, Assignment]:
+    """Balanced, then near, with as much as possible left where it is."""
+    return by_topic(nearer(_balanced(members, partitions), members, racks))
 
 
 def cooperative_sticky(
-    members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
+    members: Mapping[str, MemberSubscription], partitions: Mapping[str, int], racks: Racks
 ) -> dict[str, Assignment]:
     """As ``sticky``, without what somebody else than the new owner still holds: that one gives it up first."""
-    held = _balanced(members, partitions)
+    held = nearer(_balanced(members, partitions), members, racks)
     claims = _claims(members)
     owners = _owners(members, claims)
     return by_topic(
