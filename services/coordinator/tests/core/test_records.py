@@ -89,7 +89,7 @@ consumer = st.builds(
     numbers,
     numbers,
     longs,
-    st.dictionaries(names, st.builds(TopicInfo, topic_ids, partition_numbers), max_size=3),
+    st.dictionaries(names, st.builds(TopicInfo, topic_ids, partition_numbers, st.none()), max_size=3),
     tuples(consumer_members),
 )
 groups = classic | consumer

@@ -365,7 +365,7 @@ def _read_consumer(into: Reader) -> ConsumerRecord:
         group_epoch=into.i32(),
         assignment_epoch=into.i32(),
         empty_since_ms=into.i64(),
-        topics={into.text(): TopicInfo(TopicId(into.blob()), into.i32(), None) for _ in into.count()},
+        topics={into.text(): TopicInfo(TopicId(into.blob()), into.i32()) for _ in into.count()},
         members=tuple(_read_consumer_member(into) for _ in into.count()),
     )
 

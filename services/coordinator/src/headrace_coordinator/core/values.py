@@ -26,8 +26,8 @@ class TopicInfo(NamedTuple):
 
     topic_id: TopicId
     partitions: int
-    racks: tuple[frozenset[str], ...] | None = ()
-    """Those of each partition's replicas; empty: no broker has a rack. None: not known, as of a restored group."""
+    racks: tuple[frozenset[str], ...] | None = None
+    """Those of each partition's replicas; empty: no broker has a rack. None: not known: records do not have them."""
 
     def same(self, now: TopicInfo) -> bool:
         """Whether the target that was computed from this is that of ``now``; racks count once they are known."""
