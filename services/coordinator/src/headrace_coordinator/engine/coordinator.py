@@ -361,9 +361,9 @@ class Coordinator:
 
 def _topics_of(image: ClusterImage, before: ClusterImage | None, known: Topics) -> Topics:
     """What groups are told of topics; ``known``, which is that of ``before``, where nothing is new in it."""
-    by_node = {node.key.id: node.rack for node in image.brokers() if node.rack}
+    by_node: dict[int, str] = {node.key.id: node.rack for node in image.brokers() if node.rack}
     if before is not None and before.topics is image.topics:
-        racks_before = {node.key.id: node.rack for node in before.brokers() if node.rack}
+        racks_before: dict[int, str] = {node.key.id: node.rack for node in before.brokers() if node.rack}
         if by_node == racks_before and (not by_node or before.partitions is image.partitions):
             return known
     topics = {
