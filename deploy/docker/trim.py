@@ -30,6 +30,7 @@ RULES = (
     ("pyarrow/libarrow_python.so.*.*.*", "a copy; what is loaded is libarrow_python.so.NNNN"),
     ("pyarrow/libarrow_python_parquet_encryption.so", "a copy for linkers"),
     ("pyarrow/libarrow_python_parquet_encryption.so.*.*.*", "a copy"),
+    ("pydantic/v1", "pydantic of before; FastAPI loads it at its start if it is there, to see that nobody uses it"),
     ("**/*.pyx", "Cython sources"),
     ("**/*.pxd", "Cython declarations"),
     ("**/*.pyi", "types, for checkers"),

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from headrace_common.runtime.early import STOPPED
 
 CHILD = """
@@ -34,3 +36,18 @@ def test_while_it_imports() -> None:
 
 def test_until_somebody_else_handles_the_signal() -> None:
     assert stopped("quick", after_lines=2) == (STOPPED, ["False", "True"])
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1"), ("2", "2")])
+def test_numpy_starts_no_threads_unless_somebody_wants_them(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    if given is not None:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", given)
+    code = (
+        "import os\nfrom headrace_common.runtime.early import starting\n"
+        "with starting():\n    print(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == expected

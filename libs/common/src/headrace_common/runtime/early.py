@@ -1,6 +1,6 @@
 """
 What a service does before it has imported itself, which takes most of a second: it can be told to stop, it is quick,
-and whatever it writes is for its own user alone.
+has no threads that it does not use, and whatever it writes is for its own user alone.
 
 A container's first process ignores SIGTERM while it has no handler for it, and a pod would be stuck in its deletion
 until its grace is over. Called by each service's ``__main__`` around its imports; imports nothing but the standard
@@ -25,8 +25,12 @@ STOPPED: Final = 128 + signal.SIGTERM
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Around the imports: SIGTERM ends the process (until a later handler takes over), and no garbage is collected."""
+    """
+    Around the imports: SIGTERM ends the process (until a later handler takes over), no garbage is collected, and NumPy
+    starts no threads of its own unless the environment asks for some: one for each core, for algebra that is not done.
+    """
     keep_private()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, _stop)
     gc.disable()
     try:
