@@ -71,6 +71,16 @@ class TestCluster:
 
 
 class TestTopics:
+    async def test_one_that_is_there_already_is_enough_if_that_is_asked_for(self, rest: Any) -> None:
+        fresh = await create(rest, partitions=3, if_not_exists=True)
+        assert (fresh.status_code, fresh.headers["location"]) == (201, "/v1/topics/t")
+        assert_problem(await create(rest, partitions=5), 409, "TOPIC_ALREADY_EXISTS")
+        there = await create(rest, partitions=5, if_not_exists=True)
+        assert there.status_code == 200, there.text
+        assert "location" not in there.headers
+        assert (there.json()["id"], len(there.json()["partitions"])) == (fresh.json()["id"], 3)
+        assert_problem(await create(rest, "a b", if_not_exists=True), 400, "INVALID_REQUEST")
+
     async def test_create_and_describe(self, rest: Any) -> None:
         created = await create(rest, "flights", partitions=3, configs={"retention.ms": "1000"})
         assert created.status_code == 201

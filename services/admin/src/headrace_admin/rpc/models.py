@@ -46,6 +46,9 @@ class CreateTopic(Request):
         None, description="Broker ids per partition, preferred leader first; then leave out the two numbers."
     )
     validate_only: bool = Field(False, description="Say what would happen and do nothing.")
+    if_not_exists: bool = Field(
+        False, description="Be content with a topic of this name, whatever it is like; 200 instead of 201 describes it."
+    )
     timeout_ms: Annotated[int, Field(ge=1, le=600_000)] = Field(30_000, description="How long to wait for it.")
 
 

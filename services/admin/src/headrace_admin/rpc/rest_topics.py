@@ -70,14 +70,15 @@ def _describing(routes: APIRouter, engine: Administration) -> None:
 def _changing(routes: APIRouter, engine: Administration) -> None:
     @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED)
     async def create_topic(body: models.CreateTopic, response: Response) -> models.Topic:
-        """Create a topic; 200 instead of 201 with `validate_only`."""
+        """Create a topic; 200 instead of 201 with `validate_only`, or with `if_not_exists` where there is one."""
         answer = await engine.controllers.create_topics(
             pb.CreateTopicsRequest(
                 topics=[_new_topic(body)], validate_only=body.validate_only, timeout_ms=body.timeout_ms
             )
         )
-        created = views.topic_out(one_topic(answer.topics), {})
-        if body.validate_only:
+        there = body.if_not_exists and answer.topics[0].error == errors_pb2.TOPIC_ALREADY_EXISTS
+        created = views.topic_out(await engine.topic(body.name) if there else one_topic(answer.topics), {})
+        if body.validate_only or there:
             response.status_code = status.HTTP_200_OK
         else:
             response.headers["location"] = f"/v1/topics/{body.name}"
