@@ -49,6 +49,9 @@ class Assignor(Protocol):
 
     It may also have ``cooperative = True``: members then keep what they hold while they join again, and what it moves
     from one member to another must be left out of one assignment, so that the old owner gives it up first.
+
+    And it may have ``user_data(topics: Collection[str]) -> bytes``, which each member calls, in a thread, whenever it
+    joins: what it returns, 1 MiB at most, the leader finds as ``user_data`` of that member.
     """
 
     name: str

@@ -425,6 +425,53 @@ def test_an_assignor_of_ones_own_decides(memory: MemoryBackend) -> None:
         member.close()
 
 
+class Weighed:
+    """An assignor of one's own: who says that it is the heaviest gets everything."""
+
+    name = "weighed"
+
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+
+    def user_data(self, topics):
+        assert set(topics) == {"t"}
+        return b"%d" % self.weight
+
+    def assign(self, members, partitions):
+        heaviest = max(members, key=lambda member: int(members[member].user_data))
+        return {heaviest: {topic: list(range(count)) for topic, count in partitions.items()}}
+
+
+def test_members_tell_the_leaders_assignor_what_it_cannot_know(memory: MemoryBackend) -> None:
+    members = [Member(memory, "eager", partition_assignment_strategy=[Weighed(weight)]) for weight in (3, 20, 1)]
+    until(lambda: [len(member.held) for member in members] == [0, 6, 0], *members)
+    for member in members:
+        member.close()
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ("text", "user_data of the assignor 'weighed' returns bytes, not str"),
+        (bytes(2**20 + 1), "returned 1048577 bytes; 1048576 are the most"),
+        (KeyError("weight"), "'weighed' raised KeyError: 'weight'"),
+    ],
+)
+def test_user_data_that_cannot_be_told_is_an_error_of_the_program(
+    memory: MemoryBackend, told: object, text: str
+) -> None:
+    class Wrong(Weighed):
+        def user_data(self, topics):
+            if isinstance(told, Exception):
+                raise told
+            return told
+
+    member = Member(memory, "eager", partition_assignment_strategy=[Wrong(1)])
+    with pytest.raises(errors.Rejected, match=text):
+        until(lambda: False, member)
+    member.close()
+
+
 def test_an_assignor_that_raises_is_told(memory: MemoryBackend) -> None:
     class Broken(Backwards):
         name = "broken"

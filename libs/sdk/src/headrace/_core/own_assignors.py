@@ -6,11 +6,14 @@ Decides whether what an assignor of the application gave may be sent to the grou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from headrace.errors import Rejected
 from headrace_common.core.assignors import MemberSubscription
 from headrace_common.core.ids import TopicPartition
+
+USER_DATA_BYTES_MAX: Final = 1 << 20
+"""Of a member or an assignment; coordinators refuse more."""
 
 Shares = dict[str, frozenset[TopicPartition]]
 
@@ -39,6 +42,22 @@ def checked_shares(
     for tp, member in owners.items():
         shares[member].add(tp)
     return {member: frozenset(share) for member, share in shares.items()}
+
+
+def checked_user_data(name: str, given: Any) -> bytes:
+    """
+    What a member tells the leader's assignor.
+
+    Raises:
+        Rejected: it is not bytes, or too long.
+    """
+    if not isinstance(given, bytes):
+        raise Rejected(f"user_data of the assignor {name!r} returns bytes, not {type(given).__name__}")
+    if len(given) > USER_DATA_BYTES_MAX:
+        raise Rejected(
+            f"user_data of the assignor {name!r} returned {len(given)} bytes; {USER_DATA_BYTES_MAX} are the most"
+        )
+    return given
 
 
 def _entries(name: str, given: Any) -> list[tuple[str, str, Any]]:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from headrace import _runtime
@@ -27,6 +27,7 @@ from headrace._core.group_messages import (
     Event,
     HangUp,
     Job,
+    Join,
     LookedUp,
     LookUp,
     NotComputed,
@@ -44,8 +45,8 @@ from headrace._core.group_messages import (
 from headrace._core.membership import Membership
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
-from headrace._core.own_assignors import checked_shares
-from headrace._core.phases import Identity, Phase
+from headrace._core.own_assignors import checked_shares, checked_user_data
+from headrace._core.phases import ACTIVE, Identity, Phase
 from headrace._runtime import Clock, Tasks, in_thread
 from headrace._transport.newest import Newest
 from headrace._transport.port import Coordinator, MembershipStream, Transport
@@ -294,6 +295,8 @@ class Group:
                 self._conversation = self._tasks.start(self._converse(after_ms), "consumer: membership")
             case HangUp():
                 self._hang_up()
+            case Send(Join() as join) if any(hasattr(own, "user_data") for own in self.settings.assignors.values()):
+                self._tasks.start(self._join_with_data(join), "consumer: what the assignor tells its leader")
             case Send(request):
                 if self._stream is not None:
                     self._stream.send(self._wire.request(request))
@@ -305,6 +308,27 @@ class Group:
                 _log.warning("%s", text)
             case Notify():
                 pass  # told already
+
+    async def _join_with_data(self, join: Join) -> None:
+        core, stream = self.core, self._stream
+        try:
+            user_data = await in_thread(lambda: self._user_data(join.topics))
+        except HeadraceError as error:
+            self.tell(Broke(error, self._clock.monotonic_ms()), core)
+            return
+        if stream is not None and stream is self._stream and core.phase in ACTIVE:
+            stream.send(self._wire.request(join, user_data))
+
+    def _user_data(self, topics: Collection[str]) -> dict[str, bytes]:
+        """On a thread of its own, by the names of assignors: it is the application's code."""
+        told: dict[str, bytes] = {}
+        for name, own in self.settings.assignors.items():
+            ask = getattr(own, "user_data", None)
+            if ask is not None:
+                with _raising(name):
+                    given = ask(topics)
+                told[name] = checked_user_data(name, given)
+        return told
 
     def _hang_up(self) -> None:
         conversation, self._conversation = self._conversation, None
@@ -374,11 +398,8 @@ class Group:
         """On a thread of its own: a large group takes a while."""
         own = self.settings.assignors.get(wanted.protocol)
         if own is not None:
-            try:
+            with _raising(wanted.protocol):
                 given = own.assign(wanted.members, counts)
-            except (Exception, SystemExit) as error:  # the latter would end the loop of all clients
-                text = f"the assignor {wanted.protocol!r} raised {type(error).__name__}: {error}"
-                raise Rejected(text) from error
             return dict(checked_shares(wanted.protocol, given, wanted.members, counts))
         shares = assign(wanted.protocol, wanted.members, counts, racks)
         return {
@@ -426,3 +447,12 @@ def _membership(settings: ConsumerSettings) -> ClassicMembership | ConsumerMembe
     if settings.group_protocol == CLASSIC:
         return ClassicMembership(settings.group)
     return ConsumerMembership(settings.group, _runtime.new_id())
+
+
+@contextlib.contextmanager
+def _raising(assignor: str) -> Iterator[None]:
+    """What the application's assignor raises is told by its name."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # the latter would end the loop of all clients
+        raise Rejected(f"the assignor {assignor!r} raised {type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from headrace._core.group_messages import (
     Answer,
@@ -19,6 +20,7 @@ from headrace._core.group_messages import (
     Sync,
     Synced,
 )
+from headrace._core.own_assignors import USER_DATA_BYTES_MAX
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, error_for
 from headrace.records import Committed
@@ -27,8 +29,7 @@ from headrace_common.core.ids import TopicPartition
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 CLIENT_ID_LENGTH_MAX = 255
-USER_DATA_BYTES_MAX = 1 << 20
-"""Of an assignment; coordinators refuse more."""
+NO_DATA: Mapping[str, bytes] = MappingProxyType({})
 
 
 class GroupWire:
@@ -42,12 +43,12 @@ class GroupWire:
 
     # --- up -------------------------------------------------------------------------------------------------------
 
-    def request(self, request: Request) -> pb.MembershipRequest:
-        """What the machine wants to say."""
+    def request(self, request: Request, user_data: Mapping[str, bytes] = NO_DATA) -> pb.MembershipRequest:
+        """What the machine wants to say; ``user_data``: with a join, of assignors by name."""
         group_id, instance = self._group.group_id, self._group.instance_id
         match request:
             case Join():
-                return pb.MembershipRequest(group_id=group_id, classic_join=self._join(request))
+                return pb.MembershipRequest(group_id=group_id, classic_join=self._join(request, user_data))
             case Sync(member_id, generation, assignments, counts):
                 sync = pb.ClassicSync(member_id=member_id, group_instance_id=instance, generation=generation)
                 for member, partitions in assignments.items():
@@ -65,7 +66,7 @@ class GroupWire:
                 leave = pb.LeaveGroup(member_id=member_id, group_instance_id=instance, reason=reason)
                 return pb.MembershipRequest(group_id=group_id, leave=leave)
 
-    def _join(self, request: Join) -> pb.ClassicJoin:
+    def _join(self, request: Join, user_data: Mapping[str, bytes]) -> pb.ClassicJoin:
         settings, group = self._settings, self._group
         join = pb.ClassicJoin(
             member_id=request.member_id,
@@ -82,6 +83,7 @@ class GroupWire:
                 owned=self._listed(owned),
                 generation=request.generation,
                 rack=settings.client_rack,
+                user_data=user_data.get(name, b""),
             )
             join.protocols.add(name=name, subscription=subscription)
         return join
@@ -149,6 +151,7 @@ class GroupWire:
                 subscription.generation,
                 member.group_instance_id if member.HasField("group_instance_id") else None,
                 subscription.rack or None,
+                subscription.user_data,
             )
         return Joined(
             _error(joined),

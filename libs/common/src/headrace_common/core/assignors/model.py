@@ -27,6 +27,8 @@ class MemberSubscription:
     """Static members come first, by this name: so a restart, with a new member id, changes nothing."""
     rack: str | None = None
     """Where it is; partitions with a replica there are preferred where balance allows. None or empty: not known."""
+    user_data: bytes = b""
+    """What its ``user_data`` said, for an assignor of the application's own; no other looks at it."""
 
 
 def racks_of(replicas: Iterable[int], by_node: Mapping[int, str]) -> frozenset[str]:
