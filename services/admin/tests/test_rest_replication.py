@@ -6,7 +6,8 @@ import asyncio
 from typing import Any
 
 from headrace_common.core.errors import MetadataUnavailable
-from headrace_common.core.ids import PartitionId
+from headrace_common.core.ids import NodeId, PartitionId
+from headrace_common.core.image import NodeKey, Role
 from headrace_proto.v1 import controller_pb2 as pb
 
 THROTTLE = "follower.replication.throttled.rate"
@@ -172,6 +173,20 @@ class TestPlans:
         rest.cluster.node(1, fenced=True)
         assert (await rest.client.delete("/v1/brokers/1?confirm=1")).status_code == 204
         refused(await rest.client.get("/v1/brokers/1/decommission"), 404, "RESOURCE_NOT_FOUND")
+
+    async def test_a_node_of_any_role_is_forgotten_by_its_name(self, rest: Any) -> None:
+        for wrong in ("king-1", "admin", "admin-x", "admin-" + "1" * 20):
+            refused(
+                await rest.client.delete(f"/v1/cluster/nodes/{wrong}?confirm={wrong}"), 400, "INVALID_REQUEST", "no"
+            )
+        refused(await rest.client.delete("/v1/cluster/nodes/admin-9"), 400, "INVALID_REQUEST", "?confirm=admin-9")
+        gone = await rest.client.delete("/v1/cluster/nodes/admin-9?confirm=admin-9")
+        refused(gone, 404, "RESOURCE_NOT_FOUND", "admin-9 is not registered")
+        lives = await rest.client.delete("/v1/cluster/nodes/broker-1?confirm=broker-1")
+        refused(lives, 409, "INVALID_UPDATE_VERSION", "stop it first")
+        rest.cluster.node(1, fenced=True)
+        assert (await rest.client.delete("/v1/cluster/nodes/broker-1?confirm=broker-1")).status_code == 204
+        assert NodeKey(Role.BROKER, NodeId(1)) not in rest.cluster.image.nodes
 
     async def test_where_nobody_else_could_take_it_nothing_is_started(self, rest: Any) -> None:
         await create(rest, "t", [1, 2])

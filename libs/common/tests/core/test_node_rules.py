@@ -52,6 +52,7 @@ def test_names_of_nodes_are_read_as_they_are_written() -> None:
     for role in Role:
         key = NodeKey(role, NodeId(2**31 - 1))
         assert node_key_of(str(key)) == key
-    for text in ("", "broker", "broker-", "broker-x", "king-1", "-1"):
+    no_ids = ("", "x", "+1", "1_0", " 1", "²", "1" * 5_000)
+    for text in ("", "broker", "king-1", "-1", *(f"broker-{no_id}" for no_id in no_ids)):
         with pytest.raises(Rejected, match="names no node"):
             node_key_of(text)

@@ -15,6 +15,7 @@ from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
 
 ANYONE: Final = None
+_DIGITS_MAX: Final = 10
 _ALL: Final = frozenset(Role)
 _ADMIN: Final = frozenset({Role.ADMIN})
 _BROKER: Final = frozenset({Role.BROKER})
@@ -150,7 +151,8 @@ def node_key_of(text: str) -> NodeKey:
         Rejected: it names no node.
     """
     name, _, number = text.rpartition("-")
-    try:
-        return NodeKey(Role(name), NodeId(int(number)))
-    except ValueError as error:
-        raise Rejected(f"{text!r} names no node; names are like broker-1") from error
+    if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX:
+        for role in Role:
+            if role.value == name:
+                return NodeKey(role, NodeId(int(number)))
+    raise Rejected(f"{text[:80]!r} names no node; names are like broker-1")

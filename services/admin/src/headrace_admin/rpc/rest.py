@@ -23,7 +23,7 @@ from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.json_gate import JsonGate
 from headrace_admin.rpc.problems import MEDIA_TYPE, problem, problem_of
-from headrace_admin.rpc.rest_broker_changes import broker_change_routes
+from headrace_admin.rpc.rest_broker_changes import broker_change_routes, node_routes
 from headrace_admin.rpc.rest_cluster import cluster_routes
 from headrace_admin.rpc.rest_elections import election_routes
 from headrace_admin.rpc.rest_groups import group_routes
@@ -96,6 +96,7 @@ def rest_app(
     app.include_router(status_routes(engines.statuses))
     app.include_router(reassignment_routes(engines.administration, engines.reassignments))
     app.include_router(broker_change_routes(engines.administration, engines.reassignments))
+    app.include_router(node_routes(engines.administration, engines.reassignments))
     app.include_router(election_routes(engines.administration))
     app.include_router(restore_routes(engines.administration))
     app.include_router(topic_routes(engines.administration))

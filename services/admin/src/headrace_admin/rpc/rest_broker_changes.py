@@ -1,10 +1,10 @@
-"""``/v1/brokers/{id}/drain`` and ``…/decommission``: taking leaders, or everything, from a broker."""
+"""``/v1/brokers/{id}/drain``, ``…/decommission`` and ``/v1/cluster/nodes/{name}``: what empties or forgets a node."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, status
+from fastapi import APIRouter, Path, Query, status
 
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.reassignments import Reassignments
@@ -12,6 +12,9 @@ from headrace_admin.rpc import models_replication as shapes
 from headrace_admin.rpc import views_replication as views
 from headrace_admin.rpc.rest_cluster import BrokerId
 from headrace_common.core.errors import Rejected
+from headrace_common.core.image import Role
+from headrace_common.core.node_rules import node_key_of
+from headrace_common.rpc.convert import role_to_proto
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -29,6 +32,28 @@ def broker_change_routes(engine: Administration, reassignments: Reassignments) -
         if confirm != str(broker):
             raise Rejected(f"broker {broker} would be forgotten; to confirm it, add ?confirm={broker}")
         await reassignments.unregister(broker)
+
+    return routes
+
+
+def node_routes(engine: Administration, reassignments: Reassignments) -> APIRouter:
+    """``/v1/cluster/nodes/{node}``: nodes of any role, by names such as coordinator-2."""
+    routes = APIRouter(prefix="/v1/cluster/nodes/{node}", tags=["cluster"])
+
+    @routes.delete("", operation_id="forget_node", status_code=status.HTTP_204_NO_CONTENT)
+    async def forget_node(
+        node: Annotated[str, Path(max_length=30, description="Role and id, such as coordinator-2.")],
+        confirm: Annotated[str, Query(max_length=30, description="The name once more.")] = "",
+    ) -> None:
+        """Forget a node that is stopped and will not come back; a broker holds nothing any more."""
+        key = node_key_of(node)
+        if confirm != node:
+            raise Rejected(f"{node} would be forgotten; to confirm it, add ?confirm={node}")
+        if key.role is Role.BROKER:
+            await reassignments.unregister(key.id)
+        else:
+            request = pb.UnregisterNodeRequest(role=role_to_proto(key.role), id=key.id)
+            await engine.controllers.unregister_node(request)
 
     return routes
 
