@@ -248,7 +248,9 @@ def test_ctrl_c_stops_a_cluster_in_the_foreground(tmp_path: Path) -> None:
         assert up.stdout is not None
         text = ""
         while not text.endswith("\n}\n"):
-            text += up.stdout.readline()
+            line = up.stdout.readline()
+            assert line, up.communicate(timeout=30)[1]
+            text += line
         assert json.loads(text)["bootstrap_servers"]
         up.send_signal(number)
         _, said = up.communicate(timeout=30)

@@ -24,6 +24,8 @@ def run(role: str) -> None:
         "--etcd-cert",
         "--etcd-key",
         "--internal-listen",
+        "--node-token-file",
+        "--node-token-loopback-only",
     ):
         parser.add_argument(name)
     parser.add_argument("--set", action="append")

@@ -284,6 +284,14 @@ BROKER_SETTINGS: Final = _table(
         high=1_000_000,
     ),
     Setting(
+        "replica.fetch.wait.max.ms",
+        Type.LONG,
+        "500",
+        "Replication waits for nothing: followers are sent what there is. Only a high watermark that moves without new"
+        " records is told a little later, after this many ms and at most 20.",
+        low=1,
+    ),
+    Setting(
         "replica.lag.time.max.ms",
         Type.LONG,
         "30000",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,8 +32,8 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 PARTITION_BYTES_MAX: Final = 1 << 20
 UNRECEIVED_MAX: Final = 4
 """Answers on their way to a follower."""
-NEWS_DELAY_S: Final = 0.02
-"""How long a moved high watermark waits for data to travel with."""
+NEWS_DELAY_MS_MAX: Final = 20
+"""How long a moved high watermark waits for data to travel with; less where ``replica.fetch.wait.max.ms`` is less."""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,7 +90,13 @@ class CopySession:
     """One for each stream; ``end`` it whatever happens."""
 
     def __init__(
-        self, replicas: Replicas, loop: StorageLoop, stored: Stored, clock: Clock, sessions: CopySessions
+        self,
+        replicas: Replicas,
+        loop: StorageLoop,
+        stored: Stored,
+        clock: Clock,
+        sessions: CopySessions,
+        fetch_wait_ms_max: Callable[[], int] = lambda: NEWS_DELAY_MS_MAX,
     ) -> None:
         self._replicas = replicas
         self._loop = loop
@@ -97,6 +104,7 @@ class CopySession:
         self._cold = stored.cold
         self._clock = clock
         self._sessions = sessions
+        self._fetch_wait_ms_max = fetch_wait_ms_max
         self._broker: tuple[NodeId, int] | None = None
         self._entries: dict[PartitionId, _Entry] = {}
         self._ready: dict[PartitionId, _Entry] = {}
@@ -216,7 +224,7 @@ class CopySession:
             return
         self._news[replica.id] = entry
         if self._news_timer is None:
-            self._news_timer = asyncio.get_running_loop().call_later(NEWS_DELAY_S, self._news_are_due)
+            self._news_timer = asyncio.get_running_loop().call_later(self._news_delay_s(), self._news_are_due)
 
     def reassigned(self, replica: Replica) -> None:
         """
@@ -239,6 +247,9 @@ class CopySession:
             gone = NotLeader("the partition is led elsewhere, or in another epoch; follow the metadata")
             self._outbox.append(Copied(replica.id, entry.leader_epoch, error=gone))
             self._wake.set()
+
+    def _news_delay_s(self) -> float:
+        return min(NEWS_DELAY_MS_MAX, self._fetch_wait_ms_max()) / 1_000
 
     def _news_are_due(self) -> None:
         self._news_timer = None

@@ -84,7 +84,14 @@ class Replication:
 
     def session(self) -> CopySession:
         """For a stream that a follower has opened."""
-        return CopySession(self._replicas, self._loop, self._stored, self._clock, self._sessions)
+        return CopySession(
+            self._replicas,
+            self._loop,
+            self._stored,
+            self._clock,
+            self._sessions,
+            lambda: self._setting("replica.fetch.wait.max.ms"),
+        )
 
     def peers_changed(self, image: ClusterImage) -> None:
         """Tell all partitions led here which brokers may be in sync now, if that has changed."""
