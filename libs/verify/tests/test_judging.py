@@ -13,7 +13,7 @@ from headrace_verify.judging import Ended, changed, judge, mark
 READER, MEMBER = 9, 5
 
 
-def history(*, member_reads: tuple[int, ...] = (0, 1, 2)) -> list[Operation]:
+def history(*, member_reads: tuple[int, ...] = (0, 1, 2), last_reads: tuple[int, ...] = (0, 1, 2)) -> list[Operation]:
     """Three values of one key, sent one second apart, read by a member and at the end."""
     made: list[tuple[int, Type, F, tuple[Sent | Polled, ...], float]] = []
     for n in range(3):
@@ -21,7 +21,7 @@ def history(*, member_reads: tuple[int, ...] = (0, 1, 2)) -> list[Operation]:
         made.append((1, Type.OK, F.SEND, (Sent("0", n, n),), n + 0.1))
     made.append((MEMBER, Type.INVOKE, F.SUBSCRIBE, (), 3))
     made.append((MEMBER, Type.OK, F.SUBSCRIBE, (), 3))
-    for process, offsets in ((MEMBER, member_reads), (READER, (0, 1, 2))):
+    for process, offsets in ((MEMBER, member_reads), (READER, last_reads)):
         made.append((process, Type.INVOKE, F.POLL, (), 4))
         made.append((process, Type.OK, F.POLL, (Polled({"0": [(n, n) for n in offsets]}),), 4))
     return [
@@ -53,6 +53,7 @@ def test_a_sound_round_has_its_figures() -> None:
         ("early-output", replace(ended(), copiers_committed={"0": 2})),
         ("invented-output", replace(ended(), copies=[("0", 0), ("0", 1), ("0", 2), ("0", 7)])),
         ("skipped-by-group", replace(ended(), history=history(member_reads=(0, 2)))),
+        ("vanished", replace(ended(), history=history(last_reads=(0, 2)), copies=[], copiers_committed={})),
         ("unseen", replace(ended(), history=history(member_reads=())[:-2], copies=[], copiers_committed={})),
     ],
 )

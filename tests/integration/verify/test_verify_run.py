@@ -115,7 +115,7 @@ def test_records_that_are_taken_away_are_an_anomaly_and_stay_to_be_looked_at(
     assert told["interrupted"] is True
     assert isinstance(told["anomalies"], dict)
     assert isinstance(told["kept_topics"], list)
-    assert {"lost-write", "unseen"} & told["anomalies"].keys()
+    assert {"lost-write", "unseen", "vanished"} & told["anomalies"].keys()
     assert log in run.topics()
     assert sorted(told["kept_topics"]) == sorted(run.topics())
     assert Path(run.report.parent, str(told["history"])).stat().st_size > 1_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace_verify.availability import Outage, outages, per_second
@@ -75,6 +75,7 @@ def judge(ended: Ended) -> Findings:
     found = _figures(ended, verdict)
     final = final_reads(ended.history, ended.reader)
     _merge(found, check_exactly_once(final, ended.copies, ended.copiers_committed).anomalies)
+    _merge(found, vanished(ended, final))
     _merge(found, skipped_by_group(ended, final))
     found.marks = {key: mark(points) for key, points in final.items()}
     acks = acknowledgements(ended.history)
@@ -117,15 +118,20 @@ def final_reads(history: Iterable[Operation], reader: int) -> dict[Key, dict[int
     return found
 
 
+def vanished(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
+    """Records that somebody read and that the last reader, who read all, did not find."""
+    read = offsets_read(ended.history, lambda process: process != ended.reader)
+    texts = [
+        f"{key}@{offset} was read, and is not there at the end"
+        for key in sorted(read)
+        for offset in sorted(read[key] - final.get(key, {}).keys())
+    ]
+    return {"vanished": texts} if texts else {}
+
+
 def skipped_by_group(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
     """Records that the group has committed and that no member was ever given."""
-    given: dict[Key, set[int]] = defaultdict(set)
-    for entry in ended.history:
-        if entry.process in ended.members and entry.type is Type.OK:
-            for one in entry.value:
-                if isinstance(one, Polled):
-                    for key, points in one.points.items():
-                        given[key].update(offset for offset, _ in points)
+    given = offsets_read(ended.history, ended.members.__contains__)
     texts = [
         f"{key}@{offset} was given to no member, committed is {ended.group_committed[key]}"
         for key in sorted(ended.group_committed)
@@ -133,6 +139,18 @@ def skipped_by_group(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> 
         if offset < ended.group_committed[key]
     ]
     return {"skipped-by-group": texts} if texts else {}
+
+
+def offsets_read(history: Iterable[Operation], by: Callable[[int], bool]) -> dict[Key, set[int]]:
+    """The offsets of each key that these processes were given, alone or in a transaction."""
+    found: dict[Key, set[int]] = defaultdict(set)
+    for entry in history:
+        if entry.type is Type.OK and by(entry.process):
+            for one in entry.value:
+                if isinstance(one, Polled):
+                    for key, points in one.points.items():
+                        found[key].update(offset for offset, _ in points)
+    return found
 
 
 def mark(points: Mapping[int, Value]) -> Mark:

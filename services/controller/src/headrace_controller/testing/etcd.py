@@ -70,9 +70,10 @@ class EtcdProcess:
             await rpc.KVStub(channel).Compact(rpc.CompactionRequest(revision=now.header.revision, physical=True))
 
     def pause(self) -> None:
-        """Stop answering without dying."""
+        """Stop answering without dying. On return all of its threads have stopped."""
         assert self._process is not None, "it runs"
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """Go on after ``pause``."""
