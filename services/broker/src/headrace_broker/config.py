@@ -39,7 +39,8 @@ class BrokerConfig:
     tail_cache_bytes: int = 64 << 20
     """Memory for the newest batches of all partitions, from which live consumers read; 0 to 64 GiB."""
     queue_bytes: int = 64 << 20
-    """Bytes of batches that may wait to be written or synced; above it no produce stream is read. 1 MiB or more."""
+    """Bytes of batches that may wait to be written or synced; above it no produce stream is read. Streams of
+    one address are not read while a quarter of it is theirs, unless calls_per_address_max is 0. 1 MiB or more."""
     disk_reserve_bytes: int | None = None
     """Appends are refused while less is free on the data disk. Without it 5 % of the disk, at most 5 GiB."""
     stall_ms_max: int = 60_000

@@ -114,8 +114,13 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             Listeners.open(
                 config.server,
                 config.external,
-                inside=[(add_BrokerServicer_to_server, servicer())],
-                outside=[(add_BrokerServicer_to_server, servicer(outside=True))],
+                inside=[(add_BrokerServicer_to_server, servicer(apart=config.server.calls_per_address_max > 0))],
+                outside=[
+                    (
+                        add_BrokerServicer_to_server,
+                        servicer(outside=True, apart=config.external.external_calls_per_address_max > 0),
+                    )
+                ],
                 internal=config.internal,
                 health_names=[SERVICE],
                 interceptors=[tracing, RpcMetrics(metrics.meter), client.gate],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -156,6 +157,57 @@ async def test_a_full_queue_stops_readers_and_lets_them_go_on() -> None:
         for _ in range(6):
             await engine.answer()
         await asyncio.wait_for(room, 5)
+
+
+@pytest.mark.parametrize("flush", [Flush.OS, Flush.GROUP, Flush.ALWAYS])
+async def test_a_flood_from_one_address_stops_the_streams_of_that_address_alone(flush: Flush) -> None:
+    batch = batch_of([b"x" * 1_000])
+    settings = EngineSettings(flush=flush, limits=QueueLimits(bytes_max=20_000))
+    async with running_engine(settings=settings) as engine:
+        shares = engine.broker.shares
+        flood, beside, other = (engine.broker.produce_session(address=one) for one in ("1.1.1.1", "1.1.1.1", "2.2.2.2"))
+        for _ in range(6):
+            engine.send(batch, session=flood)
+        held = [asyncio.ensure_future(one.room()) for one in (flood, beside)]
+        assert not shares.of("1.1.1.1").has_room
+        assert shares.of("2.2.2.2").has_room
+        await asyncio.wait_for(other.room(), 5)
+        for _ in range(6):
+            _, [result] = await engine.answer(flood)
+            assert result.error is None, "what was read is not refused"
+        await asyncio.wait_for(asyncio.gather(*held), 5)
+
+
+async def test_what_waits_for_a_sync_is_of_its_address_still() -> None:
+    settings = EngineSettings(flush=Flush.GROUP, limits=QueueLimits(bytes_max=20_000))
+    async with running_engine(settings=settings) as engine:
+        session = engine.broker.produce_session(address="1.1.1.1")
+        engine.store.sync_gate.clear()
+        for _ in range(6):
+            engine.send(batch_of([b"x" * 1_000]), session=session)
+        await engine.settle()
+        assert not engine.broker.shares.of("1.1.1.1").has_room
+        engine.store.sync_gate.set()
+        await asyncio.wait_for(session.room(), 5)
+
+
+async def test_a_duplicate_takes_nothing_of_a_share_for_long() -> None:
+    async with running_engine(settings=EngineSettings(limits=QueueLimits(bytes_max=2_000))) as engine:
+        session = engine.broker.produce_session(address="1.1.1.1")
+        for _ in range(5):
+            engine.send(batch_of([b"x" * 1_000], producer_id=1, epoch=0, sequence=0), session=session)
+            assert not engine.broker.shares.of("1.1.1.1").has_room
+            await engine.answer(session)
+            await asyncio.wait_for(session.room(), 5)
+
+
+async def test_an_address_that_left_is_forgotten() -> None:
+    async with running_engine() as engine:
+        first = engine.broker.shares.of("1.1.1.1")
+        assert engine.broker.shares.of("1.1.1.1") is first
+        seen = weakref.ref(first)
+        del first
+        assert seen() is None
 
 
 async def test_the_last_resort_of_a_full_queue_is_overloaded() -> None:

@@ -124,6 +124,21 @@ async def test_many_requests_may_be_under_way_and_each_is_answered_once(broker: 
     assert await call.read() is grpc.aio.EOF
 
 
+async def test_the_streams_of_an_address_wait_while_its_share_of_the_queue_is_full(broker: Served) -> None:
+    size = 1 << 30
+    share = broker.broker.shares.of("127.0.0.1")
+    share.take(size)
+    call = broker.stub.Produce()
+    await call.write(request(1, p0=batch_of(1)))
+    await call.write(request(2, p0=batch_of(1)))
+    answer = asyncio.ensure_future(call.read())
+    await ask(broker.stub.Fetch(), fetch())  # a whole exchange, so that the writes have long arrived
+    assert not answer.done()
+    share.give_back(size)
+    assert (await asyncio.wait_for(answer, 20)).correlation_id == 1
+    assert (await asyncio.wait_for(call.read(), 20)).correlation_id == 2
+
+
 async def test_errors_travel_beside_successes_with_a_text_and_who_leads(broker: Served) -> None:
     message = request(p0=batch_of(1), p9=batch_of(1), p1=b"garbage")
     message.partitions.add(topic_id=b"u" * 16, partition=0, batch=batch_of(1))

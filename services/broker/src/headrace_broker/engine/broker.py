@@ -36,6 +36,7 @@ from headrace_broker.engine.rebuilding import trimmed
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.scrubber import Scrub, Scrubber
+from headrace_broker.engine.shares import Shares
 from headrace_broker.engine.stamping import StampingClock
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
@@ -111,6 +112,7 @@ class Broker:
         self.replicas = Replicas(who.broker_id)
         self.tail = TailCache(settings.tail_cache_bytes)
         self.loop = StorageLoop(store, stamps, self.tail, self.measures, settings.flush, settings.limits)
+        self.shares = Shares(settings.limits.bytes_max)
         cold = ColdReader(store, tasks, self.measures)
         self.tail.on_forget = cold.forget
         stored = Stored(store, self.tail, cold)
@@ -195,10 +197,21 @@ class Broker:
         sound = [replica for replica in self.replicas.all() if replica.damage is None]  # a write would cut what is kept
         await self.loop.post_all((replica, CheckpointAsked()) for replica in sound)
 
-    def produce_session(self, may_write_internal: Callable[[], bool] = lambda: True) -> ProduceSession:
-        """For one produce stream; give it back with ``end_session``."""
+    def produce_session(
+        self, may_write_internal: Callable[[], bool] = lambda: True, address: str | None = None
+    ) -> ProduceSession:
+        """
+        For one produce stream; give it back with ``end_session``.
+
+        ``address``: whose it is; None: it has no bound but the queue's.
+        """
         session = ProduceSession(
-            self.replicas, self.loop, self._clock, self.measures, may_write_internal=may_write_internal
+            self.replicas,
+            self.loop,
+            self._clock,
+            self.measures,
+            may_write_internal=may_write_internal,
+            share=None if address is None else self.shares.of(address),
         )
         self.upkeep.sessions.add(session)
         return session

@@ -18,6 +18,7 @@ from headrace_broker.core.fences import token_from_client
 from headrace_broker.core.measures import Measures
 from headrace_broker.engine.body_checks import NOTHING_CHECKED, BodyChecks, Checked
 from headrace_broker.engine.replicas import Replica, Replicas
+from headrace_broker.engine.shares import Share
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Arrival
 from headrace_common.core.batch import check_crc, read_header
@@ -116,6 +117,7 @@ class ProduceSession:
         *,
         may_write_internal: Callable[[], bool] = lambda: True,
         partitions_max: int = PARTITIONS_PER_REQUEST_MAX,
+        share: Share | None = None,
     ) -> None:
         self.replicas = replicas
         self._loop = loop
@@ -123,6 +125,7 @@ class ProduceSession:
         self._measures = measures
         self._partitions_max = partitions_max
         self._may_write_internal = may_write_internal
+        self._share = share
         self._waiting: dict[ProduceCall, None] = {}
         self.answers: deque[ProduceCall] = deque()
         self.changed = asyncio.Event()
@@ -144,6 +147,8 @@ class ProduceSession:
     async def room(self) -> None:
         """Wait until the next request may be read from the stream."""
         await self._room.wait()
+        if self._share is not None:
+            await self._share.room()
         await self._loop.room()
 
     def accept(
@@ -256,4 +261,5 @@ class ProduceSession:
             entry.fencing_token,
             fence,
             transactional_id,
+            share=self._share,
         )

@@ -107,7 +107,7 @@ class StorageLoop:
         await self._room.wait()
 
     def append(self, arrivals: Sequence[Arrival]) -> None:
-        """Queue the batches of one request; each caller hears of every one of them, in time or at once."""
+        """Queue the batches of one request, one or more; the caller hears of every one of them, in time or at once."""
         size = sum(len(arrival.batch) for arrival in arrivals)
         self._growth += size
         if self._growth >= GROWTH_BYTES:
@@ -121,6 +121,8 @@ class StorageLoop:
             size = sum(len(arrival.batch) for arrival in arrivals)
         self._queue.extend(arrivals)
         self._queued_bytes += size
+        if (share := arrivals[0].share) is not None:
+            share.take(size)
         if self.queued_bytes > self._limits.bytes_max or len(self._queue) > self._limits.items_max:
             self._room.clear()
         self._work.set()
@@ -238,6 +240,8 @@ class StorageLoop:
                 queue.popleft()
                 room -= size
                 self._queued_bytes -= size
+                if item.share is not None:
+                    group.count(item.share, size)
                 self._run_arrival(item, now_ms, group)
             else:
                 assert isinstance(item, Posted)
@@ -317,6 +321,7 @@ class StorageLoop:
 
     async def _commit(self, group: Group) -> None:
         if not group.writes:
+            group.give_back_shares()
             self._check_room()
             return
         self._unsynced.append(group)  # so that a failure finds it
@@ -380,6 +385,7 @@ class StorageLoop:
         self._check_room()
 
     def _confirm(self, group: Group, *, synced: bool = False) -> None:
+        group.give_back_shares()
         now_ms = self._clock.monotonic_ms()
         for replica, (end, truncations) in group.ends.items():
             core = replica.core

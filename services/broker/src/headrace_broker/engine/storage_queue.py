@@ -15,6 +15,7 @@ from typing import Protocol
 from headrace_broker.core.partition_events import Event
 from headrace_broker.core.rows import LogId, LogWrite, PutBatch
 from headrace_broker.engine.replicas import Replica
+from headrace_broker.engine.shares import Share
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Offset
@@ -83,6 +84,8 @@ class Arrival:
     """Of a transactional batch: whose transaction it belongs to."""
     commit: bool | None = None
     """The batch is a marker and says this; None: it comes from a producer."""
+    share: Share | None = None
+    """Of the address that it came from; None: addresses are not told apart."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,3 +111,15 @@ class Group:
     done: list[asyncio.Future[None]] = field(default_factory=list)
     bytes: int = 0
     batches: int = 0
+    shares: dict[Share, int] = field(default_factory=dict)
+    """Bytes that each address has in it."""
+
+    def count(self, share: Share, size: int) -> None:
+        """So much of an address is in the group."""
+        self.shares[share] = self.shares.get(share, 0) + size
+
+    def give_back_shares(self) -> None:
+        """What is in the group waits no more."""
+        for share, size in self.shares.items():
+            share.give_back(size)
+        self.shares.clear()

@@ -26,6 +26,7 @@ from headrace_common.core.ids import TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
+from headrace_common.runtime.admission import address_of
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2, transaction_pb2
@@ -42,7 +43,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     """
     One for each listener; ``draining`` ends long streams after what is under way.
 
-    ``outside``: it is that of clients who reach external addresses only. ``request_bytes_max``: its largest request;
+    ``outside``: it is that of clients who reach external addresses only. ``apart``: addresses are told apart, and all
+    clients of one have a share of the write queue; not behind a proxy. ``request_bytes_max``: its largest request;
     clients are told so, for a batch that does not fit breaks the stream instead of being answered.
     """
 
@@ -53,12 +55,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         gate: NodeGate,
         *,
         outside: bool = False,
+        apart: bool = True,
         request_bytes_max: int = MESSAGE_BYTES_MAX,
     ) -> None:
         self._broker = broker
         self._draining = draining
         self._gate = gate
         self._outside = outside
+        self._apart = apart
         self._request_bytes_max = request_bytes_max
         self._all_topics: tuple[tuple[bytes, int], pb.MetadataResponse] = ((b"", -1), pb.MetadataResponse())
 
@@ -73,7 +77,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """Read in one task, answer in this one."""
         caller = self._gate.caller(context)
         trusted = caller is not None and caller.role is Role.COORDINATOR
-        session = self._broker.produce_session(lambda: trusted or not self._gate.closed)
+        address = address_of(context.peer()) if self._apart and caller is None else None
+        session = self._broker.produce_session(lambda: trusted or not self._gate.closed, address)
         try:
             async with TaskRunner() as own:
                 reader = own.start(self._read_produce(session, context), name="produce-read")
