@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from headrace.testing import TestCluster, started_cluster
-from headrace_common.core.errors import Overloaded, RecordTooLarge
-from headrace_common.rpc.channels import open_sync_channel
+from headrace_common.core.errors import ClusterAuthorizationFailed, Overloaded, RecordTooLarge
+from headrace_common.rpc.channels import PLAIN, open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
+from headrace_common.testing.as_node import as_node
 from headrace_common.testing.strangers import Strangers
 
 pytestmark = pytest.mark.chaos
@@ -70,8 +71,10 @@ def test_a_thousand_connections_beside_a_busy_producer(cluster: TestCluster) -> 
         memory.check()
 
 
-def test_large_requests_leave_a_controller_and_an_admin_as_they_were(cluster: TestCluster) -> None:
+@pytest.mark.parametrize("shows_token", [False, True], ids=["stranger", "node"])
+def test_large_requests_leave_a_controller_and_an_admin_as_they_were(cluster: TestCluster, shows_token: bool) -> None:
     memory = Memory(cluster)
+    security = as_node(cluster.local.directory.path) if shows_token else PLAIN
     places = {
         "controller-1": "Controller/CreateTopics",
         "admin-1": "Admin/CreateTopics",
@@ -82,13 +85,18 @@ def test_large_requests_leave_a_controller_and_an_admin_as_they_were(cluster: Te
         with ExitStack() as stack:
             calls: list[Any] = []
             for _ in range(4):
-                channel = stack.enter_context(open_sync_channel(cluster.local.process(name).grpc, own_connection=True))
+                at = cluster.local.process(name).grpc
+                channel = stack.enter_context(open_sync_channel(at, security, own_connection=True))
                 ask: Any = channel.unary_unary(f"/headrace.v1.{method}")
                 calls += [ask.future(request, timeout=60) for _ in range(4)]
             for call in calls:
                 with pytest.raises(grpc.RpcError) as raised:
                     call.result()
-                assert type(error_from_rpc(raised.value)) in (RecordTooLarge, Overloaded)
+                refused = type(error_from_rpc(raised.value))
+                if name == "controller-1" and not shows_token:
+                    assert refused is ClusterAuthorizationFailed, "before it is read"
+                else:
+                    assert refused in (RecordTooLarge, Overloaded)
     memory.check()
 
 
