@@ -27,6 +27,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
+from headrace_common.rpc.library import library
 from headrace_common.rpc.interceptor import ErrorInterceptor
 from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_MAX, ServerLimits, server_options
 from headrace_common.runtime.admission import Admission
@@ -169,7 +170,7 @@ class GrpcService:
             OSError: the address is taken or not of this machine.
         """
         admission = Admission(config.calls_per_address_max)
-        server = grpc.aio.server(
+        server = library().aio.server(
             interceptors=[admission, ErrorInterceptor(), *(i for i in interceptors if i is not None)],
             options=server_options(config.limits()),
             maximum_concurrent_rpcs=config.concurrent_rpcs_max,

@@ -1,0 +1,181 @@
+"""
+An event loop whose time is virtual and whose order comes from one seed.
+
+Time moves only when nothing can run: to the next timer, at once. Each node is a process of its own as far as order goes:
+what is ready on one node runs in the order in which it became ready, as asyncio promises, and which node runs next is
+drawn. A node can be paused, and killed: what it still had to do never runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, ContextVar, copy_context
+from random import Random
+from typing import Any, Final
+
+NODE: Final[ContextVar[Node]] = ContextVar("headrace_lab_node")
+"""Whose code runs."""
+
+
+class Stuck(RuntimeError):
+    """Nothing can ever run again: what the test awaits will not come."""
+
+
+class Node:
+    """What has one order of its own: a process of the cluster, or the test with its clients."""
+
+    __slots__ = ("alive", "context", "name", "paused", "ready")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ready: deque[asyncio.Handle] = deque()
+        self.paused = False
+        self.alive = True
+        self.context: Context = copy_context()
+        """In which what others bring to it runs."""
+        self.context.run(NODE.set, self)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class LabLoop(asyncio.BaseEventLoop):
+    """See the module's text. One thread; no sockets, no processes, no executor."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.random = Random(seed)
+        self.test = Node("test")
+        self.handles = 0
+        """How many have run."""
+        self._now = 0.0
+        self._runnable: list[Node] = []
+        """Nodes that have something ready and are not paused."""
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._count = 0
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """On the node whose context it is."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._make_ready(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As ``call_soon``: there is no other thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """In virtual time."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._count += 1
+        heapq.heappush(self._timers, (when, self._count, timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """In virtual time."""
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def pause(self, node: Node) -> None:
+        """Nothing of it runs until ``resume``."""
+        if not node.paused:
+            node.paused = True
+            if node.ready:
+                self._runnable.remove(node)
+
+    def resume(self, node: Node) -> None:
+        """It goes on with all that came meanwhile."""
+        if node.paused:
+            node.paused = False
+            if node.ready:
+                self._runnable.append(node)
+
+    def kill(self, node: Node) -> None:
+        """Nothing of it ever runs again."""
+        node.alive = False
+        if node.ready:
+            node.ready.clear()
+            if not node.paused:
+                self._runnable.remove(node)
+
+    def _make_ready(self, handle: asyncio.Handle) -> None:
+        node = handle._context.get(NODE) or self.test  # type: ignore[attr-defined]  # a handle has its context
+        if not node.alive:
+            return
+        if not node.ready and not node.paused:
+            self._runnable.append(node)
+        node.ready.append(handle)
+
+    def _run_once(self) -> None:
+        runnable = self._runnable
+        if not runnable:
+            self._advance()
+        count = len(runnable)
+        place = int(self.random.random() * count) if count > 1 else 0
+        node = runnable[place]
+        ready = node.ready
+        turn = len(ready)
+        self.handles += turn
+        for _ in range(turn):
+            if not ready:
+                break  # it was killed
+            handle = ready.popleft()
+            if not ready and not node.paused:
+                runnable.remove(node)
+            if not handle._cancelled:
+                handle._run()
+
+    def _advance(self) -> None:
+        timers = self._timers
+        while timers:
+            when, _, timer = heapq.heappop(timers)
+            if timer._cancelled:
+                continue
+            if when > self._now:
+                self._now = when
+            self._make_ready(timer)
+            while timers and timers[0][0] <= self._now:
+                _, _, timer = heapq.heappop(timers)
+                if not timer._cancelled:
+                    self._make_ready(timer)
+            if self._runnable:
+                return
+        raise Stuck("nothing can run any more, and something is awaited")
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is dropped when its time comes."""
+
+    def _process_events(self, event_list: object) -> None:
+        """There are none."""
+
+    def _write_to_self(self) -> None:
+        """Nobody sleeps."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        """At once: a thread has no place in one order. Its answer comes in a turn of its own."""
+        future: asyncio.Future[Any] = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                future.set_exception(error)
+
+        self.call_later(self.random.random() * 0.001, run)
+        return future
