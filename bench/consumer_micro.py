@@ -24,12 +24,12 @@ import grpc
 import headrace
 from headrace._core.fetch_positions import Answer
 from headrace._core.record_runs import Deserializers
-from headrace._runtime import SystemClock
 from headrace._transport.grpc import GrpcTransport
 from headrace.aio._hand_out import HandOut
 from headrace.consumer_settings import ConsumerSettings
 from headrace_common.core.batch import RecordColumns, build_batch, build_row_batch, stamp
 from headrace_common.core.ids import NodeId, TopicId
+from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import broker_pb2_grpc, cluster_pb2
 

@@ -1,9 +1,9 @@
 """
 An event loop whose time is virtual and whose order comes from one seed.
 
-Time moves only when nothing can run: to the next timer, at once. Each node is a process of its own as far as order goes:
-what is ready on one node runs in the order in which it became ready, as asyncio promises, and which node runs next is
-drawn. A node can be paused, and killed: what it still had to do never runs.
+Time moves only when nothing can run: to the next timer, at once. As far as order goes each node is a process of its
+own: what is ready on one node runs in the order in which it became ready, as asyncio promises, and which node runs next
+is drawn. A node can be paused, and killed: what it still had to do never runs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,21 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 NODE: Final[ContextVar[Node]] = ContextVar("headrace_lab_node")
 """Whose code runs."""
+
+
+THREAD_S_MAX: Final = 0.001
+"""How long what is handed to a thread takes at most."""
 
 
 class Stuck(RuntimeError):
@@ -27,11 +36,12 @@ class Stuck(RuntimeError):
 class Node:
     """What has one order of its own: a process of the cluster, or the test with its clients."""
 
-    __slots__ = ("alive", "context", "name", "paused", "ready")
+    __slots__ = ("alive", "context", "name", "paused", "ready", "tasks")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ready: deque[asyncio.Handle] = deque()
+        self.tasks: dict[asyncio.Task[Any], None] = {}
         self.paused = False
         self.alive = True
         self.context: Context = copy_context()
@@ -42,6 +52,28 @@ class Node:
         return self.name
 
 
+class LabFuture(asyncio.Future[Any]):
+    """Its hash is its number, not its address: ``asyncio.wait`` goes through sets of them."""
+
+    def __init__(self, number: int, loop: LabLoop) -> None:
+        self._number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class LabTask(asyncio.Task[Any]):
+    """The same for tasks."""
+
+    def __init__(self, number: int, coroutine: Any, loop: LabLoop, context: Context | None) -> None:
+        self._number = number
+        super().__init__(coroutine, loop=loop, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class LabLoop(asyncio.BaseEventLoop):
     """See the module's text. One thread; no sockets, no processes, no executor."""
 
@@ -49,8 +81,11 @@ class LabLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.random = Random(seed)
         self.test = Node("test")
-        self.handles = 0
-        """How many have run."""
+        self.set_task_factory(self._keep)
+        self.steps = 0
+        """How many callbacks have run."""
+        self.trace: Callable[[Node, asyncio.Handle], object] | None = None
+        """Told of each before it runs."""
         self._now = 0.0
         self._runnable: list[Node] = []
         """Nodes that have something ready and are not paused."""
@@ -61,8 +96,13 @@ class LabLoop(asyncio.BaseEventLoop):
         """Virtual seconds since the loop was made."""
         return self._now
 
+    def create_future(self) -> asyncio.Future[Any]:
+        """See ``LabFuture``."""
+        self._count += 1
+        return LabFuture(self._count, self)
+
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """On the node whose context it is."""
         handle = asyncio.Handle(callback, args, self, context)
@@ -70,13 +110,13 @@ class LabLoop(asyncio.BaseEventLoop):
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         """As ``call_soon``: there is no other thread."""
         return self.call_soon(callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """In virtual time."""
         timer = asyncio.TimerHandle(when, callback, args, self, context)
@@ -85,7 +125,7 @@ class LabLoop(asyncio.BaseEventLoop):
         return timer
 
     def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """In virtual time."""
         return self.call_at(self._now + delay, callback, *args, context=context)
@@ -112,6 +152,27 @@ class LabLoop(asyncio.BaseEventLoop):
             if not node.paused:
                 self._runnable.remove(node)
 
+    def bury(self, node: Node) -> None:
+        """Free what a killed node was in the midst of; its connections are to be gone first, or others hear of it."""
+        for task in list(node.tasks):
+            coroutine: Any = task.get_coro()
+            with suppress(BaseException):  # it wants to wait for something, and will not
+                coroutine.close()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would speak of it
+        node.tasks.clear()
+
+    def _keep(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        """A task, known to its node while it runs."""
+        del loop
+        self._count += 1
+        task = LabTask(self._count, coroutine, self, context)
+        tasks = (NODE.get(self.test) if context is None else context.get(NODE) or self.test).tasks
+        tasks[task] = None
+        task.add_done_callback(tasks.pop)
+        return task
+
     def _make_ready(self, handle: asyncio.Handle) -> None:
         node = handle._context.get(NODE) or self.test  # type: ignore[attr-defined]  # a handle has its context
         if not node.alive:
@@ -129,11 +190,13 @@ class LabLoop(asyncio.BaseEventLoop):
         node = runnable[place]
         ready = node.ready
         turn = len(ready)
-        self.handles += turn
+        self.steps += turn
         for _ in range(turn):
             if not ready:
                 break  # it was killed
             handle = ready.popleft()
+            if self.trace is not None:
+                self.trace(node, handle)
             if not ready and not node.paused:
                 runnable.remove(node)
             if not handle._cancelled:
@@ -145,8 +208,7 @@ class LabLoop(asyncio.BaseEventLoop):
             when, _, timer = heapq.heappop(timers)
             if timer._cancelled:
                 continue
-            if when > self._now:
-                self._now = when
+            self._now = max(self._now, when)
             self._make_ready(timer)
             while timers and timers[0][0] <= self._now:
                 _, _, timer = heapq.heappop(timers)
@@ -165,17 +227,20 @@ class LabLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         """Nobody sleeps."""
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """At once: a thread has no place in one order. Its answer comes in a turn of its own."""
-        future: asyncio.Future[Any] = self.create_future()
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """In a turn of its own, a little later: a thread has no place in one order."""
+        del executor
+        future: asyncio.Future[T] = self.create_future()
 
         def run() -> None:
             if future.cancelled():
                 return
             try:
                 future.set_result(func(*args))
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except Exception as error:  # noqa: BLE001 - it is the caller's
                 future.set_exception(error)
 
-        self.call_later(self.random.random() * 0.001, run)
+        self.call_later(self.random.random() * THREAD_S_MAX, run)
         return future

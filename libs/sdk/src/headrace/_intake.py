@@ -27,10 +27,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from headrace._core.chunk import NOWHERE, Chunk
 from headrace._record_rules import RecordRules, Row, View
-from headrace._runtime import Clock
 from headrace.delivery import Delivery
 from headrace.errors import ClientClosed, HeadraceError, Internal, Rejected
 from headrace.settings import ProducerSettings
+from headrace_common.runtime.clock import Clock
 
 GRANT_BYTES: Final = 256 << 10
 """Budget is given to chunks in such pieces."""

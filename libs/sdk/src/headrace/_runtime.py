@@ -18,7 +18,6 @@ import os
 import sys
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future as ThreadFuture
@@ -39,43 +38,6 @@ CLOSE_ROUNDS_MAX: Final = 16
 """How often closing looks whether tasks that ended have started others."""
 
 _log = logging.getLogger("headrace")
-
-
-def new_id() -> str:
-    """A UUID that nobody else has."""
-    return str(uuid.uuid4())
-
-
-class Clock(Protocol):
-    """Time as a client sees it; a test owns its own. The same shape as in ``headrace_common.runtime.clock``."""
-
-    def now_ms(self) -> int:
-        """Wall clock, UTC, milliseconds since the epoch."""
-        ...
-
-    def monotonic_ms(self) -> float:
-        """Milliseconds since some moment in the past; never goes back."""
-        ...
-
-    async def sleep_ms(self, ms: float) -> None:
-        """Wait; 0 or less lets other tasks run once."""
-        ...
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def now_ms(self) -> int:
-        """Wall clock, UTC."""
-        return time.time_ns() // 1_000_000
-
-    def monotonic_ms(self) -> float:
-        """Monotonic clock."""
-        return time.monotonic() * 1_000
-
-    async def sleep_ms(self, ms: float) -> None:
-        """Wait on the event loop."""
-        await asyncio.sleep(max(0.0, ms) / 1_000)
 
 
 class Tasks:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Unpack
 
 from headrace._lifetime import Lifetime
-from headrace._runtime import SystemClock
 from headrace.aio._consumer_setup import PartitionLike, check_offset, check_timestamp, open_transport, partitions_like
 from headrace.aio._log_watching import LogBounds, LogWatching, TopicLayout
 from headrace.consumer_settings import reading_settings
 from headrace.errors import Rejected
 from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
+from headrace_common.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport

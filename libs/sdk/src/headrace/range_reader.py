@@ -18,7 +18,6 @@ from headrace._core.ranges import RangeQueue
 from headrace._core.record_runs import Deserializers
 from headrace._core.record_tables import TABLE_COLUMNS
 from headrace._lifetime import CLOSE_TIMEOUT_S, Lifetime
-from headrace._runtime import SystemClock
 from headrace._waits import check_wait_ms
 from headrace.aio._consumer_setup import open_transport
 from headrace.aio._reading import Reading
@@ -33,6 +32,7 @@ from headrace.errors import (
 )
 from headrace.finding import bootstrap_addresses
 from headrace_common.core.ids import TopicId
+from headrace_common.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headrace import Producer, bulk_partitioner
-from headrace._runtime import SystemClock
 from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace._transport.memory_coordinator import EPOCH_MAX
 from headrace._transport.port import Coordinator
@@ -29,6 +28,7 @@ from headrace.errors import (
 )
 from headrace_common.core.batch import read_header
 from headrace_common.core.ids import NodeId
+from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 
 from .worlds import IMPATIENT, consumer, made, producer

@@ -1,10 +1,11 @@
-"""Decides where time comes from: the only reader of the system's clocks. Everything that waits is given a Clock."""
+"""Decides where time comes from. Everything that waits is given a Clock."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Protocol
+
+from headrace_common.runtime.machine import MACHINE
 
 
 class Clock(Protocol):
@@ -28,11 +29,11 @@ class SystemClock:
 
     def now_ms(self) -> int:
         """Wall clock, UTC."""
-        return time.time_ns() // 1_000_000
+        return MACHINE.get().time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
         """Monotonic clock."""
-        return time.monotonic() * 1_000
+        return MACHINE.get().monotonic() * 1_000
 
     async def sleep_ms(self, ms: float) -> None:
         """Wait on the event loop."""

@@ -1,32 +1,38 @@
-"""The only place for chance: ids that must be unique, and jitter that keeps retries from marching in step."""
+"""The only user of chance: ids that must be unique, and jitter that keeps retries from marching in step."""
 
 from __future__ import annotations
 
-import os
-import random
+import uuid
 
 from headrace_common.core.ids import TopicId
+from headrace_common.runtime.machine import MACHINE
 
 
 def new_incarnation() -> bytes:
     """16 random bytes that name one start of one process."""
-    return os.urandom(16)
+    return MACHINE.get().random_bytes(16)
 
 
 def new_topic_id() -> TopicId:
     """16 random bytes that no other topic has; never all zero."""
-    return TopicId(bytes([os.urandom(1)[0] | 1]) + os.urandom(15))
+    drawn = MACHINE.get().random_bytes(16)
+    return TopicId(bytes([drawn[0] | 1]) + drawn[1:])
+
+
+def new_uuid() -> str:
+    """A UUID of version 4, as text."""
+    return str(uuid.UUID(bytes=MACHINE.get().random_bytes(16), version=4))
 
 
 def new_seed() -> int:
     """128 random bits, for hashes of what others choose."""
-    return int.from_bytes(os.urandom(16), "little")
+    return int.from_bytes(MACHINE.get().random_bytes(16), "little")
 
 
 def jitter(ms: float, *, ratio: float = 0.2) -> float:
     """``ms`` changed by at most ``ratio`` of it, up or down, evenly."""
     assert 0 <= ratio <= 1, "a wait cannot become negative"
-    return ms * (1 + ratio * (2 * random.random() - 1))
+    return ms * (1 + ratio * (2 * MACHINE.get().random() - 1))
 
 
 def backoff_ms(attempt: int, *, first_ms: float = 100, ms_max: float = 1_000) -> float:

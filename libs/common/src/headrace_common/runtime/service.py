@@ -27,8 +27,8 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[i
 
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
-from headrace_common.rpc.library import library
 from headrace_common.rpc.interceptor import ErrorInterceptor
+from headrace_common.rpc.library import library
 from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX, MESSAGE_BYTES_MAX, ServerLimits, server_options
 from headrace_common.runtime.admission import Admission
 from headrace_common.runtime.descriptors import connections_max, raise_descriptor_limit

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
-from headrace._runtime import Clock, SystemClock
 from headrace._transport.memory_units import MemoryUnits
 from headrace._transport.port import Coordinator
 from headrace.errors import (
@@ -30,6 +29,7 @@ from headrace.errors import (
     TxnVerdictUnknown,
 )
 from headrace_common.core.ids import NodeId
+from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_proto.v1 import transaction_pb2 as pb
 
 TRANSACTION_COORDINATOR: Final = Coordinator(NodeId(102), "memory:102")

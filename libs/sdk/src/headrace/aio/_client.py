@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from headrace._core.fetch_errors import UNKNOWN_TOPIC_GRACE_MS
-from headrace._runtime import Clock, SystemClock, Tasks
+from headrace._runtime import Tasks
 from headrace._transport.newest import Newest
 from headrace._transport.port import Transport
 from headrace.errors import (
@@ -29,6 +29,7 @@ from headrace.errors import (
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.ids import NO_NODE, NodeId, check_topic_name
+from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace._core.commits import CommitEffect, CommitQueue, Offsets, SendCommit
 from headrace._core.phases import Identity
-from headrace._runtime import Clock, Tasks
+from headrace._runtime import Tasks
 from headrace._transport.port import Transport
 from headrace.aio._coordinators import ATTEMPT_MS, Coordinators
 from headrace.aio._group_wire import commits_of
@@ -16,6 +16,7 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClientClosed, HeadraceError, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
+from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 PER_REQUEST_MAX: Final = 10_000

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._core.record_runs import Deserializer, Deserializers
 from headrace._descriptors import needing_descriptors
-from headrace._runtime import Clock, SystemClock
 from headrace._setting_names import Servers, split
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import InvalidConfig, NoGroup, Rejected
@@ -17,6 +16,7 @@ from headrace.records import TopicPartition
 from headrace.serializers import deserializer
 from headrace.settings import read_settings, waits_as_told
 from headrace_common.core.ids import check_topic_name
+from headrace_common.runtime.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from headrace._transport.port import Transport

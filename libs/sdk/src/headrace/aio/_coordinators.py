@@ -6,13 +6,13 @@ from collections.abc import Collection
 from typing import Final
 
 from headrace._core.group_errors import FORGET_COORDINATOR
-from headrace._runtime import Clock
 from headrace._transport.port import Coordinator, Transport
 from headrace.aio._group_wire import listed
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClusterUnreachable, ErrorCode, HeadraceError, WaitTimedOut, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
+from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 UNSTABLE_PAUSE_MS: Final = 10.0

@@ -27,7 +27,7 @@ from headrace._core.partitioner import FEW
 from headrace._core.producing import ProducerCore
 from headrace._descriptors import needing_descriptors
 from headrace._intake import Intake
-from headrace._runtime import Clock, SystemClock, Tasks, in_thread
+from headrace._runtime import Tasks, in_thread
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient, TopicView
 from headrace.aio._requests import Requests
@@ -47,6 +47,7 @@ from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
 from headrace_common.core.batch import Codec, RecordColumns, build_batch
+from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
 

@@ -47,7 +47,7 @@ from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
 from headrace._core.own_assignors import checked_shares, checked_user_data
 from headrace._core.phases import ACTIVE, Identity, Phase
-from headrace._runtime import Clock, Tasks, in_thread
+from headrace._runtime import Tasks, in_thread
 from headrace._transport.newest import Newest
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.aio._committing import Committing
@@ -67,6 +67,8 @@ from headrace.errors import (
 from headrace.records import Committed
 from headrace_common.core.assignors import Racks, assign, racks_of
 from headrace_common.core.ids import TopicPartition
+from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.entropy import new_uuid
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
 
@@ -446,7 +448,7 @@ def _membership(settings: ConsumerSettings) -> ClassicMembership | ConsumerMembe
     """A new one, of nobody yet."""
     if settings.group_protocol == CLASSIC:
         return ClassicMembership(settings.group)
-    return ConsumerMembership(settings.group, _runtime.new_id())
+    return ConsumerMembership(settings.group, new_uuid())
 
 
 @contextlib.contextmanager

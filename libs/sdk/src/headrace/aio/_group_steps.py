@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from headrace._core.group_messages import Did, Job, Kind, Polled
 from headrace._core.phases import Phase
-from headrace._runtime import Clock, LoopThread
+from headrace._runtime import LoopThread
 from headrace.aio._consumer_setup import GroupHealth
 from headrace.aio._group import Group
 from headrace.aio._reading import Reading
@@ -31,6 +31,7 @@ from headrace.aio._transaction_positions import TransactionPositions
 from headrace.errors import HeadraceError, InvalidRegularExpression, Overloaded, Rejected
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
+from headrace_common.runtime.clock import Clock
 
 T = TypeVar("T")
 Rebalanced = Callable[[list[TopicPartition]], Any]

@@ -22,13 +22,13 @@ from headrace._core.record_runs import Deserializers, RecordRun, run_of
 from headrace._core.record_tables import TABLE_COLUMNS, TableParts
 from headrace._core.starts import Start, parse_reset
 from headrace._descriptors import needing_descriptors
-from headrace._runtime import Clock
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NoPosition, Rejected
 from headrace.records import Committed, SkippedBatch
 from headrace_common.core.arrow import need_arrow
 from headrace_common.core.batch import DecodedBatch, decode_batch
 from headrace_common.core.ids import TopicPartition
+from headrace_common.runtime.clock import Clock
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from headrace._core.fetch_errors import Remedy, remedy_for
 from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP
-from headrace._runtime import Clock, Tasks
+from headrace._runtime import Tasks
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient
 from headrace.aio._offsets import PER_REQUEST_MAX, OffsetAndTimestamp, OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClusterUnreachable, HeadraceError, WaitTimedOut
 from headrace_common.core.ids import NO_NODE, NodeId, TopicPartition
+from headrace_common.runtime.clock import Clock
 
 
 class TopicLayout(NamedTuple):

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from headrace._core.fetch_errors import Remedy, remedy_for
-from headrace._runtime import Clock
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, LeaderNotAvailable, UnknownTopicOrPartition, error_for
 from headrace_common.core.ids import NO_NODE, NodeId, TopicPartition
+from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import broker_pb2 as pb
 
 PER_REQUEST_MAX: Final = 10_000

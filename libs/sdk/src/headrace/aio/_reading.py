@@ -21,7 +21,7 @@ from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, LastCommitted, parse_reset, timestamp_to_ask
 from headrace._descriptors import needing_descriptors
-from headrace._runtime import Clock, Tasks, in_thread
+from headrace._runtime import Tasks, in_thread
 from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient, Leader
 from headrace.aio._consumer_setup import ConsumerHealth, GroupHealth
@@ -32,6 +32,7 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, Overloaded, UnknownTopicOrPartition, WaitTimedOut, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
+from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import broker_pb2 as pb
 
 LATE_MS: Final = 10

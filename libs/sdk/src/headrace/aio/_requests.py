@@ -16,13 +16,13 @@ from typing import Final
 from headrace._core.batch import Batch
 from headrace._core.effects import Effect
 from headrace._core.producing import Answer, ProducerCore
-from headrace._runtime import Clock
 from headrace._transport.port import Transport
 from headrace.aio._client import NO_NODE, ClusterClient, Leader
 from headrace.errors import HeadraceError, Internal, NetworkFailed
 from headrace.records import TopicPartition
 from headrace.settings import ProducerSettings
 from headrace_common.core.ids import NodeId
+from headrace_common.runtime.clock import Clock
 from headrace_proto.v1 import broker_pb2 as pb
 
 SILENCE_MS: Final = 500

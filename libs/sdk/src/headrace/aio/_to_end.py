@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from headrace._core.starts import END_TIMESTAMP
-from headrace._runtime import Clock
 from headrace.aio._group_steps import Call, GroupSteps, OnReading, Steps
 from headrace.aio._reading import Reading
 from headrace.errors import WaitTimedOut
 from headrace.records import Record
 from headrace_common.core.ids import TopicPartition
+from headrace_common.runtime.clock import Clock
 
 TAKE_RECORDS: Final = 10_000
 """At most so many between two looks at the group."""

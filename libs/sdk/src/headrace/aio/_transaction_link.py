@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final, TypeVar
 
 from headrace._core.transaction import MOVED, Call, Remedy, TransactionCore, remedy_for
-from headrace._runtime import Clock
 from headrace._transport.port import Coordinator
 from headrace.errors import ClusterUnreachable, ErrorCode, HeadraceError, NetworkFailed, WaitTimedOut
 from headrace.settings import ClientSettings
+from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 
 A = TypeVar("A")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, TransactionCore
-from headrace._runtime import Clock
 from headrace._transport.port import Coordinator, Transport
 from headrace.aio._group_wire import commits_of
 from headrace.aio._transaction_link import Asking, Passing, TransactionLink
 from headrace.errors import ErrorCode, HeadraceError, Rejected, error_for
 from headrace.records import Committed, TopicPartition
 from headrace.settings import ProducerSettings
+from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.failpoints import failpoint
 from headrace_proto.v1 import coordinator_pb2 as group_pb
 

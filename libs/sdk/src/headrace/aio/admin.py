@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from headrace._descriptors import needing_descriptors
-from headrace._runtime import SystemClock
 from headrace._setting_names import Servers, split
 from headrace.admin_feature_types import FeaturesInfo
 from headrace.admin_types import (
@@ -50,6 +49,7 @@ from headrace.records import TopicPartition
 from headrace.settings import ClientSettings, read_settings, setting, waits_as_told
 from headrace_common.core.ids import check_topic_name
 from headrace_common.rpc.calls import CallTo, never_sent
+from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import admin_pb2
 from headrace_proto.v1 import broker_pb2 as broker
 from headrace_proto.v1 import controller_pb2 as pb

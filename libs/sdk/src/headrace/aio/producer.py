@@ -22,7 +22,6 @@ import contextlib
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
@@ -40,6 +39,7 @@ from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedO
 from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, read_settings, waits_as_told
+from headrace_common.runtime.machine import MACHINE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +86,7 @@ class Producer(TransactionCalls):
         self._fast = self._intake.fast
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turn_at = 0.0
+        self._time = MACHINE.get().time
         self._closed = False
         _runtime.enroll(self)
 
@@ -121,7 +122,7 @@ class Producer(TransactionCalls):
             else:
                 return await self._send(topic, value, key, None, None, None)
             chunk = self._fast.get(topic)
-            if chunk is not None and size <= chunk.record_max and time() < chunk.tick:
+            if chunk is not None and size <= chunk.record_max and self._time() < chunk.tick:
                 room = chunk.room - size
                 if room >= 0:  # nothing waits in between, so the loop's own turn is the critical section
                     chunk.room = room
@@ -152,7 +153,7 @@ class Producer(TransactionCalls):
             view = await self._view(topic, at_least=(partition or 0) + 1)
             row = intake.rules.row(view, value, key, headers, partition, timestamp_ms)
         delivery = await self._until_room(lambda: intake.add(view, row), row.size)
-        now = time()
+        now = self._time()
         if now >= self._turn_at:  # a loop that only sends must let batches leave, and other tasks run
             self._turn_at = now + TURN_SECONDS
             await asyncio.sleep(0)
