@@ -32,6 +32,8 @@ DIALS = re.compile(r"\b(insecure_channel|secure_channel|add_\w+_port)\b")
 MAY_DIAL = {
     "libs/common/src/headrace_common/rpc/channels.py": "every connection to a service",
     "libs/common/src/headrace_common/runtime/service.py": "every port of a service: bind",
+    "libs/lab/src/headrace_lab/library.py": "what stands in gRPC's place, without sockets",
+    "libs/lab/src/headrace_lab/server.py": "the same",
     "services/controller/src/headrace_controller/adapters/etcd_channels.py": "connections to etcd",
     "services/controller/src/headrace_controller/testing/etcd.py": "connections to etcd, for tests",
 }
