@@ -23,10 +23,33 @@ def needing_descriptors() -> Iterator[None]:
     except (OSError, ImportError) as error:
         if not _none_left(error):
             raise
-        raise Overloaded(
-            f"the process has no file descriptor left ({os.strerror(errno.EMFILE)}); close some, or raise the limit "
-            "(ulimit -n)"
-        ) from error
+        raise _overloaded("no file descriptor") from error
+
+
+def need_descriptors(count: int) -> None:
+    """
+    Before what ends the process when it gets fewer than ``count``. Nothing is held: open them at once.
+
+    Raises:
+        Overloaded: there are not so many.
+    """
+    free: list[int] = []
+    try:
+        while len(free) < count:
+            free.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if not _none_left(error):
+            raise
+        raise _overloaded(f"{len(free)} of the {count} file descriptors that a first connection takes") from error
+    finally:
+        for each in free:
+            os.close(each)
+
+
+def _overloaded(left: str) -> Overloaded:
+    return Overloaded(
+        f"the process has {left} left ({os.strerror(errno.EMFILE)}); close some, or raise the limit (ulimit -n)"
+    )
 
 
 def _none_left(error: BaseException) -> bool:

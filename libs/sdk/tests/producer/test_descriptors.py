@@ -114,6 +114,55 @@ together.close(), admin.close(), consumer.close(), single.close(), producer.clos
 """
 
 
+MADE_BEFORE = """
+import os, resource, sys
+import headrace
+from headrace.errors import Overloaded
+
+address, kind, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if kind == "producer":
+    client = headrace.Producer(address, max_block_ms=1_000)
+    use = lambda: client.send("one", b"x", partition=0).result(30)
+else:
+    client = headrace.Consumer(
+        "one", bootstrap_servers=address, auto_offset_reset="earliest", default_api_timeout_ms=1_000
+    )
+    use = lambda: client.poll(timeout_ms=1_000)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+held = []
+try:
+    while True:
+        held.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+for _ in range(left):
+    os.close(held.pop())
+try:
+    got = use()
+except Overloaded as error:
+    assert "ulimit" in str(error)
+else:
+    raise AssertionError(got)
+for each in held:
+    os.close(each)
+use()
+client.close()
+"""
+
+
+@pytest.mark.parametrize("left", [0, 1, 4, 6])
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_a_client_that_never_connected_says_so_and_connects_when_there_are_some(kind: str, left: int) -> None:
+    """gRPC ends a process in which it gets none for its own threads."""
+    broker = BrokerThread()
+    try:
+        program = [sys.executable, "-W", "ignore", "-c", MADE_BEFORE, broker.address, kind, str(left)]
+        ran = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    finally:
+        broker.stop()
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_clients_that_were_made_before_say_so_and_go_on_when_there_are_some_again() -> None:
     broker = BrokerThread()
     try:

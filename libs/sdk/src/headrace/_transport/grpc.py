@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from headrace._core import phases
-from headrace._descriptors import needing_descriptors
+from headrace._descriptors import need_descriptors, needing_descriptors
 from headrace._runtime import Tasks, connected
 from headrace._transport.grpc_streams import Stream, StreamCall
 from headrace._transport.grpc_transactions import GrpcTransactionCalls
@@ -62,6 +62,9 @@ AVOID_MS: Final = 5_000
 
 CALL_TIMEOUT_MS: Final = 30_000
 
+GRPC_OPENS: Final = 12
+"""File descriptors that gRPC opens at its first channel, all before that returns, and some to spare: 7 are known."""
+
 HEARD_MAX: Final = 8
 """Answers that a sibling keeps until it asks somebody itself; a few, for the last may be of a broker that lags."""
 
@@ -93,11 +96,16 @@ def _begin(transport: GrpcTransport) -> None:
     """
     ``transport`` opens a channel. gRPC is held from the first on: when its last object goes, which may be at the very
     end of the process, it would wake its thread, and that crashes when it finds no interpreter.
+
+    Raises:
+        Overloaded: too few file descriptors are left for that.
     """
-    transport._pid = os.getpid()
-    if GrpcTransport._holds != transport._pid:
+    pid = os.getpid()
+    if GrpcTransport._holds != pid:
+        need_descriptors(GRPC_OPENS)
         library().aio.init_grpc_aio()
-        GrpcTransport._holds = transport._pid
+        GrpcTransport._holds = pid
+    transport._pid = pid
     connected(transport)
 
 
