@@ -40,7 +40,7 @@ from headrace_controller.etcd_member.core.replacement import (
 )
 from headrace_controller.etcd_member.core.roster import Enrolled, Peer, Roster
 from headrace_controller.etcd_member.core.sights import Member, Report, Running, Sight, Silent, report_of
-from headrace_controller.etcd_member.main import etcd_settings
+from headrace_controller.etcd_member.main import SETTLE_MS, etcd_settings, settle_ms
 
 A, B, C = (Peer(name, f"http://{name}:2380") for name in "abc")
 SITE = Site(A, (B, C), "etcd")
@@ -105,6 +105,16 @@ def test_who_did_not_agree_does_not_found() -> None:
     lost = Facts("a", "va2")
     assert next_step(SITE, lost, {"b": running(R), "c": NOBODY}) == Join()
     assert isinstance(next_step(SITE, lost, {"b": empty(B, R, decided=True), "c": empty(C, R)}), Wait)
+
+
+def test_names_are_not_asked_for_before_they_can_be_there() -> None:
+    def waits(*urls: str) -> int:
+        others = tuple(Peer(f"e-{n}", url) for n, url in enumerate(urls))
+        return settle_ms(Site(Peer("me", "http://me.etcd:2380"), others, "c"))
+
+    assert waits("http://e-0.etcd.ns.svc:2380", "http://10.0.0.7:2380") == SETTLE_MS
+    assert waits("http://10.0.0.7:2380", "http://[fd00::7]:2380") == 0
+    assert waits() == 0
 
 
 def test_a_member_alone_founds_its_cluster() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -18,8 +19,13 @@ from headrace_controller.etcd_member.adapters.http_rendezvous import Doorplate, 
 from headrace_controller.etcd_member.adapters.member_volume import MemberVolume, write_whole
 from headrace_controller.etcd_member.config import EtcdMemberConfig
 from headrace_controller.etcd_member.core.etcd_file import Addresses, Founding, render, settings
+from headrace_controller.etcd_member.core.rendezvous import Site
 from headrace_controller.etcd_member.ports import RunningCluster
 from headrace_controller.etcd_member.program import EtcdMember, World, WrongVolume
+
+SETTLE_MS: Final = 1_500
+"""Pods that start together have their names within so long. A name that is asked for before it is there is not there
+for the next 5 to 30 s either, to nobody: DNS servers keep that answer."""
 
 _INTERRUPTED: Final = 143
 
@@ -54,10 +60,11 @@ def _cluster_at(client_urls: Sequence[str]) -> AbstractAsyncContextManager[Runni
 
 
 async def _decide(config: EtcdMemberConfig) -> Founding:
+    clock = SystemClock()
     world = World(
         volume=MemberVolume(config.data_dir, config.facts_file),
         lookout=HttpLookout(config.cluster),
-        clock=SystemClock(),
+        clock=clock,
         cluster_at=_cluster_at,
         new_volume_id=lambda: new_incarnation().hex(),
     )
@@ -68,7 +75,21 @@ async def _decide(config: EtcdMemberConfig) -> Founding:
     port = urlsplit(config.site.me.url).port
     assert port is not None, "checked at start"
     async with Doorplate(member.report).hung_at(config.listen_host, port):
+        await clock.sleep_ms(settle_ms(config.site))
         return await member.found()
+
+
+def settle_ms(site: Site) -> int:
+    """How long to wait before others are asked for: until their names are known, where they have names."""
+    return SETTLE_MS if any(_is_name(urlsplit(peer.url).hostname) for peer in site.others) else 0
+
+
+def _is_name(host: str | None) -> bool:
+    try:
+        ip_address(host or "")
+    except ValueError:
+        return True
+    return False
 
 
 def etcd_settings(config: EtcdMemberConfig, founding: Founding) -> dict[str, Any]:
