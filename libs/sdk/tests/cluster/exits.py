@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import os
 import signal
 import sys
 import threading
@@ -106,6 +107,78 @@ def aio_in_thread(bootstrap: str, topic: str) -> None:
     ready.wait(20)
 
 
+def connecting(bootstrap: str, topic: str) -> None:
+    """Nobody listens, and nobody has yet."""
+    producer = hold(headrace.Producer("127.0.0.1:1", max_block_ms=60_000))
+    in_thread(lambda: producer.send(topic, b"x").result(60))
+    consumer = hold(headrace.Consumer(topic, bootstrap_servers="127.0.0.1:1"))
+    in_thread(lambda: consumer.poll(timeout_ms=60_000))
+
+
+def calling_back(bootstrap: str, topic: str) -> None:
+    """A callback of the application runs, and does not end."""
+    producer = hold(headrace.Producer(bootstrap))
+    runs = threading.Event()
+
+    def work(_: object) -> None:
+        runs.set()
+        while True:
+            sum(range(1_000))
+
+    producer.send(topic, b"x").add_done_callback(work)
+    runs.wait(20)
+
+
+def tables(bootstrap: str, topic: str) -> None:
+    """Arrow's threads and numpy's are there too."""
+    import pyarrow as pa
+
+    producer = hold(headrace.Producer(bootstrap, compression_type="zstd"))
+    table = pa.table({"value": [b"x" * 100] * 10_000})
+    producer.send_table(topic, table).result(20)
+    consumer = hold(headrace.Consumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"))
+
+    def send() -> None:
+        while True:
+            producer.send_table(topic, table).result(20)
+
+    def poll() -> None:
+        while True:
+            consumer.poll_table(timeout_ms=100)
+
+    in_thread(send)
+    in_thread(poll)
+
+
+def many_clients(bootstrap: str, topic: str) -> None:
+    """Made, used and closed in several threads while the process ends."""
+
+    def come_and_go() -> None:
+        while True:
+            with headrace.Producer(bootstrap) as producer:
+                producer.send(topic, b"x").result(20)
+
+    for _ in range(3):
+        in_thread(come_and_go)
+    idle_producer(bootstrap, topic)
+
+
+def forked(bootstrap: str, topic: str) -> None:
+    """The child of a process that has clients goes on, with its own; its parent ends as it does."""
+    producer = hold(headrace.Producer(bootstrap))
+    producer.send(topic, b"of the parent").result(20)
+    faulthandler.cancel_dump_traceback_later()  # a child of its thread never ends
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+    faulthandler.dump_traceback_later(100)
+    busy_producer(bootstrap, topic)
+
+
 STATES = {
     state.__name__: state
     for state in (
@@ -117,6 +190,11 @@ STATES = {
         admin,
         aio_ended,
         aio_in_thread,
+        connecting,
+        calling_back,
+        tables,
+        many_clients,
+        forked,
     )
 }
 ENDINGS = {"return": 0, "exit": 3, "raise": 1, "interrupt": -signal.SIGINT}

@@ -75,9 +75,18 @@ def test_the_exit_code_is_what_the_program_said(cluster: TestCluster, topic: str
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("ending", ["return", "exit"])
-def test_so_it_is_while_brokers_are_paused(cluster: TestCluster, topic: str, ending: str) -> None:
-    states = ("busy_producer", "polling_consumer", "transaction", "aio_in_thread")
+@pytest.mark.parametrize(
+    ("states", "ending"),
+    [
+        (("busy_producer", "polling_consumer", "transaction", "aio_in_thread"), "return"),
+        (("busy_producer", "polling_consumer", "transaction", "aio_in_thread"), "exit"),
+        (("idle_producer", "member", "tables", "many_clients", "forked"), "exit"),
+        (("idle_producer", "member", "tables", "many_clients", "forked"), "interrupt"),
+    ],
+)
+def test_so_it_is_while_brokers_are_paused(
+    cluster: TestCluster, topic: str, states: tuple[str, ...], ending: str
+) -> None:
     programs = {state: start(cluster, state, ending, topic) for state in states}
     for program in programs.values():
         assert program.stdout is not None
