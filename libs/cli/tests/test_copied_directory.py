@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, Proce
 from headrace_cli.local.supervisor import Supervisor
 
 runner = CliRunner()
+NO_ETCD = ClusterOptions(etcd="/nowhere/etcd")
 
 
 @pytest.fixture
@@ -109,6 +112,51 @@ def test_a_start_in_a_copy_kills_nobody(original: DataDir, bystander: ProcessId,
     assert before is not None
     supervisor._clear_leftovers(before)
     assert bystander.alive()
+
+
+def failed_start(directory: DataDir, options: ClusterOptions) -> ClusterState:
+    """What is written down of a start that fails before any process runs."""
+    argv = [sys.executable, "-m", "headrace_cli.local.supervisor", "--data-dir", str(directory.path)]
+    ran = subprocess.run([*argv, "--options", json.dumps(options.to_json())], timeout=60)
+    assert ran.returncode == 1
+    state = directory.read()
+    assert state is not None
+    assert state.phase is Phase.FAILED
+    assert state.error is not None
+    return state
+
+
+def test_a_copy_stays_one_when_its_first_start_fails(original: DataDir) -> None:
+    copy = copy_of(original)
+    for _ in range(2):
+        state = failed_start(copy, NO_ETCD)
+        assert (state.ports, state.original_ports, state.original) == ({}, (1,), original.real)
+        assert "/nowhere/etcd" in str(state.error)
+    second = DataDir.at(copy.path.parent / "second")
+    shutil.copytree(copy.path, second.path)
+    copied = replace(state, ports={"broker-1": 2}, processes=[])
+    second.write(copied)
+    state = failed_start(second, NO_ETCD)
+    assert (state.ports, state.original_ports, state.original) == ({}, (1, 2), copy.real)
+
+
+def test_a_copied_quorum_does_not_start_beside_its_original(original: DataDir) -> None:
+    state = original.read()
+    assert state is not None
+    options = ClusterOptions(etcd_members=3)
+    ports = {"broker-1": 1, "etcd-2.metrics": 2, "etcd-2.peer": 3, "etcd-1.metrics": 4}
+    original.write(replace(state, options=options, ports=ports, data_dir=original.real))
+    copy = copy_of(original)
+    lock = original.lock()  # its supervisor lives
+    assert lock is not None
+    try:
+        for _ in range(2):
+            state = failed_start(copy, options)
+            assert f"is a copy of {original.real}, whose cluster runs" in str(state.error)
+            assert f"`headrace down --data-dir {original.real}`" in str(state.error)
+            assert state.ports == {"etcd-2.peer": 3}
+    finally:
+        os.close(lock)
 
 
 def test_what_a_dead_supervisor_of_this_directory_left_is_killed(original: DataDir, bystander: ProcessId) -> None:

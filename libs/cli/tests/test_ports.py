@@ -90,3 +90,11 @@ def test_members_of_an_etcd_quorum_keep_their_ports_or_do_not_start(claims: Port
         taken = listener.getsockname()[1]
         with pytest.raises(LocalClusterFailed, match="cannot change"):
             choose_ports(ClusterOptions(etcd_members=3), {"etcd-2.peer": taken}, claims)
+
+
+def test_members_of_an_etcd_quorum_get_no_other_port_by_an_option(claims: PortClaims) -> None:
+    options = ClusterOptions(etcd_members=3, ports={"etcd-2.peer": 12_345})
+    with pytest.raises(LocalClusterFailed, match=r"has port 12346.*start without --port etcd-2\.peer=12345"):
+        choose_ports(options, {"etcd-2.peer": 12_346}, claims)
+    moves, _ = choose_ports(options, {"etcd-2.peer": 12_346, f"etcd-2{PLAIN}": 12_347}, claims)
+    assert moves["etcd-2.peer"] == 12_345

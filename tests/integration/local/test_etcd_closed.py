@@ -159,7 +159,11 @@ def left_by_a_version_without_tls(data: Path, members: int) -> dict[str, int]:
         give_back(port)
     nobody = ProcessId(2**22 + 1, 1)
     state = ClusterState(nobody, Phase.STOPPED, ClusterOptions(etcd_members=members), ports)
-    DataDir.at(data).write(state)
+    directory = DataDir.at(data)
+    directory.write(state)
+    written = json.loads(directory.state_file.read_text())
+    del written["plain_peers_named"]
+    directory.state_file.write_text(json.dumps(written))
     return ports
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -165,6 +166,26 @@ def test_a_copy_leaves_its_ports_to_an_original_that_is_down(make_cluster: MakeC
         assert not set(copy.state.ports.values()) & set(ports.values())
         cluster.start()
         assert copy.running()
+
+
+def test_a_copied_quorum_that_failed_beside_its_original_starts_when_that_is_down(
+    make_cluster: MakeCluster, tmp_path: Path
+) -> None:
+    cluster = make_cluster(brokers=1, etcd_members=3)
+    cluster.start()
+    cluster.stop()
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    cluster.start()
+    copy = LocalCluster(tmp_path / "copy", brokers=1, etcd_members=3)
+    for _ in range(2):
+        with pytest.raises(StartFailed, match=f"is a copy of {re.escape(str(cluster.directory.real))}, whose cluster"):
+            copy.start()
+    assert all(p.alive() and p.restarts == 0 for p in cluster.processes)
+    cluster.stop()
+    with copy:
+        assert not set(copy.bootstrap_servers) & set(cluster.bootstrap_servers)
+        assert {p.name for p in copy.processes} == {p.name for p in cluster.processes}
+    cluster.start()
 
 
 def test_a_moved_directory_goes_on_where_it_was(make_cluster: MakeCluster, own_port: dict[str, int]) -> None:

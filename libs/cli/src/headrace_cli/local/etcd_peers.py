@@ -35,8 +35,9 @@ PLAIN: Final = ".plain-peer"
 
 def with_plain_peers(saved: Mapping[str, int]) -> dict[str, int]:
     """
-    The ports of the last start. A version that knew no TLS (it had no port for etcd's metrics) had members' ports for
-    each other in plain: these get names of their own, so that others are chosen beside them.
+    The ports in a file that does not say whether it names these. A version that knew no TLS (it had no port for etcd's
+    metrics) had members' ports for each other in plain: these get names of their own, so that others are chosen beside
+    them.
     """
     if "etcd-1.metrics" in saved:
         return dict(saved)

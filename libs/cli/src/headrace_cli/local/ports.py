@@ -70,6 +70,16 @@ def ports_of_a_copy(options: ClusterOptions, saved: Mapping[str, int]) -> dict[s
     return {slot: port for slot, port in saved.items() if options.etcd_members > 1 and _is_peer(slot)}
 
 
+def _refuse_moved_peer(options: ClusterOptions, saved: Mapping[str, int], slot: str) -> None:
+    """One that moves from plain text to TLS may get any port."""
+    port, moves = options.ports[slot], slot.removesuffix(".peer") + PLAIN in saved
+    if options.etcd_members > 1 and slot.endswith(".peer") and not moves and saved.get(slot, port) != port:
+        raise LocalClusterFailed(
+            f"{slot} has port {saved[slot]}, by which the other members of etcd know it, and cannot change; start "
+            f"without --port {slot}={port}"
+        )
+
+
 def _is_peer(slot: str) -> bool:
     return slot.endswith((".peer", PLAIN))
 
@@ -92,6 +102,7 @@ def choose_ports(
     wanted = slots(options)
     for slot in (s for s in wanted if s in options.ports):
         port = options.ports[slot]
+        _refuse_moved_peer(options, saved, slot)
         if not claims.claim(port):
             raise LocalClusterFailed(f"port {port} of {slot} is in use; give another with --port {slot}=PORT")
         chosen[slot] = port

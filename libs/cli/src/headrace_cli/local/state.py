@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from headrace_cli.local.etcd_peers import with_plain_peers
 from headrace_cli.local.failures import LocalClusterFailed
 from headrace_cli.local.plan import ClusterOptions
 from headrace_cli.local.processes import ProcessId
@@ -93,12 +94,17 @@ class ClusterState:
     phase: Phase
     options: ClusterOptions
     ports: dict[str, int] = field(default_factory=dict)
+    """By slot; of an older version's, those in plain text have names of their own (``with_plain_peers``)."""
     processes: list[ProcessState] = field(default_factory=list)
     error: str | None = None
     cluster_id: str | None = None
     """As the brokers' data directories have it; None before a first start was ready."""
     data_dir: str | None = None
     """The directory that this was written in, without symbolic links; None where an older version wrote it."""
+    original: str | None = None
+    """The directory that this one was copied from; None for one that is no copy."""
+    original_ports: tuple[int, ...] = ()
+    """Ports of clusters that this one was copied from, which it leaves to them."""
 
     @property
     def bootstrap_servers(self) -> list[str]:
@@ -116,10 +122,13 @@ class ClusterState:
             "format": FORMAT,
             "supervisor": asdict(self.supervisor),
             "data_dir": self.data_dir,
+            "original": self.original,
+            "original_ports": self.original_ports,
             "phase": self.phase,
             "error": self.error,
             "options": self.options.to_json(),
             "ports": self.ports,
+            "plain_peers_named": True,
             "cluster_id": self.cluster_id,
             "processes": [asdict(process) for process in self.processes],
         }
@@ -127,15 +136,18 @@ class ClusterState:
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> ClusterState:
         """Raises: KeyError, TypeError or ValueError when it is not one."""
+        ports = dict(data["ports"])
         return ClusterState(
             supervisor=ProcessId(**data["supervisor"]),
             phase=Phase(data["phase"]),
             options=ClusterOptions.from_json(data["options"]),
-            ports=dict(data["ports"]),
+            ports=ports if data.get("plain_peers_named") else with_plain_peers(ports),
             processes=[ProcessState(**{**p, "health": Health(p["health"])}) for p in data["processes"]],
             error=data.get("error"),
             cluster_id=data.get("cluster_id"),
             data_dir=data.get("data_dir"),
+            original=data.get("original"),
+            original_ports=tuple(data.get("original_ports", ())),
         )
 
     def without_processes(self) -> ClusterState:

@@ -24,7 +24,7 @@ from typing import Final
 from headrace_cli.local.certificates import renew
 from headrace_cli.local.children import Child
 from headrace_cli.local.etcd import EtcdFiles, find_etcd
-from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers, with_plain_peers
+from headrace_cli.local.etcd_peers import PLAIN, MovingMember, move_peers
 from headrace_cli.local.failures import AlreadyRunning, LocalClusterFailed
 from headrace_cli.local.plan import (
     CERTIFICATES,
@@ -83,9 +83,11 @@ class Supervisor:
         if lock is None:
             raise AlreadyRunning(f"a cluster runs on {self._directory.path} already; see `headrace status`")
         self._catch_signals()
+        before = self._directory.read()
+        self._remember(before)
         try:
             self._narrow()
-            self._prepare()
+            self._prepare(before)
             self._save()
             for child in self._children:
                 self._start(child)
@@ -125,17 +127,29 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._wakeup_in, warn_on_full_buffer=False)
 
-    def _prepare(self) -> None:
-        options, before = self._state.options, self._directory.read()
-        # Kept first of all: a start that fails forgets no port by which etcd's members know each other.
-        saved = with_plain_peers(before.ports if before else {})
-        foreign = saved.values() if before is not None and self._directory.original_exists(before) else ()
-        saved = self._state.ports = ports_of_a_copy(options, saved) if foreign else saved
+    def _remember(self, before: ClusterState | None) -> None:
+        """
+        What no start forgets, whatever becomes of it: the ports by which etcd's members know each other, and of which
+        cluster this is a copy, whose clients would take the one for the other at its ports.
+        """
+        if before is None:
+            return
+        state = self._state
+        state.ports = before.ports
+        state.original, state.original_ports = before.original, before.original_ports
+        if self._directory.original_exists(before):
+            state.original = before.data_dir
+            state.original_ports = tuple(sorted({*before.original_ports, *before.ports.values()}))
+            state.ports = ports_of_a_copy(state.options, state.ports)
+
+    def _prepare(self, before: ClusterState | None) -> None:
+        options, saved = self._state.options, self._state.ports
         etcd = find_etcd(options.etcd)
         self._state.cluster_id = self._directory.cluster_id()
         if before is not None:
             self._clear_leftovers(before)
-        self._state.ports, notes = choose_ports(options, saved, self._claims, foreign)
+        self._refuse_beside_original()
+        self._state.ports, notes = choose_ports(options, saved, self._claims, self._state.original_ports)
         for note in notes:
             self._say("port", note)
         # A slot that is not needed now keeps its port for when it is needed again.
@@ -146,6 +160,16 @@ class Supervisor:
         self._move_peers(plans, files)
         self._children = [Child(p, self._directory.logs / f"{p.name}.log", options.restart_delay_ms) for p in plans]
         self._state.processes = [child.state for child in self._children]
+
+    def _refuse_beside_original(self) -> None:
+        """Members of a quorum, copied, would take part in the original's: they have its names, ports and keys."""
+        original = self._state.original
+        if original is not None and self._state.options.etcd_members > 1 and DataDir.at(original).locked():
+            raise LocalClusterFailed(
+                f"{self._directory.path} is a copy of {original}, whose cluster runs, and members of etcd know each "
+                f"other by their ports, which are the same in both: stop that one first, with `headrace down "
+                f"--data-dir {original}`"
+            )
 
     def _renew_certificates(self) -> EtcdFiles:
         members = range(1, self._state.options.etcd_members + 1)
