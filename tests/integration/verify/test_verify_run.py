@@ -99,6 +99,8 @@ def test_a_cluster_that_keeps_all_is_sound_while_a_broker_is_killed(
     assert records["acknowledged"] > 50
     assert records["copied"] > 0
     assert run.topics() == [], "what it made is deleted"
+    with cluster.admin() as admin:
+        assert [group for group in admin.list_groups().groups if group.group_id.startswith("headrace-verify-")] == []
 
 
 def test_records_that_are_taken_away_are_an_anomaly_and_stay_to_be_looked_at(

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -175,6 +175,7 @@ class Run:
         if not texts and not self._plan.keep:
             self._say("clean")
             self._delete_topics(names)
+            self._delete_groups(names)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 
@@ -206,6 +207,12 @@ class Run:
             except HeadraceError:
                 continue  # named in the report: it is still there
             self._topics.remove(topic)
+
+    def _delete_groups(self, names: Names) -> None:
+        """What its members and its own reading left; offsets of deleted topics are of no use to anybody."""
+        with suppress(HeadraceError), self._admin() as admin:  # who is not there now expires as any empty group
+            groups = [group.group_id for group in admin.list_groups().groups]
+            admin.delete_groups(group for group in groups if group.startswith(names.group("")))
 
     # --- plumbing -------------------------------------------------------------------------------------------------
 
