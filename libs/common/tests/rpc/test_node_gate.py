@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError
+from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, MetadataUnavailable
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
@@ -21,8 +21,8 @@ from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 
 BROKER, ADMIN = NodeKey(Role.BROKER, NodeId(1)), NodeKey(Role.ADMIN, NodeId(1))
 OPEN, CLOSED = (
-    replace(EMPTY_IMAGE, feature_level=NODE_TOKEN.level - 1),
-    replace(EMPTY_IMAGE, feature_level=NODE_TOKEN.level),
+    replace(EMPTY_IMAGE, revision=1, feature_level=NODE_TOKEN.level - 1),
+    replace(EMPTY_IMAGE, revision=1, feature_level=NODE_TOKEN.level),
 )
 
 
@@ -102,6 +102,17 @@ async def server() -> AsyncIterator[Server]:
     async with GrpcService.open(ServerConfig(drain_ms_max=0), servicers, interceptors=[gate]) as running:
         made.append(Server(servicer, f"127.0.0.1:{running.port}", tokens=tokens))
         yield made[0]
+
+
+async def test_before_there_is_an_image_who_shows_no_token_has_to_wait(server: Server) -> None:
+    server.image[0] = EMPTY_IMAGE
+    for operation in ("DescribeLogs", "Replicate"):
+        assert isinstance(await server.call(operation, bearing()), MetadataUnavailable)
+    assert server.servicer.seen == []
+    assert await server.call("ListOffsets", bearing()) is None, "that is for clients"
+    assert await server.call("DescribeLogs", server.as_node(BROKER)) is None
+    server.tokens.demanded = False
+    assert await server.call("DescribeLogs", bearing()) is None
 
 
 def bearing(*pairs: tuple[str, str]) -> Security:

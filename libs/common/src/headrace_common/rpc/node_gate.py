@@ -8,13 +8,13 @@ read. The token is one for the whole cluster: it tells nodes from others, while 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
 
-from headrace_common.core.errors import HeadraceError, Rejected
+from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
@@ -82,7 +82,8 @@ class NodeGate(grpc.aio.ServerInterceptor):
     """
     The innermost interceptor of a server, one for all servers of a process.
 
-    It refuses nothing without ``tokens``, nor before the cluster, by its ``image``, is at the level of node tokens.
+    It refuses nothing without ``tokens``, nor where the cluster, by its ``image``, is below the level of node tokens.
+    Who shows no token has to wait until there is an image.
     """
 
     def __init__(self, tokens: Tokens | None = None, image: Callable[[], ClusterImage] = lambda: EMPTY_IMAGE) -> None:
@@ -92,8 +93,11 @@ class NodeGate(grpc.aio.ServerInterceptor):
     @property
     def closed(self) -> bool:
         """Whether who shows no token is no node."""
-        tokens = self._tokens
-        return tokens is not None and tokens.demanded and self._image().feature_level >= NODE_TOKEN.level
+        return self._demanded and self._image().feature_level >= NODE_TOKEN.level
+
+    @property
+    def _demanded(self) -> bool:
+        return self._tokens is not None and self._tokens.demanded
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -101,11 +105,20 @@ class NodeGate(grpc.aio.ServerInterceptor):
         """The method's handler, or one that refuses the call and reads nothing of it."""
         operation = handler_call_details.method.rpartition(".")[2]
         allowed = WHO_MAY_CALL.get(operation)
-        if allowed is not None and self.closed:
-            error = refusal(operation, allowed, self._caller(handler_call_details.invocation_metadata))
+        if allowed is not None and self._demanded:
+            error = self._refusal(operation, allowed, handler_call_details.invocation_metadata)
             if error is not None:
                 return _refusing(error)
         return await continuation(handler_call_details)
+
+    def _refusal(self, operation: str, allowed: Collection[Role], metadata: Any) -> HeadraceError | None:
+        if self.closed:
+            return refusal(operation, allowed, self._caller(metadata))
+        if self._image().revision == EMPTY_IMAGE.revision and self._caller(metadata) is None:
+            return MetadataUnavailable(
+                f"this node has no metadata yet, so it cannot tell who may ask it for {operation}; try again soon"
+            )
+        return None
 
     def caller(self, context: grpc.aio.ServicerContext[Any, Any]) -> NodeKey | None:
         """The node that a call has shown to come from; None: it shows no valid token."""
