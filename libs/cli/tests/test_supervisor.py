@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from headrace_cli.local.plan import ClusterOptions
+from headrace_cli.local.children import Child
+from headrace_cli.local.failures import LocalClusterFailed
+from headrace_cli.local.plan import NODE_TOKEN, ClusterOptions
 from headrace_cli.local.state import ClusterState, DataDir, Phase
 from headrace_cli.local.supervisor import Supervisor
 
@@ -48,3 +52,24 @@ def test_a_disk_that_is_full_from_the_start_is_told(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(DataDir, "write", full)
     with pytest.raises(OSError, match="No space"):
         supervisor._save()
+
+
+def test_a_token_file_without_a_token_is_told_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / NODE_TOKEN).touch()
+    with pytest.raises(LocalClusterFailed, match="remove it, and `headrace up` makes a new one"):
+        running(tmp_path, Phase.STARTING)._make_token()
+
+
+def test_a_token_file_that_was_removed_is_there_for_what_starts_again(tmp_path: Path) -> None:
+    supervisor = running(tmp_path, Phase.READY)
+    starts: list[bool] = []
+
+    class Started:
+        plan = SimpleNamespace(name="broker-1")
+        state = SimpleNamespace(pid=1)
+
+        def start(self, _now: float) -> None:
+            starts.append((tmp_path / NODE_TOKEN).is_file())
+
+    supervisor._start(cast(Child, Started()))
+    assert starts == [True]

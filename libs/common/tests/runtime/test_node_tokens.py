@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import stat
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.node_tokens import LOOK_EVERY_MS, NodeTokens, open_tokens
 from headrace_common.runtime.service import ServerConfig
-from headrace_common.runtime.token_file import make_file, new_token, read_tokens
+from headrace_common.runtime.token_file import _main, make_file, new_token, read_tokens
 from headrace_common.testing.clock import FakeClock
 
 OLD, NEW, OTHER = ("hrn_" + letter * 43 for letter in "abc")
@@ -32,6 +33,41 @@ def test_a_file_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
     assert read_tokens(path) == (token,)
     assert [one.name for one in tmp_path.iterdir()] == ["token"]
     assert len({new_token() for _ in range(100)}) == 100
+
+
+def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    link = os.link
+
+    def sync(number: int) -> None:
+        synced.append(os.fstat(number).st_size)
+
+    def named(one: Path, other: Path) -> None:
+        assert synced == [len(OLD) + 1]
+        link(one, other)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "link", named)
+    assert make_file(tmp_path / "token")
+
+
+def test_who_makes_it_is_told_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "token"
+    assert _main([str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: a new node token\n"
+    before = path.read_text()
+    assert _main([str(path)]) == 0
+    assert "stays as it is" in capsys.readouterr().out
+    assert path.read_text() == before
+
+
+def test_who_cannot_make_it_is_told_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _main([str(tmp_path / "nowhere" / "token")]) == 1
+    assert "No such file or directory; its directory has to be there" in capsys.readouterr().err
+    (tmp_path / "empty").touch()
+    for path in (tmp_path, tmp_path / "empty"):
+        assert _main([str(path)]) == 1
+        assert "remove this one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,9 @@ from headrace_cli.local.ports import PortClaims, choose_ports, ports_of_a_copy
 from headrace_cli.local.processes import ProcessId, kill_children, tail
 from headrace_cli.local.restarts import Died, GiveUp
 from headrace_cli.local.state import ClusterState, DataDir, Health, Phase, is_own_name
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.runtime.private_files import keep_private, narrow
-from headrace_common.runtime.token_file import make_file
+from headrace_common.runtime.token_file import make_file, read_tokens
 
 READY_POLL_SECONDS: Final = 0.02
 UNSAVED_POLL_SECONDS: Final = 1.0
@@ -184,8 +184,11 @@ class Supervisor:
         path = self._directory.path / NODE_TOKEN
         try:
             make_file(path)
+            read_tokens(path)
         except OSError as error:
             raise LocalClusterFailed(f"cannot write the node token to {path}: {error.strerror}") from error
+        except InvalidConfig as error:
+            raise LocalClusterFailed(f"{error}; remove it, and `headrace up` makes a new one") from error
 
     def _move_peers(self, plans: Sequence[ProcessPlan], files: EtcdFiles) -> None:
         """Members of an etcd quorum of before TLS; their plain ports are forgotten when nobody knows them any more."""
@@ -228,6 +231,8 @@ class Supervisor:
             kill_children(left, 5.0)
 
     def _start(self, child: Child) -> None:
+        with contextlib.suppress(OSError):  # the process says what it lacks
+            make_file(self._directory.path / NODE_TOKEN)  # without it nothing starts again; the others take the new one
         try:
             child.start(time.monotonic())
         except OSError as error:

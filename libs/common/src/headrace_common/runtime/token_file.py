@@ -29,12 +29,18 @@ def make_file(path: Path) -> bool:
     """
     Have a file with a token there, for this user alone; whether it was made. One that is there is left as it is.
 
+    It is on disk before it has its name: a power cut leaves no empty file.
+
     Raises:
         OSError: it cannot be written.
     """
+    if os.path.lexists(path):
+        return False
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(f"{new_token()}\n")
+        file.flush()
+        os.fsync(file.fileno())
     try:
         os.link(partial, path)  # unlike a rename it never replaces what another process has made meanwhile
     except FileExistsError:
@@ -67,11 +73,21 @@ def read_tokens(path: Path) -> tuple[bytes, ...]:
 
 
 def _main(arguments: list[str]) -> int:
-    """Make a file with a new token; one that is there stays."""
+    """Make a file with a new token; one that is there stays, and has to hold a token."""
     if len(arguments) != 1:
         sys.stderr.write("usage: python -m headrace_common.runtime.token_file FILE\n")
         return 2
-    make_file(Path(arguments[0]))
+    path = Path(arguments[0])
+    try:
+        made = make_file(path)
+        read_tokens(path)
+    except OSError as error:
+        sys.stderr.write(f"error: cannot write {path}: {error.strerror}; its directory has to be there\n")
+        return 1
+    except InvalidConfig as error:
+        sys.stderr.write(f"error: {error}; name another file, or remove this one to have it made\n")
+        return 1
+    sys.stdout.write(f"{path}: {'a new node token' if made else 'it has a node token already, and stays as it is'}\n")
     return 0
 
 
