@@ -429,6 +429,21 @@ async def test_a_full_buffer_waits_and_then_says_so(cluster: MemoryCluster) -> N
         assert (await (await p.send("one", b"again"))).offset > 0
 
 
+async def test_a_send_that_is_cancelled_as_it_is_woken_ends(cluster: MemoryCluster) -> None:
+    async with producer(cluster, buffer_memory=1 << 16, max_request_size=1 << 15) as p:
+        await (await p.send("one", b"first"))
+        release = asyncio.Event()
+        cluster.inject("produce", *[Fault(Does.HOLD, until=release)] * 10)
+        sends = asyncio.create_task(_send_until_full(p))
+        while not p._intake.within(lambda: bool(p._intake.waiters)):
+            await asyncio.sleep(0)
+        p._intake.within(p._intake._wake)
+        sends.cancel()
+        await asyncio.wait([sends], timeout=5)
+        release.set()
+        assert sends.cancelled()
+
+
 async def test_a_full_buffer_goes_on_when_there_is_room(cluster: MemoryCluster) -> None:
     async with producer(cluster, buffer_memory=1 << 16, max_request_size=1 << 15) as p:
         deliveries = [await p.send("t", b"x" * 1_000, key=b"%d" % n) for n in range(1_000)]

@@ -77,7 +77,8 @@ class MemoryTransactionCalls:
     async def _ask(self, api: str, request: Q, answer: Callable[[Q], A], timeout_ms: float) -> A:
         """Carry ``request`` out; a fault ``after`` loses the answer."""
         try:
-            fault = await asyncio.wait_for(self._call(api, request), timeout_ms / 1_000)
+            async with asyncio.timeout(timeout_ms / 1_000):
+                fault = await self._call(api, request)
         except TimeoutError:
             raise RequestTimedOut("the coordinator is silent") from None
         answered = answer(request)

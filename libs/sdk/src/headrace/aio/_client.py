@@ -189,7 +189,8 @@ class ClusterClient:
         start = self._clock.monotonic_ms()
         self._wanted.setdefault(name, None)
         try:
-            return await asyncio.wait_for(self._until_known(name, start), timeout_ms / 1_000)
+            async with asyncio.timeout(timeout_ms / 1_000):
+                return await self._until_known(name, start)
         except TimeoutError:
             if name not in self._topics:
                 self._wanted.pop(name, None)

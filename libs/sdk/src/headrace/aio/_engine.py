@@ -304,7 +304,8 @@ class ProducerEngine:
         view = await self.cluster.topic(name, timeout_ms)
         if view.partitions < at_least:
             try:
-                await asyncio.wait_for(self.cluster.refreshed(f"{name} may have grown"), timeout_ms / 1_000)
+                async with asyncio.timeout(timeout_ms / 1_000):
+                    await self.cluster.refreshed(f"{name} may have grown")
             except TimeoutError:
                 raise WaitTimedOut(f"no metadata of topic {name!r} within {timeout_ms:g} ms") from None
             view = self.cluster.known(name) or view
@@ -365,7 +366,8 @@ class ProducerEngine:
         done = self._loop.create_future()
         all_told(batches, partial(finish, done))
         try:
-            await asyncio.wait_for(done, timeout)
+            async with asyncio.timeout(timeout):
+                await done
         except TimeoutError:
             raise WaitTimedOut(f"not all was acknowledged within {timeout:g} s; it goes on") from None
 

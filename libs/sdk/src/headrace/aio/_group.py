@@ -213,7 +213,8 @@ class Group:
         """
         answer = self.committing.commit(offsets, self._clock.monotonic_ms() + timeout_ms)
         try:
-            error = await asyncio.wait_for(answer, timeout_ms / 1000 + COMMIT_ALLOWANCE_S)
+            async with asyncio.timeout(timeout_ms / 1000 + COMMIT_ALLOWANCE_S):
+                error = await answer
         except TimeoutError:
             raise WaitTimedOut(
                 f"the commit was not answered within {timeout_ms:g} ms; whether it was made is unknown"
@@ -231,7 +232,8 @@ class Group:
     async def until_committed(self, timeout_ms: float) -> None:
         """Wait until every commit there is has its answer, or the time is over."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.committing.commit({}, None), timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self.committing.commit({}, None)
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout_ms: float

@@ -106,7 +106,8 @@ class TransactionLink:
 
     async def _found(self, left_ms: float) -> Coordinator:
         try:
-            return await asyncio.wait_for(self._find(), left_ms / 1_000)
+            async with asyncio.timeout(left_ms / 1_000):
+                return await self._find()
         except TimeoutError:
             raise NetworkFailed("no broker said in time who coordinates; is the cluster up?") from None
 

@@ -134,7 +134,8 @@ class Transactions:
         if self.core.state not in (State.OPEN, State.BROKEN):
             return
         try:
-            await asyncio.wait_for(self.abort(), None if isinstance(error, Exception) else LEAVE_S)
+            async with asyncio.timeout(None if isinstance(error, Exception) else LEAVE_S):
+                await self.abort()
         except (HeadraceError, TimeoutError) as failed:
             error.add_note(f"the transaction was not aborted, and ends by its timeout at the latest: {failed}")
 
@@ -209,7 +210,8 @@ class Transactions:
             return
         _log.warning("a producer is closed in the middle of a transaction of %r; it is aborted", self._id)
         try:
-            await asyncio.wait_for(self.abort(), LEAVE_S if timeout is None else min(timeout, LEAVE_S))
+            async with asyncio.timeout(LEAVE_S if timeout is None else min(timeout, LEAVE_S)):
+                await self.abort()
         except (HeadraceError, TimeoutError) as error:
             _log.warning("the transaction of %r was not aborted, and ends by its timeout: %s", self._id, error)
 

@@ -189,7 +189,8 @@ class Producer(TransactionCalls):
             if added is not None:
                 return added
             try:
-                await asyncio.wait_for(room, deadline - loop.time())
+                async with asyncio.timeout(deadline - loop.time()):
+                    await room
             except TimeoutError:
                 raise exhausted(self._settings, size) from None
 

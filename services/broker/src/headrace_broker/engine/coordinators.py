@@ -66,7 +66,8 @@ class Coordinators:
     async def _made(self, kind: ShardKind) -> HeadraceError | None:
         """None: the topic is there; else why not."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._make(kind)), CALLER_WAIT_S)
+            async with asyncio.timeout(CALLER_WAIT_S):
+                return await asyncio.shield(self._make(kind))
         except TimeoutError:
             return CoordinatorNotAvailable(f"topic {INTERNAL_TOPICS[kind]} is still being made; try again in a moment")
 

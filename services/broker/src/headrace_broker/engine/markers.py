@@ -99,7 +99,8 @@ class Markers:
         if arrivals:
             self._loop.append(arrivals)
         try:
-            await asyncio.wait_for(asyncio.shield(call.done), COMMIT_MS_MAX / 1_000)
+            async with asyncio.timeout(COMMIT_MS_MAX / 1_000):
+                await asyncio.shield(call.done)
         except TimeoutError:
             call.expire()
         failpoint("txn.marker.append.after")

@@ -68,7 +68,8 @@ class ProducerIds:
     async def _next(self) -> int:
         while not self._blocks:
             try:
-                failure = await asyncio.wait_for(asyncio.shield(self._refill()), CALLER_WAIT_S)
+                async with asyncio.timeout(CALLER_WAIT_S):
+                    failure = await asyncio.shield(self._refill())
             except TimeoutError:
                 raise RequestTimedOut("the controller gave no producer ids in time; ask again") from None
             if failure is not None:

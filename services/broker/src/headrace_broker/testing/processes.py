@@ -49,7 +49,8 @@ class Process:
         with (self.directory / f"{self.name}.log").open("ab") as log:
             self.running = await asyncio.create_subprocess_exec(*self.argv, stdout=log, stderr=log)
         if self.ready is not None:
-            await asyncio.wait_for(self._until_ready(), START_S)
+            async with asyncio.timeout(START_S):
+                await self._until_ready()
 
     async def _until_ready(self) -> None:
         assert self.ready is not None
@@ -73,7 +74,8 @@ class Process:
         assert self.running is not None
         if self.running.returncode is None:
             self.running.send_signal(number)
-        return await asyncio.wait_for(self.running.wait(), START_S)
+        async with asyncio.timeout(START_S):
+            return await self.running.wait()
 
     async def kill(self) -> None:
         """kill -9."""

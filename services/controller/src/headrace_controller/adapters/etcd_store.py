@@ -152,8 +152,10 @@ class EtcdStore:
         call = rpc.WatchStub(self._channel()).Watch(metadata=_NEEDS_LEADER)
         try:
             try:
-                await asyncio.wait_for(call.write(rpc.WatchRequest(create_request=create)), self._timeout_s)
-                first = await asyncio.wait_for(call.read(), self._timeout_s)
+                async with asyncio.timeout(self._timeout_s):
+                    await call.write(rpc.WatchRequest(create_request=create))
+                async with asyncio.timeout(self._timeout_s):
+                    first = await call.read()
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
                 self._next_channel()
                 raise StoreUnavailable(f"etcd did not accept a watch ({_say(error)}); it is tried again") from error

@@ -94,7 +94,8 @@ class Process:
         assert self.running is not None
         if self.running.returncode is None:
             self.send(number)
-        return await asyncio.wait_for(self.running.wait(), START_S)
+        async with asyncio.timeout(START_S):
+            return await self.running.wait()
 
 
 @dataclass
