@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
+from headrace_cli.commanding import errors_end_the_command
 from headrace_cli.exits import ExitCode
 
 runner = CliRunner()
@@ -64,3 +66,11 @@ def test_help_is_not_cut_in_a_pipe() -> None:
     for argv in ([], ["topic"], ["cluster"], ["group"], ["broker"]):
         text = runner.invoke(app, [*argv, "-h"]).stdout
         assert "..." not in text.partition("Commands:")[2], argv
+
+
+@pytest.mark.parametrize("name", ["\udcff\udcfe", "t\udcff"])
+def test_a_name_that_is_no_utf_8_is_wrong_usage(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as ended, errors_end_the_command(debug=False):
+        name.encode()
+    assert ended.value.exit_code == ExitCode.USAGE
+    assert "is not UTF-8 text" in capsys.readouterr().err

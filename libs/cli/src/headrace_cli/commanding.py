@@ -143,6 +143,9 @@ class errors_end_the_command:  # noqa: N801 - reads as the statement it is
                 raise typer.Exit(exit_code_of(error)) from None
             case KeyboardInterrupt():
                 raise typer.Exit(ExitCode.INTERRUPTED) from None
+            case UnicodeEncodeError() if error.reason == "surrogates not allowed" and not self._debug:
+                say_error(f"{error.object[:60]!a} is not UTF-8 text", "Names are; give it in UTF-8.")
+                raise typer.Exit(ExitCode.USAGE) from None
             case BrokenPipeError():
                 _drop_output()
                 raise typer.Exit(ExitCode.BROKEN_PIPE) from None

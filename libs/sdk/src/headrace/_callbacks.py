@@ -45,6 +45,15 @@ def call_back(function: Callable[[T], object], argument: T, topic: str, partitio
         function(argument)
     except Exception:  # noqa: BLE001  # the application's own function must not stop its client
         _log.exception("the callback %s raised, called for %s", mine.name, where)
+    except SystemExit:
+        if threading.current_thread() is threading.main_thread():
+            raise
+        _log.exception(
+            "the callback %s called sys.exit() for %s, which ends neither program nor client here; "
+            "tell the main thread to end the program",
+            mine.name,
+            where,
+        )
     finally:
         if outer is None:
             del _running[me]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -203,3 +204,23 @@ def test_a_callback_that_blocks_is_named_to_who_waits(
         logger.removeHandler(handler)
     named = [r.getMessage() for r in caplog.records if "waiting.<locals>.blocking, called for t-1" in r.getMessage()]
     assert len(named) == 1, "once"
+
+
+def test_a_callback_that_would_end_the_program_does_not_end_the_client(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Producer(_transport=cluster.transport(), linger_ms=50) as producer:
+        delivery = producer.send("t", b"x", partition=0)
+        delivery.add_done_callback(lambda _: sys.exit(4))
+        producer.flush(10)
+        assert delivery.result(10).offset == 0
+        assert producer.send("t", b"y", partition=0).result(10).offset == 1
+    assert "ends neither program nor client" in caplog.text
+
+
+def test_on_the_main_thread_it_ends_the_program(cluster: MemoryCluster) -> None:
+    with Producer(_transport=cluster.transport()) as producer:
+        delivery = producer.send("t", b"x")
+        delivery.result(10)
+        with pytest.raises(SystemExit):
+            delivery.add_done_callback(lambda _: sys.exit(4))
