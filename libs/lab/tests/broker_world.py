@@ -1,12 +1,12 @@
-"""One real broker, a producer and a consumer in the lab; as a script it prints what happened, in order."""
+"""One real broker, a producer and a consumer in the lab."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+
+from libs.lab.tests.history import History
 
 import headrace.aio as headrace
 from headrace_broker.adapters.memory_log import MemoryLogs
@@ -14,7 +14,7 @@ from headrace_broker.testing.standalone import FakeCluster, image_of, running_br
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import SystemClock
 from headrace_lab.lab import Lab, laboratory
-from headrace_lab.loop import LabLoop, Node
+from headrace_lab.loop import LabLoop
 
 RECORDS = 100
 
@@ -63,24 +63,13 @@ async def _send_and_read(lab: Lab, records: int) -> list[bytes]:
     return read
 
 
-def play(seed: int, records: int = RECORDS, *, traced: bool = True) -> Outcome:
+def play(seed: int, records: int = RECORDS) -> Outcome:
     """One run."""
-    loop, digest = LabLoop(seed), hashlib.blake2b(digest_size=16)
-
-    def note(node: Node, handle: asyncio.Handle) -> None:
-        callback = getattr(handle, "_callback", None)
-        task = getattr(callback, "__self__", None)
-        name = task.get_name() if isinstance(task, asyncio.Task) else getattr(callback, "__qualname__", "")
-        digest.update(f"{loop.time()!r} {node} {name}\n".encode())
-
-    loop.trace = note if traced else None
+    loop = LabLoop(seed)
+    history = History(loop)
     try:
         with laboratory(loop) as lab:
             values = loop.run_until_complete(_send_and_read(lab, records))
     finally:
         loop.close()
-    return Outcome(values, loop.time(), lab.network.messages, digest.hexdigest())
-
-
-if __name__ == "__main__":
-    print(play(int(sys.argv[1])).digest)
+    return Outcome(values, loop.time(), lab.network.messages, history.digest)

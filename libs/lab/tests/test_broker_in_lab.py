@@ -1,4 +1,4 @@
-"""A real broker and the real client in the lab: what was sent is read, and one seed is one history."""
+"""Real brokers and the real client in the lab: what was sent is read, and one seed is one history."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from libs.lab.tests import broker_world
+import pytest
+from libs.lab.tests import broker_world, cluster_world
 
-WORLD = Path(broker_world.__file__)
+ROOT = Path(__file__).parents[3]
 
 
 def test_what_was_sent_is_read_in_the_order_of_its_partitions() -> None:
@@ -20,10 +21,20 @@ def test_what_was_sent_is_read_in_the_order_of_its_partitions() -> None:
         assert own == sorted(own)
 
 
-def test_one_seed_is_one_history_in_every_process() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_what_three_brokers_acknowledged_is_read_after_one_was_killed(seed: int) -> None:
+    outcome = cluster_world.play(seed)
+    assert len(outcome.acknowledged) > cluster_world.RECORDS / 2
+    assert set(outcome.acknowledged) <= set(outcome.read)
+    assert len(outcome.read) == len(set(outcome.read))
+
+
+@pytest.mark.parametrize("world", ["broker_world", "cluster_world"])
+def test_one_seed_is_one_history_in_every_process(world: str) -> None:
     def digest(seed: int, hash_seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        command = [sys.executable, str(WORLD), str(seed)]
+        program = f"from libs.lab.tests import {world} as world; print(world.play({seed}).digest)"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", program]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     assert digest(3, "1") == digest(3, "2")

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
+import socket
+import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
@@ -27,6 +30,9 @@ NODE: Final[ContextVar[Node]] = ContextVar("headrace_lab_node")
 
 THREAD_S_MAX: Final = 0.001
 """How long what is handed to a thread takes at most."""
+
+
+CLOSINGS_MAX: Final = 10_000
 
 
 class Stuck(RuntimeError):
@@ -74,6 +80,49 @@ class LabTask(asyncio.Task[Any]):
         return self._number
 
 
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What the dead say on their way out is heard by nobody."""
+    level, hook = logging.root.manager.disable, sys.unraisablehook
+    logging.disable()
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(level)
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(CLOSINGS_MAX):
+        try:
+            coroutine.close()
+        except BaseException:  # noqa: BLE001 - it wants to wait for something more before it ends
+            continue
+        return
+
+
+async def _refuse(host: str, port: int) -> None:
+    raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+
+
+class _Mute(asyncio.Transport):
+    """A connection on which nothing is said."""
+
+    protocol: Any = None
+    _closing = False
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+
 class LabLoop(asyncio.BaseEventLoop):
     """See the module's text. One thread; no sockets, no processes, no executor."""
 
@@ -86,6 +135,9 @@ class LabLoop(asyncio.BaseEventLoop):
         """How many callbacks have run."""
         self.trace: Callable[[Node, asyncio.Handle], object] | None = None
         """Told of each before it runs."""
+        self.connect: Callable[[str, int], Awaitable[None]] = _refuse
+        """What a plain connection to a host and port comes to; a network sets it."""
+        self._burying = False
         self._now = 0.0
         self._runnable: list[Node] = []
         """Nodes that have something ready and are not paused."""
@@ -154,12 +206,18 @@ class LabLoop(asyncio.BaseEventLoop):
 
     def bury(self, node: Node) -> None:
         """Free what a killed node was in the midst of; its connections are to be gone first, or others hear of it."""
-        for task in list(node.tasks):
-            coroutine: Any = task.get_coro()
-            with suppress(BaseException):  # it wants to wait for something, and will not
-                coroutine.close()
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would speak of it
+        self._burying = True
+        with _silence():
+            for task in list(node.tasks):
+                _close(task.get_coro())
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would speak of it
+        self._burying = False
         node.tasks.clear()
+
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """Generators of the dead begin no tasks."""
+        if not self._burying:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]  # it is asyncio's own
 
     def _keep(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None
@@ -226,6 +284,20 @@ class LabLoop(asyncio.BaseEventLoop):
 
     def _write_to_self(self) -> None:
         """Nobody sleeps."""
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> list[Any]:
+        """Names are addresses."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
+
+    async def create_connection(  # type: ignore[override]  # what of it is used
+        self, protocol_factory: Callable[[], Any], host: str, port: int, **_: Any
+    ) -> tuple[asyncio.Transport, Any]:
+        """A connection that says nothing: who makes it wants to know whether somebody listens. Raises: OSError."""
+        await self.connect(host, port)
+        transport, protocol = _Mute(), protocol_factory()
+        protocol.connection_made(transport)
+        transport.protocol = protocol
+        return transport, protocol
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts

@@ -8,11 +8,12 @@ for ``SILENCE_S`` gives the connection up, as gRPC's keepalive does.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from headrace_lab.loop import LabLoop, Node
+from headrace_lab.loop import NODE, LabLoop, Node
 
 if TYPE_CHECKING:
     from headrace_lab.server import LabServer
@@ -54,6 +55,7 @@ class Network:
         """How many were sent."""
         self._ways: dict[tuple[Node, Node], Way] = {}
         self._port = 20_000
+        loop.connect = self._connect
 
     def new_port(self) -> int:
         """One that nobody has."""
@@ -82,6 +84,18 @@ class Network:
         for connection in list(self.connections):
             if {connection.client, connection.server.node} == {one, other}:
                 connection.reset("Connection reset by peer")
+
+    async def _connect(self, host: str, port: int) -> None:
+        """There and back. Raises: ConnectionRefusedError: nobody listens."""
+        source, server = NODE.get(self.loop.test), self.servers.get(f"{host}:{port}")
+        if server is not None:
+            for way in (self.way(source, server.node), self.way(server.node, source)):
+                if way.cut:
+                    await asyncio.sleep(SILENCE_S)
+                    raise TimeoutError(f"{host}:{port} does not answer")
+                await asyncio.sleep(way.delay_s[1])
+        if self.servers.get(f"{host}:{port}") is None:
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
 
     def kill(self, node: Node) -> None:
         """The node stops in its midst; its connections break and nobody listens where it did."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -53,6 +53,10 @@ class LabContext:
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         self._call.respond_end(Status(code, details, tuple(trailing_metadata)))
         raise grpc.aio.AbortError("Locally aborted.")
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        assert self._call.handler is not None, "it runs"
+        self._call.handler.add_done_callback(lambda _: callback(self))
 
     def peer(self) -> str:
         assert self._call.connection is not None, "somebody asked"

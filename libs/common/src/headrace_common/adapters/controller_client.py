@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from headrace_common.adapters.controller_calls import ControllerCalls
-from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread
+from headrace_common.adapters.controller_heartbeat import BeatAnswered, BeatRefused, HeartbeatThread, MakeHeartbeats
 from headrace_common.adapters.controller_registration import Registered, Registration, register_request
 from headrace_common.adapters.controller_route import ControllerRoute
 from headrace_common.core.errors import (
@@ -66,7 +66,13 @@ class ControllerClient:
     """Made by ``open``. Everything here runs on the event loop that opened it."""
 
     def __init__(
-        self, calls: ControllerCalls, key: NodeKey, clock: Clock, tasks: TaskRunner, security: Security = PLAIN
+        self,
+        calls: ControllerCalls,
+        key: NodeKey,
+        clock: Clock,
+        tasks: TaskRunner,
+        security: Security = PLAIN,
+        beats: MakeHeartbeats = HeartbeatThread,
     ) -> None:
         self.key = key
         self.security = security
@@ -88,7 +94,7 @@ class ControllerClient:
         """Epoch of the registration of which was said that it lacks the external address."""
         self._watched: Endpoint | None = None
         self._switch = asyncio.Event()
-        self._beats = HeartbeatThread(key, calls.route, clock, self._on_answer, security)
+        self._beats = beats(key, calls.route, clock, self._on_answer, security)
 
     @staticmethod
     @asynccontextmanager
@@ -100,6 +106,7 @@ class ControllerClient:
         clock: Clock,
         tasks: TaskRunner,
         tokens: Tokens | None = None,
+        beats: MakeHeartbeats = HeartbeatThread,
     ) -> AsyncIterator[ControllerClient]:
         """
         A client that follows the image from now on; it is not registered yet.
@@ -107,6 +114,7 @@ class ControllerClient:
         Args:
             bootstrap: controllers to begin with, at least one; it learns of others.
             tokens: what it shows to other nodes of the cluster; None: nothing.
+            beats: what says that it lives; where there are no threads, another than a thread.
             tasks: runs its loops. When another process takes over this node's id, a loop fails with
                 ``DuplicateRegistration``, so that this process stops.
         """
@@ -114,7 +122,7 @@ class ControllerClient:
         known = KnownNodes(lambda: client.image, lambda: route.addresses)
         security = node_security(key, tokens, known)
         calls = ControllerCalls(route, clock, security)
-        client = ControllerClient(calls, key, clock, tasks, security)
+        client = ControllerClient(calls, key, clock, tasks, security, beats)
         client.gate = NodeGate(tokens, lambda: client.image)
         follower = tasks.start(client._follow(), name="follow-metadata")
         client._beats.start()

@@ -2,7 +2,7 @@
 Says that a node lives, from a thread with a connection of its own: a busy event loop must not look like death.
 
 Owned by the controller client, which tells it what to say (``update``) and hears what comes back (``on_answer``, on
-the event loop). The thread decides nothing but whom to ask and how long to wait.
+the event loop). What is said, and how long to wait, is ``HeartbeatTalk``; the thread carries it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 
@@ -73,8 +73,108 @@ class BeatRefused:
     error: HeadraceError
 
 
+class Heartbeats(Protocol):
+    """Beats from ``start`` to ``stop``."""
+
+    @property
+    def beat(self) -> Beat:
+        """What the next heartbeat says."""
+        ...
+
+    def update(self, *, at_once: bool = False, **changes: int | float | bool) -> None:
+        """Change what is said; ``at_once`` says it without waiting for the interval."""
+        ...
+
+    def start(self) -> None:
+        """Begin, on the running event loop."""
+        ...
+
+    async def stop(self) -> None:
+        """Say nothing more; a call under way is broken off."""
+        ...
+
+
+MakeHeartbeats = Callable[
+    [NodeKey, ControllerRoute, Clock, Callable[[BeatAnswered | BeatRefused], None], Security], Heartbeats
+]
+"""Of a node, by a route; told what comes back, on the event loop; with what the node shows of itself."""
+
+
+class HeartbeatTalk:
+    """
+    What is said, to whom, how often, and what an answer means. Any thread may ``change`` it, one carries it.
+
+    ``tell`` hears each answer and each refusal.
+    """
+
+    def __init__(
+        self,
+        key: NodeKey,
+        route: ControllerRoute,
+        clock: Clock,
+        tell: Callable[[BeatAnswered | BeatRefused], None],
+    ) -> None:
+        self._key = key
+        self._route = route
+        self._clock = clock
+        self._tell = tell
+        self._lock = Lock()
+        self._beat = Beat()
+        self._failures = 0
+
+    @property
+    def beat(self) -> Beat:
+        """What the next heartbeat says."""
+        with self._lock:
+            return self._beat
+
+    def change(self, **changes: int | float | bool) -> None:
+        """Names are those of ``Beat``."""
+        with self._lock:
+            self._beat = replace(self._beat, **changes)  # type: ignore[arg-type]  # names are Beat's fields
+
+    @property
+    def target(self) -> Endpoint:
+        """Whom to ask next."""
+        return self._route.target()
+
+    def request(self, beat: Beat) -> pb.HeartbeatRequest:
+        """The beat on the wire."""
+        return pb.HeartbeatRequest(
+            role=role_to_proto(self._key.role),
+            id=self._key.id,
+            epoch=beat.epoch,
+            image_revision=beat.image_revision,
+            want_fenced=beat.want_fenced,
+            want_shutdown=beat.want_shutdown,
+            feature_level_max=beat.feature_level_max,
+            disk_low=beat.disk_low,
+        )
+
+    def answered(self, beat: Beat, target: Endpoint, answer: pb.HeartbeatResponse, sent_ms: float) -> None:
+        """``target`` heard ``beat``, which was sent at ``sent_ms``."""
+        self._failures = 0
+        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target, sent_ms))
+
+    def refused(self, beat: Beat, target: Endpoint, error: HeadraceError) -> None:
+        """``target``, or the way to it, refused ``beat``; another may be asked next."""
+        self._failures += 1
+        if isinstance(error, NotController):
+            self._route.moved(target, error.endpoint_hint)
+        elif isinstance(error, UnknownOutcome):
+            self._route.failed(target)
+        self._tell(BeatRefused(beat.epoch, error))
+
+    def pause_ms(self) -> float:
+        """Until the next beat."""
+        beat = self.beat
+        interval = min(beat.interval_ms, _EAGER_MS) if beat.waiting else beat.interval_ms
+        failures = self._failures
+        return min(interval, backoff_ms(failures, ms_max=_RETRY_MS_MAX)) if failures else interval
+
+
 class HeartbeatThread:
-    """Beats from ``start`` to ``stop``. ``on_answer`` runs on the loop that started it."""
+    """See ``Heartbeats``. ``on_answer`` runs on the loop that started it."""
 
     def __init__(
         self,
@@ -84,13 +184,10 @@ class HeartbeatThread:
         on_answer: Callable[[BeatAnswered | BeatRefused], None],
         security: Security = PLAIN,
     ) -> None:
-        self._key = key
-        self._security = security
-        self._route = route
+        self._talk = HeartbeatTalk(key, route, clock, self._tell)
         self._clock = clock
+        self._security = security
         self._on_answer = on_answer
-        self._lock = Lock()
-        self._beat = Beat()
         self._wake = Event()
         self._stopping = False
         self._channel: tuple[Endpoint, grpc.Channel] | None = None
@@ -100,13 +197,11 @@ class HeartbeatThread:
     @property
     def beat(self) -> Beat:
         """What the next heartbeat says."""
-        with self._lock:
-            return self._beat
+        return self._talk.beat
 
     def update(self, *, at_once: bool = False, **changes: int | float | bool) -> None:
         """Change what is said; ``at_once`` says it without waiting for the interval."""
-        with self._lock:
-            self._beat = replace(self._beat, **changes)  # type: ignore[arg-type]  # names are Beat's fields
+        self._talk.change(**changes)
         if at_once:
             self._wake.set()
 
@@ -127,53 +222,29 @@ class HeartbeatThread:
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        failures = 0
         while not self._stopping:
             beat = self.beat
             if beat.epoch >= 0:
-                failures = 0 if self._send(beat) else failures + 1
-            self._wake.wait(self._pause_ms(failures) / 1_000)
+                self._send(beat)
+            self._wake.wait(self._talk.pause_ms() / 1_000)
             self._wake.clear()
         if self._channel is not None:
             self._channel[1].close()
 
-    def _pause_ms(self, failures: int) -> float:
-        beat = self.beat
-        interval = min(beat.interval_ms, _EAGER_MS) if beat.waiting else beat.interval_ms
-        return min(interval, backoff_ms(failures, ms_max=_RETRY_MS_MAX)) if failures else interval
-
-    def _send(self, beat: Beat) -> bool:
-        target = self._route.target()
-        request = pb.HeartbeatRequest(
-            role=role_to_proto(self._key.role),
-            id=self._key.id,
-            epoch=beat.epoch,
-            image_revision=beat.image_revision,
-            want_fenced=beat.want_fenced,
-            want_shutdown=beat.want_shutdown,
-            feature_level_max=beat.feature_level_max,
-            disk_low=beat.disk_low,
-        )
-        sent_ms = self._clock.monotonic_ms()
+    def _send(self, beat: Beat) -> None:
+        target, sent_ms = self._talk.target, self._clock.monotonic_ms()
         try:
-            answer = self._stub(target).Heartbeat(request, timeout=beat.interval_ms / 1_000)
+            answer = self._stub(target).Heartbeat(self._talk.request(beat), timeout=beat.interval_ms / 1_000)
         except grpc.RpcError as failure:
-            return self._refused(beat, target, error_from_rpc(failure))
+            error = error_from_rpc(failure)
+            self._talk.refused(beat, target, error)
+            if name_unknown(error) and self._channel is not None:
+                channel, self._channel = self._channel, None
+                channel[1].close()
         except ValueError:
-            return False  # the channel was closed: we are stopping
-        self._tell(BeatAnswered(beat.epoch, answer.fenced, answer.may_shut_down, target, sent_ms))
-        return True
-
-    def _refused(self, beat: Beat, target: Endpoint, error: HeadraceError) -> bool:
-        if isinstance(error, NotController):
-            self._route.moved(target, error.endpoint_hint)
-        elif isinstance(error, UnknownOutcome):
-            self._route.failed(target)
-        if name_unknown(error) and self._channel is not None:
-            channel, self._channel = self._channel, None
-            channel[1].close()
-        self._tell(BeatRefused(beat.epoch, error))
-        return False
+            return  # the channel was closed: we are stopping
+        else:
+            self._talk.answered(beat, target, answer, sent_ms)
 
     def _stub(self, target: Endpoint) -> ControllerStub:
         if self._channel is None or self._channel[0] != target:
