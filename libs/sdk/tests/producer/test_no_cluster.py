@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace import AdminClient, Consumer, LogWatch, Producer, UnitOwner
-from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, RequestTimedOut
+from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace.settings import ProducerSettings, read_settings
 from headrace_common.rpc.calls import nobody_there
 
@@ -44,31 +44,47 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("use", [produce, consume, administer])
-def test_who_hears_nothing_is_warned(
-    use: Callable[[str], None], address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_who_hears_nothing_is_warned(use: Callable[[str], None], address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace._transport.grpc.UNHEARD_MS", 50)
+    assert f"at {address}; is the cluster up there?" in warning_of(lambda: use(address))
+
+
+def test_who_has_no_descriptors_is_not_told_to_look_at_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(count: int) -> None:
+        raise Overloaded(f"none of {count} is left")
+
+    monkeypatch.setattr("headrace._transport.grpc.GrpcTransport._holds", None)
+    monkeypatch.setattr("headrace._transport.grpc.need_descriptors", none_left)
+    monkeypatch.setattr("headrace._transport.grpc.UNHEARD_MS", 50)
+    assert "is left. Trying on" in warning_of(lambda: produce("127.0.0.1:1"))
+
+
+def warning_of(use: Callable[[], None]) -> str:
+    """The first that the client's log says while it is used."""
+    said: list[str] = []
     warned = threading.Event()
 
     class Seen(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno == logging.WARNING and address in record.getMessage():
+            if record.levelno == logging.WARNING:
+                said.append(record.getMessage())
                 warned.set()
 
     logger, handler = logging.getLogger("headrace"), Seen()
     logger.addHandler(handler)
     try:
-        using = threading.Thread(target=_quietly, args=(use, address))
+        using = threading.Thread(target=_quietly, args=(use,))
         using.start()
         assert warned.wait(60)
         using.join(60)
     finally:
         logger.removeHandler(handler)
+    return said[0]
 
 
-def _quietly(use: Callable[[str], None], address: str) -> None:
+def _quietly(use: Callable[[], None]) -> None:
     try:
-        use(address)
+        use()
     except HeadraceError:
         return
 

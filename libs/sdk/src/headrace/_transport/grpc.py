@@ -25,7 +25,7 @@ from headrace._transport.grpc_transactions import GrpcTransactionCalls
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, ClusterUnreachable
 from headrace.finding import ClusterAddress
-from headrace_common.core.errors import HeadraceError, InconsistentClusterId, NetworkFailed, RequestTimedOut
+from headrace_common.core.errors import HeadraceError, InconsistentClusterId, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import CallTo, nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
@@ -152,6 +152,8 @@ class GrpcTransport(GrpcTransactionCalls):
         self._produce: dict[NodeId, GrpcProduceStream] = {}
         self._fetch: dict[NodeId, GrpcFetchStream] = {}
         self._answered: str | None = None
+        self._suspected = "is the cluster up there?"
+        """Why nobody answers."""
         self._avoided: dict[str, float] = {}
         """Until when to ask others first, by address."""
         self._turns = -1
@@ -165,7 +167,11 @@ class GrpcTransport(GrpcTransactionCalls):
     async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
         """From any broker that answers; the brokers it names become known."""
         timeout = min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000)
-        answer = await self._first(lambda stub: stub.Metadata(request, timeout=timeout), elsewhere=elsewhere)
+        try:
+            answer = await self._first(lambda stub: stub.Metadata(request, timeout=timeout), elsewhere=elsewhere)
+        except Overloaded as error:
+            self._suspected = f"{error}."  # the cluster was not even asked
+            raise
         await self._learn(answer)
         return answer
 
@@ -252,9 +258,10 @@ class GrpcTransport(GrpcTransactionCalls):
         await asyncio.sleep(UNHEARD_MS / 1_000)
         if self._answered is None:
             _log.warning(
-                "no broker has answered for %g s at %s; is the cluster up there? Trying on",
+                "no broker has answered for %g s at %s; %s Trying on",
                 UNHEARD_MS / 1_000,
                 ", ".join(self._bootstrap),
+                self._suspected,
             )
 
     def _addresses(self, elsewhere: bool) -> deque[str]:
