@@ -14,7 +14,7 @@ from headrace_common.core.features import NODE_TOKEN
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role
 from headrace_common.rpc.channels import Security, open_channel
-from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY, KnownNodes, NodeGate, node_security
+from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY, KnownNodes, NodeGate, is_loopback, node_security
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -179,6 +179,11 @@ async def test_the_token_goes_to_known_nodes_alone(server: Server) -> None:
     assert token in only_here("127.0.0.1:1")
     assert token not in only_here("10.0.0.1:1")
     assert node_security(BROKER, None, KnownNodes(lambda: image)).metadata is None
+
+
+def test_only_addresses_of_this_machine_are_loopback() -> None:
+    assert all(map(is_loopback, ("127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1")))
+    assert not any(map(is_loopback, ("127.evil.example:1", "localhost.example:1", "10.0.0.1:1", "[fd00::1]:1", "")))
 
 
 def test_who_speaks_for_another_node_is_held_to_itself() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +21,7 @@ from headrace.errors import (
     DeliveryTimedOut,
     ErrorCode,
     HeadraceError,
+    Internal,
     InvalidConfig,
     InvalidPartitions,
     NetworkFailed,
@@ -254,6 +256,14 @@ async def test_wrong_partitioners_are_told(cluster: MemoryCluster) -> None:
     async with producer(cluster, partitioner=wrong) as p:
         with pytest.raises(InvalidPartitions, match="99"):
             await (await p.send("t", b"x"))
+
+
+async def test_a_partitioner_that_calls_sys_exit_ends_no_client(cluster: MemoryCluster) -> None:
+    ended = bulk_partitioner(lambda topic, keys, partitions: sys.exit(3))
+    async with producer(cluster, partitioner=ended) as p:
+        with pytest.raises(Internal, match="SystemExit"):
+            await (await p.send("t", b"x"))
+        assert (await (await p.send("t", b"x", partition=0))).partition == 0
 
 
 async def test_partitions_that_were_added_are_found(cluster: MemoryCluster) -> None:

@@ -9,6 +9,7 @@ read. The token is one for the whole cluster: it tells nodes from others, while 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 import grpc
@@ -24,7 +25,6 @@ from headrace_common.rpc.interceptor import Continuation
 
 NODE_KEY: Final = "headrace-node"
 TOKEN_KEY: Final = "headrace-node-token"
-_LOOPBACK: Final = ("127.", "localhost:", "[::1]:", "::1:")
 
 
 class Tokens(Protocol):
@@ -71,11 +71,20 @@ def node_security(key: NodeKey, tokens: Tokens | None, known: KnownNodes) -> Sec
     name = (NODE_KEY, str(key))
 
     def metadata(target: str) -> Metadata:
-        if target not in known or (tokens.loopback_only and not target.startswith(_LOOPBACK)):
+        if target not in known or (tokens.loopback_only and not is_loopback(target)):
             return (name,)
         return (name, (TOKEN_KEY, tokens.shown))
 
     return Security(metadata)
+
+
+def is_loopback(target: str) -> bool:
+    """Whether ``host:port`` is surely of this machine: no name but localhost is believed."""
+    host = target.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class NodeGate(grpc.aio.ServerInterceptor):

@@ -178,7 +178,7 @@ class ProducerEngine:
             self._core.take(chunk, view.partitions, view.max_message_bytes)
         except HeadraceError as error:
             self._drop(chunk, error)
-        except Exception as error:  # noqa: BLE001  # the application's own partitioner
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # the application's own partitioner
             self._drop(chunk, Internal(f"the partitioner raised {error!r}"))
         if chunk.error is not None and self._transactions is not None:
             self._failed(self._transactions, chunk.error)
