@@ -29,9 +29,10 @@ def test_what_three_brokers_acknowledged_is_read_after_one_was_killed(seed: int)
     assert len(outcome.read) == len(set(outcome.read))
 
 
-def test_one_seed_is_one_history_in_every_process() -> None:
+@pytest.mark.parametrize("world", ["broker_world", "cluster_world"])
+def test_one_seed_is_one_history_in_every_process(world: str) -> None:
     def digest(seed: int, hash_seed: str) -> str:
-        program = f"from libs.lab.tests import broker_world; print(broker_world.play({seed}).digest)"
+        program = f"from libs.lab.tests import {world} as world; print(world.play({seed}).digest)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-c", program]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout

@@ -213,12 +213,12 @@ class Broker:
             may_write_internal=may_write_internal,
             share=None if address is None else self.shares.of(address),
         )
-        self.upkeep.sessions.add(session)
+        self.upkeep.sessions[session] = None
         return session
 
     def end_session(self, session: ProduceSession) -> None:
         """The stream is over."""
-        self.upkeep.sessions.discard(session)
+        self.upkeep.sessions.pop(session, None)
 
     async def trim(self, asks: Sequence[tuple[PartitionId, int]]) -> list[Trimmed]:
         """

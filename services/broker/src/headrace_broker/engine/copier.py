@@ -84,7 +84,7 @@ class Copier:
         self._received = 0
         self._acknowledged = 0
         self._wake = asyncio.Event()
-        self._retries: set[asyncio.TimerHandle] = set()
+        self._retries: dict[asyncio.TimerHandle, None] = {}
         self.connected = False
 
     def __len__(self) -> int:
@@ -276,14 +276,14 @@ class Copier:
 
     def _later(self, followed: _Followed, wait_ms: float) -> None:
         def ask() -> None:
-            self._retries.discard(timer)
+            self._retries.pop(timer, None)
             if self._followed.get(followed.replica.id) is followed:
                 followed.wants = True
                 self._dirty[followed.replica.id] = followed
                 self._wake.set()
 
         timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, ask)
-        self._retries.add(timer)
+        self._retries[timer] = None
 
     # --- making the log a prefix of the leader's ----------------------------------------------------------
 

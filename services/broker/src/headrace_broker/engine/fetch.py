@@ -145,7 +145,7 @@ class Fetches:
         self._cold = cold
         self._measures = measures
         self.unreadable = Unreadable()
-        self._waits: set[_Wait] = set()
+        self._waits: dict[_Wait, None] = {}
         self._draining = False
         self.in_flight_bytes = 0
         """Bytes of answers on their way to clients; kept by the servicer."""
@@ -295,17 +295,17 @@ class Fetches:
             if replica is None or replica.readable_end(stable=ask.committed) != seen:
                 wait.wake()
                 break
-            replica.waiting(stable=ask.committed).add(wait)
+            replica.waiting(stable=ask.committed)[wait] = None
             watched.append(replica)
-        self._waits.add(wait)
+        self._waits[wait] = None
         timer = loop.call_at(deadline, wait.wake)
         try:
             await wait.woken
         finally:
             timer.cancel()
-            self._waits.discard(wait)
+            self._waits.pop(wait, None)
             for replica in watched:
-                replica.waiting(stable=ask.committed).discard(wait)
+                replica.waiting(stable=ask.committed).pop(wait, None)
 
 
 def _moves_on(batches: list[bytes], end: Offset) -> bool:

@@ -82,7 +82,7 @@ class Offsets:
         self._replicas = replicas
         self._store = store
         self._cold = cold
-        self._polls: set[_Poll] = set()
+        self._polls: dict[_Poll, None] = {}
         self._draining = False
 
     def drain(self) -> None:
@@ -127,16 +127,16 @@ class Offsets:
                     return
                 watched.append(replica)
             for replica in watched:
-                replica.waiting(stable=stable).add(poll)
-            self._polls.add(poll)
+                replica.waiting(stable=stable)[poll] = None
+            self._polls[poll] = None
             timer = loop.call_at(deadline, poll.wake)
             try:
                 await poll.woken
             finally:
                 timer.cancel()
-                self._polls.discard(poll)
+                self._polls.pop(poll, None)
                 for replica in watched:
-                    replica.waiting(stable=stable).discard(poll)
+                    replica.waiting(stable=stable).pop(poll, None)
 
     async def _one(self, ask: OffsetAsk, *, stable: bool) -> OffsetFound:
         try:

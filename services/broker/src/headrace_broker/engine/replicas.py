@@ -88,8 +88,8 @@ class Replica:
     internal: bool = False
     """Whether its topic is the system's."""
     damage: Damage | None = None
-    waiters: set[HighWatermarkWaiter] = field(default_factory=set)
-    stable_waiters: set[HighWatermarkWaiter] = field(default_factory=set)
+    waiters: dict[HighWatermarkWaiter, None] = field(default_factory=dict)
+    stable_waiters: dict[HighWatermarkWaiter, None] = field(default_factory=dict)
     """Those who wait for the last stable offset instead of the high watermark."""
     sessions: list[CopyWatcher] = field(default_factory=list)
     """Followers that copy this log from here."""
@@ -103,7 +103,7 @@ class Replica:
         """Which partition."""
         return self.core.id
 
-    def waiting(self, *, stable: bool) -> set[HighWatermarkWaiter]:
+    def waiting(self, *, stable: bool) -> dict[HighWatermarkWaiter, None]:
         """Who waits for the high watermark, or for the last stable offset."""
         return self.stable_waiters if stable else self.waiters
 

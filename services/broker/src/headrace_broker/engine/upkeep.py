@@ -67,7 +67,7 @@ class Upkeep:
         self.on_disk_low: Callable[[bool], None] = lambda low: None
         """Told when others should lead what is led here, because the disk is full, and when no longer."""
         loop.on_growth = self.check_disk
-        self.sessions: set[ProduceSession] = set()
+        self.sessions: dict[ProduceSession, None] = {}
         """Produce streams whose requests may become late."""
 
     def setting(self, name: str) -> int:

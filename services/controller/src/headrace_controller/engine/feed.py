@@ -28,7 +28,7 @@ class Feed:
     def __init__(self, image: ClusterImage, queue_max: int) -> None:
         self.image = image
         self._queue_max = queue_max
-        self._watchers: set[_Watcher] = set()
+        self._watchers: dict[_Watcher, None] = {}
         self._snapshot: ImageDelta | None = None
         self._closed = False
         self.overflows = 0
@@ -63,7 +63,7 @@ class Feed:
     async def follow(self) -> AsyncIterator[ImageDelta]:
         """A snapshot as soon as there is an image, then every step; ends when the feed closes."""
         watcher = _Watcher()
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         watcher.ready.set()
         try:
             while True:
@@ -79,7 +79,7 @@ class Feed:
                 if self._closed:
                     return
         finally:
-            self._watchers.discard(watcher)
+            self._watchers.pop(watcher, None)
 
     def _whole(self) -> ImageDelta:
         if self._snapshot is None:
