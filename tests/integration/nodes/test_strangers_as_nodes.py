@@ -11,7 +11,7 @@ import pytest
 
 from headrace.testing import TestCluster, started_cluster
 from headrace_common.core.batch import build_fence_batch
-from headrace_common.core.errors import ClusterAuthorizationFailed, error_for
+from headrace_common.core.errors import ClusterAuthorizationFailed, HeadraceError, error_for
 from headrace_common.core.features import NODE_TOKEN
 from headrace_common.rpc.channels import open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
@@ -121,6 +121,65 @@ def test_no_stranger_confirms_what_no_replica_has(cluster: TestCluster, shown: S
         next(stub.Replicate(iter([broker_pb2.ReplicateRequest(broker_id=2)]), metadata=shown, timeout=30))
 
     refused(address(cluster, "broker-1"), BrokerStub, replicate)
+
+
+def _told(answer: Any) -> None:
+    """The stream of copies says in its last answer why it ends."""
+    raise error_for(answer.error, answer.message)
+
+
+SPEAKING: dict[str, tuple[str, Any, Callable[[Any, Shown], Any]]] = {
+    "Replicate": (
+        "broker-1",
+        BrokerStub,
+        lambda stub, shown: _told(
+            next(stub.Replicate(iter([broker_pb2.ReplicateRequest(broker_id=2)]), metadata=shown, timeout=30))
+        ),
+    ),
+    "RegisterNode": (
+        "controller-1",
+        ControllerStub,
+        lambda stub, shown: stub.RegisterNode(stranger_node(cluster_pb2.BROKER, 2), metadata=shown, timeout=30),
+    ),
+    "Heartbeat": (
+        "controller-1",
+        ControllerStub,
+        lambda stub, shown: stub.Heartbeat(
+            controller_pb2.HeartbeatRequest(role=cluster_pb2.BROKER, id=2), metadata=shown, timeout=30
+        ),
+    ),
+    "UnregisterNode": (
+        "controller-1",
+        ControllerStub,
+        lambda stub, shown: stub.UnregisterNode(
+            controller_pb2.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=2), metadata=shown, timeout=30
+        ),
+    ),
+    "AlterPartitions": (
+        "controller-1",
+        ControllerStub,
+        lambda stub, shown: stub.AlterPartitions(
+            controller_pb2.AlterPartitionsRequest(broker_id=2), metadata=shown, timeout=30
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("call", list(SPEAKING))
+def test_a_node_speaks_for_itself_alone(cluster: TestCluster, call: str) -> None:
+    """The token is valid and the name is a node's, but the request speaks for another one."""
+    (token,) = (one.decode() for one in read_tokens(cluster.local.directory.path / "node-token"))
+    shown = (("headrace-node", "broker-1"), ("headrace-node-token", token))
+    name, stub, ask = SPEAKING[call]
+    with (
+        open_sync_channel(address(cluster, name), own_connection=True) as channel,
+        pytest.raises((grpc.RpcError, HeadraceError)) as raised,
+    ):
+        ask(stub(channel), shown)
+    error = error_from_rpc(raised.value) if isinstance(raised.value, grpc.RpcError) else raised.value
+    assert isinstance(error, ClusterAuthorizationFailed), error
+    assert "broker-1 cannot speak for broker-2" in str(error)
+    read_one(cluster)
 
 
 def test_no_stranger_ends_transactions(cluster: TestCluster, shown: Shown) -> None:

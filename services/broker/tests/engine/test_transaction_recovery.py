@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,10 +39,10 @@ class Log:
         self.do(BatchesCopied(1, ((read_header(batch), batch),), Offset(watermark), NOW_MS))
         self.do(GroupWritten(self.core.log_end))
 
-    def restart(self) -> None:
+    def restart(self, config: TopicConfig = CONFIG) -> None:
         self.store = self.store.reopened()
         [found] = self.store.recovered()
-        self.core = restored(self.store, found, CONFIG, NOW_MS + 50_000)
+        self.core = restored(self.store, found, config, NOW_MS + 50_000)
 
 
 @pytest.mark.parametrize("commit", [False, True])
@@ -72,3 +73,14 @@ def test_the_age_of_an_open_transaction_outlives_a_restart(snapshot: bool) -> No
     found = log.core.producers.oldest_open()
     assert found is not None
     assert (found[0], found[1].transaction_start, found[1].transaction_since_ms) == (1, 0, NOW_MS)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_restart_remembers_as_many_producers_as_the_setting_says(snapshot: bool) -> None:
+    log = Log()
+    for producer_id in range(12):
+        log.copy(batch_of(1, producer_id=producer_id, epoch=0, sequence=0), 0)
+    if snapshot:
+        log.store.write([PutProducers(log.core.log, log.core.log_end, log.core.producers.snapshot())])
+    log.restart(replace(CONFIG, producer_ids_max=10))
+    assert {row.producer_id for row in log.core.producers.snapshot()} == set(range(2, 12))

@@ -11,9 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
-from headrace_common.core.errors import HeadraceError, NotCoordinator
+from headrace_common.core.errors import ErrorCode, HeadraceError, NotCoordinator
 from headrace_common.rpc.status import error_from_rpc
 from headrace_coordinator.testing.processes import Cluster, answered, running_cluster, until_answered
+from headrace_coordinator.testing.transactional import TransactionalProducer
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 pytestmark = pytest.mark.integration
@@ -200,3 +201,23 @@ async def test_groups_go_on_without_a_controller(cluster: Cluster) -> None:
             assert answer.consumer_state.error == 0
     assert await commit(cluster, "g", 2) in {1, 2}
     assert await committed(cluster, "g") == {2}
+
+
+async def test_settings_bound_groups_and_transactional_ids(tmp_path: Path) -> None:
+    """
+    They reach the coordinators that count: one beyond them is refused with the setting's name. The bound is 1, which
+    holds from the first shard on; a larger one is reached only when all shards are served.
+    """
+    bounds = ("--groups-max", "1", "--transactional-ids-max", "1")
+    async with running_cluster(tmp_path, coordinators=1, settings=bounds) as cluster:
+        await cluster.create_topic("t", 4)
+        await commit(cluster, "first", 1)
+        with pytest.raises(HeadraceError, match=r"groups\.max") as refused:
+            await commit(cluster, "one-more", 1)
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        assert await commit(cluster, "first", 2) >= 0, "the one that is there goes on"
+        await TransactionalProducer(cluster, "first").init()
+        with pytest.raises(HeadraceError, match=r"transactional\.ids\.max") as refused:
+            await TransactionalProducer(cluster, "one-more").init()
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
+        await TransactionalProducer(cluster, "first").init()
