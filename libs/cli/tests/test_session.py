@@ -108,6 +108,7 @@ def test_every_error_of_the_cluster_has_a_next_step() -> None:
     ("error", "hint"),
     [
         (errors.InvalidConfig("retention.ms takes a number, not 'x'"), "`headrace topic set NAME`"),
+        (errors.InvalidConfig("nope is not a topic setting"), "`headrace topic set NAME`"),
         (errors.InvalidConfig("log.cleaner.enable takes true or false"), "`headrace cluster configs --all`"),
         (errors.InvalidConfig("--bootstrap: 'x' is not an address"), "--help shows what the command takes"),
         (errors.UnknownTopicOrPartition("topic 't' has partitions 0 to 2; there is no 99"), "`headrace topic describe"),

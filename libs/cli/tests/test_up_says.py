@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace_cli.commands.local import how_to_find
+from headrace_cli.commands.local import how_to_find, what_starts
 
 HERE = Path("/home/me")
 
@@ -24,3 +24,8 @@ def test_a_data_directory_elsewhere_is_found_by_nobody_without_the_export() -> N
     said = "\n".join(how_to_find(["127.0.0.1:20000"], Path("/data"), HERE))
     assert "programs that run in" not in said
     assert "export HEADRACE_BOOTSTRAP=127.0.0.1:20000" in said
+
+
+def test_one_broker_is_not_told_as_many() -> None:
+    assert what_starts(1, HERE / ".headrace") == "starting 1 broker on /home/me/.headrace ..."
+    assert what_starts(3, HERE / ".headrace") == "starting 3 brokers on /home/me/.headrace ..."

@@ -135,7 +135,7 @@ def _fitting(error: HeadraceError) -> str | None:
     text = str(error)
     if error.code is ErrorCode.INVALID_CONFIG:
         named = set(_DOTTED.findall(text))
-        if named & TOPIC_SETTINGS.keys():
+        if named & TOPIC_SETTINGS.keys() or "is not a topic setting" in text:
             return "`headrace topic set NAME` shows a topic's settings."
         if named & BROKER_SETTINGS.keys():
             return "`headrace cluster configs --all` shows the brokers' settings."

@@ -85,7 +85,7 @@ def test_the_cluster_and_its_brokers(admin: headrace.AdminClient) -> None:
     [broker] = admin.list_brokers()
     assert admin.describe_broker(broker.id) == broker
     assert not broker.fenced
-    with pytest.raises(errors.NotFound, match="no broker 77"):
+    with pytest.raises(errors.NotFound, match="no broker 77 is registered; `headrace broker list`"):
         admin.describe_broker(77)
 
 

@@ -13,7 +13,7 @@ from headrace.finding import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 from headrace_cli.commanding import pairs, plain_command
 from headrace_cli.exits import CommandFailed, ExitCode, exit_code_of_state
 from headrace_cli.interrupts import interruptible
-from headrace_cli.output import Output, bytes_for_people
+from headrace_cli.output import Output, bytes_for_people, counted
 from headrace_cli.session import DEFAULT_DATA_DIR, Session
 from headrace_cli.terminal import visible
 
@@ -159,7 +159,7 @@ def _run(session: Session, cluster: LocalCluster, timeout: float, *, detach: boo
         session.say(f"a cluster runs on {cluster.directory.path} already; `headrace down` stops it")
         _show_cluster(session, cluster)
         return
-    session.say(f"starting {cluster.options.brokers} brokers on {cluster.directory.path} ...")
+    session.say(what_starts(cluster.options.brokers, cluster.directory.path))
     begun = time.monotonic()
     try:
         cluster.start(timeout)
@@ -198,6 +198,11 @@ def _show_cluster(session: Session, cluster: LocalCluster) -> None:
     session.say(f"logs:      {cluster.directory.logs}")
     for line in how_to_find(state.bootstrap_servers, cluster.directory.path, Path.cwd()):
         session.say(line)
+
+
+def what_starts(brokers: int, directory: Path) -> str:
+    """The first line, before anything is there."""
+    return f"starting {counted(brokers, 'broker')} on {directory} ..."
 
 
 def how_to_find(servers: list[str], data_dir: Path, here: Path) -> list[str]:

@@ -351,7 +351,7 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         for info in await self.list_brokers():
             if info.id == broker_id:
                 return info
-        raise NotFound(f"no broker {broker_id} is registered; see list_brokers()")
+        raise NotFound(f"no broker {broker_id} is registered; `headrace broker list` shows those that are")
 
     async def describe_logs(
         self, *, broker: int | None = None, topics: Iterable[str] = (), segments: bool = False
