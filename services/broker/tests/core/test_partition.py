@@ -15,6 +15,7 @@ from headrace_broker.core.partition_events import (
     Effect,
     ForgetBelow,
     GroupWritten,
+    MarkerArrived,
     Reconfigured,
     Refuse,
     RetentionChecked,
@@ -37,7 +38,7 @@ from headrace_broker.core.rows import (
 from headrace_broker.core.segments import Segments
 from headrace_broker.testing.assignments import elected
 from headrace_broker.testing.batches import NOW_MS, batch_of
-from headrace_common.core.batch import read_header, stamp_producer
+from headrace_common.core.batch import build_marker_batch, read_header, stamp_producer
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader, OffsetOutOfRange
 from headrace_common.core.ids import Offset, PartitionId, TopicId
@@ -304,3 +305,11 @@ def test_a_partition_remembers_as_many_producers_as_the_setting_says() -> None:
     partition.handle(Reconfigured(replace(config, producer_ids_max=50)))
     partition.handle(arrived(stamp_producer(batch_of(1), 200, 0, 0)))
     assert len(partition.producers) == 50
+
+
+def test_markers_of_producers_that_are_not_known_are_bounded_as_well() -> None:
+    partition = fresh(TopicConfig.effective({}, {"producer.ids.max": "100"}))
+    for producer_id in range(102):
+        marker = build_marker_batch(producer_id, 0, commit=False, timestamp_ms=NOW_MS)
+        partition.handle(MarkerArrived(read_header(marker), marker, False, NOW_MS, None))
+    assert len(partition.producers) == 100
