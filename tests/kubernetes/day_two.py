@@ -51,7 +51,7 @@ def scaled(stage: Stage, result: Result) -> None:
 def held_by(stage: Stage, broker: int) -> int:
     """Replicas of topics on this broker, as the cluster has them."""
     found = 0
-    for topic in stage.release.cli_json("topic", "list"):
+    for topic in stage.release.cli_json("topic", "list")["topics"]:
         described = stage.release.cli_json("topic", "describe", topic["name"])
         found += sum(broker in one["replicas"] for one in described["partitions"])
     return found

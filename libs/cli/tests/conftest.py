@@ -49,6 +49,17 @@ class FakeStub:
             troubled=[admin_pb2.TroubledPartition(topic="flights", partition=self.partitions[1], min_isr=1)],
         )
 
+    def DescribeCluster(self, request: Any, timeout: float) -> pb.DescribeClusterResponse:
+        nodes = [
+            cluster_pb2.Node(role=cluster_pb2.BROKER, id=1, grpc=cluster_pb2.Endpoint(host="b1", port=1), fenced=True),
+            cluster_pb2.Node(
+                role=cluster_pb2.BROKER, id=2, grpc=cluster_pb2.Endpoint(host="b2", port=1), rack="rack-a"
+            ),
+            cluster_pb2.Node(role=cluster_pb2.CONTROLLER, id=1, grpc=cluster_pb2.Endpoint(host="c1", port=1)),
+        ]
+        active = cluster_pb2.ActiveController(id=1, epoch=3)
+        return pb.DescribeClusterResponse(cluster_id="c", nodes=nodes, active_controller=active, topic_count=1)
+
     def DescribeStatus(self, request: Any, timeout: float) -> Any:
         return self.status
 

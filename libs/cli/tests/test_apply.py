@@ -144,7 +144,7 @@ def test_a_dry_run_checks_all_and_changes_nothing(cluster: FakeCluster) -> None:
 
 
 def test_programs_get_the_changes_as_data(cluster: FakeCluster) -> None:
-    (row,) = json.loads(apply({"topics": [{"name": "a"}]}, "-o", "json"))
+    (row,) = json.loads(apply({"topics": [{"name": "a"}]}, "-o", "json"))["changes"]
     assert row == {"change": "create topic", "topic": "a", "partitions": None, "configs": {}}
 
 

@@ -125,7 +125,7 @@ def test_a_group_is_described_with_what_its_members_hold(admin: FakeAdmin) -> No
     assert "t:0,1" in shown
     assert "TARGET" in shown
     found = data("describe", "g")
-    assert found["members"][0]["assigned"] == ["t:0,1"]
+    assert found["members"][0]["assigned"] == [{"topic": "t", "partitions": [0, 1]}]
     result = run("describe", "nope", code=3)
     assert "headrace group list" in result.stderr
 
@@ -135,9 +135,11 @@ def test_lag_is_shown_in_records_and_seconds(admin: FakeAdmin) -> None:
     assert admin.asked == [("g", ["t"], True)]
     assert "2.50" in result.stdout
     assert "4 records behind in all" in result.stderr
-    rows = data("lag", "g", "--no-seconds")
+    lag = data("lag", "g", "--no-seconds")
+    assert (lag["group"], lag["state"], lag["total_lag"], lag["lag_seconds_max"]) == ("g", "stable", 4, None)
+    rows = lag["partitions"]
     assert [(r["partition"], r["lag"], r["lag_seconds"]) for r in rows] == [(0, 4, None), (1, None, None)]
-    assert "GROUP" in run("lag", "g", "h").stdout
+    assert "GROUP" in run("lag", "g", "g").stdout
 
 
 def test_lag_that_is_not_fully_known_ends_with_its_reason(admin: FakeAdmin) -> None:
@@ -171,7 +173,8 @@ def test_a_plan_shows_old_and_new_and_why(admin: FakeAdmin) -> None:
     assert lines[1].split()[:6] == ["t", "0", "5", "0", "-5", "9"]
     assert lines[2].endswith("nothing is committed: to the end")
     assert "it will be made" in run("reset", "new", "-t", "t", "--to-earliest").stderr
-    assert data("reset", "g", "-t", "t", "--to-earliest")["partitions"][0]["change"] == -5
+    position = data("reset", "g", "-t", "t", "--to-earliest")["partitions"][0]
+    assert (position["old_offset"], position["new_offset"], position["error"]) == (5, 0, None)
 
 
 def test_members_are_told_with_the_plan_and_refused_with_the_execution(admin: FakeAdmin) -> None:
@@ -216,7 +219,7 @@ def test_offsets_travel_through_a_file(admin: FakeAdmin, tmp_path: Path) -> None
     run("reset", "g", "--from-file", "-", stdin=exported)
     assert admin.asked[1:] == [("g", [], {"to_offset": {("t", 0): 5, ("t", 1): 3}}, False)] * 2
     assert run("reset", "g", "--all-topics", "--to-latest", "--export").stdout == "t,0,0\nt,1,9\n"
-    assert data("export", "g")[0] == {"topic": "t", "partition": 0, "offset": 5}
+    assert data("export", "g")["offsets"][0] == {"topic": "t", "partition": 0, "offset": 5}
     run("reset", "g", "--from-file", str(tmp_path / "nope.csv"), code=2)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     run("reset", "g", "--from-file", str(tmp_path / "binary"), code=2)
@@ -304,7 +307,7 @@ def test_a_plan_can_be_asked_for_and_a_terminal_is_asked(admin: FakeAdmin, monke
 
 
 def test_what_would_be_forgotten_is_shown_and_left(admin: FakeAdmin) -> None:
-    rows = data("delete", "g", "--dry-run")
+    rows = data("delete", "g", "--dry-run")["offsets"]
     assert [(row["topic"], row["partition"], row["committed_offset"]) for row in rows] == [("t", 0, 5), ("t", 1, 3)]
-    assert len(data("delete-offsets", "g", "-t", "t:1", "--dry-run")) == 1
+    assert len(data("delete-offsets", "g", "-t", "t:1", "--dry-run")["offsets"]) == 1
     assert all(len(asked) == 3 for asked in admin.asked), "only looked at"

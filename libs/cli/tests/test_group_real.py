@@ -62,7 +62,7 @@ def test_a_group_from_its_first_offset_to_its_end(run: Run, tmp_path: Path, clus
     assert "carries it out" in run("reset", "billing", "-t", "flights", "--to-earliest").stderr
     run("lag", "billing", code=3)
     run("reset", "billing", "-t", "flights", "--to-earliest", "--execute")
-    rows = json.loads(run("lag", "billing", "-o", "json").stdout)
+    rows = json.loads(run("lag", "billing", "-o", "json").stdout)["partitions"]
     assert [(r["partition"], r["committed_offset"], r["end_offset"], r["lag"]) for r in rows] == [
         (0, 0, 50, 50),
         (1, 0, 0, 0),
@@ -123,7 +123,8 @@ def test_a_consumer_is_seen_while_it_reads_and_leaves_its_position(
         consumer.commit()
         found = json.loads(run("describe", group, "-o", "json").stdout)
         (member,) = found["members"]
-        assert (found["protocol"], member["client_id"], member["assigned"]) == (protocol, "desk", ["flights:0,1"])
+        held = [{"topic": "flights", "partitions": [0, 1]}]
+        assert (found["protocol"], member["client_id"], member["assigned"]) == (protocol, "desk", held)
         assert "desk" in run("lag", group).stdout
         assert "1 member: stop them first" in run("reset", group, "--all-topics", "--to-earliest").stderr
         refused = run("reset", group, "--all-topics", "--to-earliest", "--execute", code=1).stderr

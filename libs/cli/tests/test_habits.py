@@ -31,7 +31,7 @@ def test_options_may_stand_before_the_command_and_the_nearest_counts(argv: list[
 
 def test_how_to_print_may_stand_before_the_command_too(tmp_path: pytest.TempPathFactory) -> None:
     result = runner.invoke(app, ["-o", "json", "job", "list"])
-    assert result.stdout.startswith("[")
+    assert result.stdout.startswith("{")
 
 
 def test_an_address_for_a_command_that_asks_no_cluster_is_refused() -> None:

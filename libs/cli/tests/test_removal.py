@@ -72,7 +72,7 @@ def test_a_broker_that_holds_something_may_not_and_the_way_out_is_named() -> Non
 def test_one_that_is_not_there_holds_what_the_metadata_says(broker: int, state: str) -> None:
     code, printed, said = ask(str(broker), "-o", "json")
     assert code == ExitCode.FAILED
-    (row,) = json.loads(printed)
+    (row,) = json.loads(printed)["brokers"]
     assert (row["state"], row["replicas"]) == (state, 1)
     assert f"First bring back {broker}" in said
 
@@ -80,7 +80,7 @@ def test_one_that_is_not_there_holds_what_the_metadata_says(broker: int, state: 
 def test_one_that_was_never_there_may_go() -> None:
     code, printed, _ = ask("7", "-o", "json")
     assert code == ExitCode.OK
-    assert json.loads(printed) == [{"id": 7, "state": "unknown", "replicas": 0, "partitions": []}]
+    assert json.loads(printed)["brokers"] == [{"id": 7, "state": "unknown", "replicas": 0, "partitions": []}]
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,,2", "-1", "1,1", "99999999999"])
@@ -96,4 +96,4 @@ def test_people_see_the_first_partitions_and_programs_all(monkeypatch: pytest.Mo
     monkeypatch.setattr(Session, "admin", lambda self, **_: cluster)
     line = next(line for line in ask("1")[1].splitlines() if "many-0" in line)
     assert line.endswith("many-9,and 118 more")
-    assert len(json.loads(ask("1", "-o", "json")[1])[0]["partitions"]) == 128
+    assert len(json.loads(ask("1", "-o", "json")[1])["brokers"][0]["partitions"]) == 128

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from headrace.admin_restore_types import RestoreInfo, StrayList, StrayLog, StrayTopic
+from headrace.admin_types import PartitionInfo, TopicDescription
 from headrace.errors import MetadataUnavailable
 from headrace_cli.app import app
 from headrace_cli.session import Session
@@ -36,7 +36,8 @@ class FakeAdmin:
         self.asked.append((topic_id, name, how))
         if self.failure is not None:
             raise self.failure
-        return SimpleNamespace(name=name or "late", topic_id=ID, partitions=(1, 2))
+        partitions = tuple(PartitionInfo(n, 1, 0, (1,), (1,)) for n in range(2))
+        return TopicDescription(name or "late", ID, False, {}, partitions)
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def restored(*missing: int, finished: bool) -> RestoreInfo:
 
 def test_there_was_none(admin: FakeAdmin) -> None:
     assert "never restored" in run("cluster", "restore-status").stderr
-    assert json.loads(run("cluster", "restore-status", "-o", "json").stdout) == {"restored": False}
+    assert json.loads(run("cluster", "restore-status", "-o", "json").stdout) == {"restore": None}
 
 
 def test_it_waits_for_brokers(admin: FakeAdmin) -> None:
@@ -71,7 +72,7 @@ def test_it_waits_for_brokers(admin: FakeAdmin) -> None:
     said = run("cluster", "restore-status", code=7)
     assert "start: broker 1, 2" in said.stderr
     assert "2023-11-14 22:13:20 UTC" in said.stdout
-    found = json.loads(run("cluster", "restore-status", "-o", "json", code=7).stdout)
+    found = json.loads(run("cluster", "restore-status", "-o", "json", code=7).stdout)["restore"]
     assert (found["missing_brokers"], found["finished"], found["backup_time_ms"]) == ([1, 2], False, 1_700_000_000_000)
     admin.restore = restored(finished=False)
     admin.restore = RestoreInfo(False, (0, 1, 2), (), 9, 1, 2, 0, 0, (1,))

@@ -39,7 +39,7 @@ def test_what_the_services_take_is_taken() -> None:
 
 
 def test_what_set_takes_is_listed() -> None:
-    listed = json.loads(runner.invoke(app, ["cluster", "configs", "--at-start", "-o", "json"]).stdout)
+    listed = json.loads(runner.invoke(app, ["cluster", "configs", "--at-start", "-o", "json"]).stdout)["configs"]
     assert listed == start_settings()
     of = {(row["name"], row["service"]): row for row in listed}
     assert of["tail.cache.bytes", "broker"]["default"] == "67108864"

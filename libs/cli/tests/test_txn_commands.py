@@ -141,7 +141,7 @@ def test_transactions_are_listed_and_a_list_that_is_not_whole_says_so_and_ends_w
     assert admin.asked == [{"states": ["ongoing"], "producer_ids": [4], "older_than": "1m"}]
     assert "90.00" in shown, "seconds since it was opened"
     rows = data("list")["transactions"]
-    assert [(r["transactional_id"], r["open_seconds"]) for r in rows] == [("pay", 90.0), ("rest", None)]
+    assert [(r["transactional_id"], r["started_at_ms"]) for r in rows] == [("pay", NOW_MS - 90_000), ("rest", None)]
     admin.missing = (LOST,)
     result = run("list", code=4)
     assert "pay" in result.stdout
@@ -173,16 +173,19 @@ def test_prepared_ones_come_with_their_age_and_what_decides_them(admin: FakeAdmi
     assert admin.asked == ["1h"]
     assert str(TOKEN) in result.stdout
     assert "headrace txn commit TOKEN" in result.stderr
+    assert "86,400.00" in result.stdout
+    assert "yes" in result.stdout, "it is overdue"
     (row,) = data("prepared")["transactions"]
-    assert (row["age_seconds"], row["overdue"], row["token"]) == (86_400.0, True, str(TOKEN))
+    assert (row["prepared_at_ms"], row["token"]) == (NOW_MS - 86_400_000, str(TOKEN))
 
 
 def test_what_hangs_is_found_with_the_command_that_ends_it(admin: FakeAdmin) -> None:
     result = run("find-hanging", "--topic", "t", "--older-than", "20m")
     assert admin.asked == [(["t"], "20m")]
     assert "headrace txn abort --partition t-0 --producer-id 4711" in result.stderr
+    assert "960.00" in result.stdout
     (row,) = data("find-hanging")["transactions"]
-    assert (row["partition"], row["held_back"], row["open_seconds"], row["standing"]) == ("t-0", 23, 960.0, "hanging")
+    assert (row["topic"], row["partition"], row["held_back"], row["standing"]) == ("t", 0, 23, "hanging")
     admin.hanging = ()
     assert "nothing hangs" in run("find-hanging").stderr
     admin.unasked = {T1: LeaderNotAvailable("nobody leads t-1 now")}

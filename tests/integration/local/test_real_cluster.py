@@ -58,7 +58,7 @@ def test_a_newcomer_goes_from_nothing_to_records_with_the_command_alone(tmp_path
         measured = json.loads(run("bench", "produce", "-n", "20000", "--flush-info", "-o", "json", cwd=tmp_path))
         assert measured["records"] == 20_000
         assert measured["flush"] == "group"
-        assert json.loads(run("topic", "list", "-o", "json", cwd=tmp_path))[0]["name"] == "copy"
+        assert json.loads(run("topic", "list", "-o", "json", cwd=tmp_path))["topics"][0]["name"] == "copy"
     finally:
         run("down", cwd=tmp_path)
     assert processes_on(tmp_path) == []

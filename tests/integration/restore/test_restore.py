@@ -195,7 +195,7 @@ def test_nobody_leads_before_every_named_broker_is_there(started: Start) -> None
     restorable.local.start()
     until(lambda: "start: broker 2" in command(cluster, "cluster", "restore-status").stderr, 90)
     waits = command(cluster, "cluster", "restore-status", "-o", "json")
-    assert (waits.returncode, json.loads(waits.stdout)["missing_brokers"]) == (7, [2])
+    assert (waits.returncode, json.loads(waits.stdout)["restore"]["missing_brokers"]) == (7, [2])
     health = command(cluster, "cluster", "health")
     assert (health.returncode, "it waits for broker 2; start it" in health.stdout) == (7, True)
     refused = command(cluster, "topic", "create", "new")

@@ -6,15 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli import log_view
 from headrace_cli.exits import CommandFailed, ExitCode
+from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer
-    from headrace.admin_types import BrokerInfo, BrokerLogs, ConfigEntry, LogInfo, TopicDescription
-    from headrace_proto.v1.broker_pb2 import MetadataResponse
+    from headrace.admin_types import BrokerLogs, ConfigEntry, LogInfo, PartitionInfo, TopicDescription
+
+_SOURCES: Final = {
+    "default": "default",
+    "static_broker": "static",
+    "dynamic_default_broker": "cluster",
+    "dynamic_broker": "broker",
+    "dynamic_topic": "topic",
+}
+"""Where a setting's value is from: as ``AdminClient`` has it, and as JSON does."""
 
 TrimOffsets = dict[tuple[str, int], int]
 """By topic and partition: what is below goes; -1: all there is."""
@@ -34,20 +43,25 @@ def create_topic(
     dry_run: bool,
 ) -> Row:
     """The topic as it was made, or would be."""
-    made = admin.create_topic(name, partitions, replication_factor, configs, validate_only=dry_run)
-    return _topic(made) | {"notes": list(made.notes)}
+    return topic_row(admin.create_topic(name, partitions, replication_factor, configs, validate_only=dry_run))
 
 
 def topic_there(admin: AdminClient, name: str) -> Row:
     """The topic that was to be made, in the same words."""
-    return _topic(admin.describe_topic(name))
+    return topic_row(admin.describe_topic(name))
 
 
 def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> list[Row]:
     """All topics; with ``sizes`` brokers are asked for all their logs."""
     topics = admin.list_topics(include_internal=internal)
     rows = [
-        {"name": t.name, "partitions": t.partitions, "configs": _by_name(t.configs), "topic_id": t.topic_id.hex()}
+        {
+            "name": t.name,
+            "id": t.topic_id.hex(),
+            "partitions": t.partitions,
+            "internal": t.internal,
+            "configs": _by_name(t.configs),
+        }
         for t in topics
     ]
     if not sizes:
@@ -74,37 +88,29 @@ def _holds(logs: list[LogInfo]) -> Row:
     }
 
 
-def describe_topic(admin: AdminClient, name: str, segments: bool, states: Mapping[int, Row] | None = None) -> Row:
+def describe_topic(admin: AdminClient, name: str, *, segments: bool = False) -> Row:
     """
-    A topic with its partitions, what their leaders hold, how far replicas are compacted, and its settings; ``states``
-    has more to tell of partitions. ``records`` is None where compaction leaves gaps between offsets.
+    A topic with its settings, its partitions, what their leaders hold, and the logs of all replicas. ``records`` is
+    None where compaction leaves gaps between offsets.
     """
     topic = admin.describe_topic(name)
     brokers = admin.describe_logs(topics=[name], segments=segments)
-    logs = log_view.held(brokers)
-    partitions = [
-        {
-            "partition": p.partition,
-            "leader": p.leader,
-            "leader_epoch": p.leader_epoch,
-            "replicas": list(p.replicas),
-            "isr": list(p.isr),
-            **(states or {}).get(p.partition, {}),
-            **log_view.extent(None if p.leader is None else logs.get((p.leader, p.partition))),
-        }
-        for p in topic.partitions
+    logs = log_view.logs(brokers, {topic.topic_id: name})
+    leaders = {p.partition: p.leader for p in topic.partitions}
+    led = {log["partition"]: log for log in logs if log["broker"] == leaders.get(log["partition"])}
+    described = topic_row(topic, led)
+    counts = [
+        p["high_watermark"] - p["log_start_offset"] for p in described["partitions"] if p["high_watermark"] is not None
     ]
-    described = _topic(topic) | {"configs": _by_name(topic.configs)}
-    compaction = log_view.compactions(logs)
-    counts = [p["end_offset"] - p["start_offset"] for p in partitions if p["end_offset"] is not None]
-    described["records"] = None if compaction else sum(counts)
-    described |= log_view.total(logs, {p.partition: p.leader for p in topic.partitions})
-    described["unanswered"] = log_view.silent(brokers)
-    described["partitions"] = partitions
-    described["compaction"] = compaction
-    if segments:
-        described["segments"] = log_view.segments(logs)
-    return described
+    compacted = any(log["compaction"] is not None for log in logs)
+    holders = {replica for p in topic.partitions for replica in p.replicas}
+    return {
+        **described,
+        "records": None if compacted else sum(counts),
+        **log_view.total(logs, leaders),
+        "logs": logs,
+        "unanswered": log_view.unanswered([b for b in brokers if b.broker_id in holders]),
+    }
 
 
 def set_topic_configs(admin: AdminClient, name: str, changes: Mapping[str, str | None], *, dry_run: bool) -> list[Row]:
@@ -116,7 +122,7 @@ def set_topic_configs(admin: AdminClient, name: str, changes: Mapping[str, str |
 
 def add_partitions(admin: AdminClient, name: str, total: int, *, dry_run: bool) -> Row:
     """The topic after it."""
-    return _topic(admin.add_partitions(name, total, validate_only=dry_run))
+    return topic_row(admin.add_partitions(name, total, validate_only=dry_run))
 
 
 def trim_offsets(admin: AdminClient, name: str, partitions: list[int] | None, offset: int) -> TrimOffsets:
@@ -131,8 +137,8 @@ def trim_offsets(admin: AdminClient, name: str, partitions: list[int] | None, of
     if partitions or offset < 0:
         numbers = partitions or [p.partition for p in admin.describe_topic(name).partitions]
         return {(name, number): offset for number in numbers}
-    rows = describe_topic(admin, name, segments=False)["partitions"]
-    ends = [r["end_offset"] for r in rows]
+    rows = describe_topic(admin, name)["partitions"]
+    ends = [r["high_watermark"] for r in rows]
     if None not in ends and offset > max(ends, default=0):
         raise CommandFailed(
             f"no partition of {name} reaches offset {offset}, the longest ends at {max(ends, default=0)};"
@@ -158,14 +164,14 @@ def trim_offsets_before_time(
 def trim(admin: AdminClient, offsets: TrimOffsets) -> list[Row]:
     """The first offset that is left, per partition."""
     starts = admin.delete_records(offsets)
-    return [{"partition": tp.partition, "start_offset": start} for tp, start in sorted(starts.items())]
+    return [{"partition": tp.partition, "log_start_offset": at, "error": None} for tp, at in sorted(starts.items())]
 
 
 def trim_plan(admin: AdminClient, name: str, offsets: TrimOffsets) -> list[Row]:
     """What ``trim`` would remove, as far as leaders answer; compacted logs hold fewer records than offsets."""
     rows: list[Row] = []
-    for row in describe_topic(admin, name, segments=False)["partitions"]:
-        last, start, end = offsets.get((name, row["partition"])), row["start_offset"], row["end_offset"]
+    for row in describe_topic(admin, name)["partitions"]:
+        last, start, end = offsets.get((name, row["partition"])), row["log_start_offset"], row["high_watermark"]
         if last is None:
             continue
         known = start is not None and end is not None
@@ -173,10 +179,10 @@ def trim_plan(admin: AdminClient, name: str, offsets: TrimOffsets) -> list[Row]:
         rows.append(
             {
                 "partition": row["partition"],
-                "start_offset": start,
-                "new_start_offset": new,
+                "log_start_offset": start,
+                "new_log_start_offset": new,
                 "offsets_removed": new - start if known else None,
-                "end_offset": end,
+                "high_watermark": end,
             }
         )
     return rows
@@ -185,34 +191,19 @@ def trim_plan(admin: AdminClient, name: str, offsets: TrimOffsets) -> list[Row]:
 # --- cluster and brokers --------------------------------------------------------------------------------------
 
 
-def describe_cluster(admin: AdminClient) -> Row:
-    """The cluster at one moment."""
-    cluster = admin.describe_cluster()
-    return {
-        "cluster_id": cluster.cluster_id,
-        "active_controller": cluster.controller_id,
-        "metadata_store_reachable": cluster.metadata_store_reachable,
-        "topics": cluster.topics,
-        "partitions": cluster.partitions,
-        "offline_partitions": cluster.offline_partitions,
-        "under_replicated_partitions": cluster.under_replicated_partitions,
-        "brokers": [_broker(info) for info in cluster.brokers],
-    }
-
-
-def list_brokers(admin: AdminClient) -> list[Row]:
-    """All brokers, with what they hold."""
+def list_brokers(admin: AdminClient, rows: Iterable[Row]) -> list[Row]:
+    """All brokers, as ``replication_view.brokers`` has them, with what their disks hold."""
     holds = {logs.broker_id: logs for logs in admin.describe_logs()}
-    return [_broker(info) | _holding(holds.get(info.id)) for info in admin.list_brokers()]
+    return [row | _holding(holds.get(row["id"])) for row in rows]
 
 
-def describe_broker(admin: AdminClient, broker: int) -> Row:
-    """One broker with its settings."""
-    row = _broker(admin.describe_broker(broker))
-    for logs in admin.describe_logs(broker=broker):
-        row |= _holding(logs) | {"disk_total_bytes": logs.disk_total_bytes, "recovery": logs.recovery_report or None}
+def describe_broker(admin: AdminClient, row: Row) -> Row:
+    """One broker with what its disk holds, what recovery found, and its settings."""
+    row = dict(row)
+    for logs in admin.describe_logs(broker=row["id"]):
+        row |= _holding(logs) | {"disk_total_bytes": logs.disk_total_bytes, "recovery_report": logs.recovery_report}
         row["scrub"] = None if logs.scrub is None else asdict(logs.scrub)
-    return row | {"configs": broker_configs(admin, broker, {})}
+    return row | {"configs": broker_configs(admin, row["id"], {})}
 
 
 def broker_configs(
@@ -226,24 +217,18 @@ def broker_configs(
 
 def describe_logs(
     admin: AdminClient, broker: int | None, topic: str | None, partition: int | None, segments: bool
-) -> list[Row]:
-    """Every replica's log, or every segment of them. Raises: CommandFailed when the broker that was asked is silent."""
+) -> Row:
+    """Every replica's log, and who did not answer. Raises: CommandFailed when all who were asked are silent."""
     names = {t.topic_id: t.name for t in admin.list_topics(include_internal=True)}
     answers = admin.describe_logs(broker=broker, topics=[] if topic is None else [topic], segments=segments)
     silent = [f"broker {b.broker_id}: {b.error}" for b in answers if b.error]
     if silent and len(silent) == len(answers):
         raise CommandFailed("; ".join(silent), ExitCode.UNREACHABLE, "`headrace broker list` shows who is there.")
-    rows: list[Row] = []
-    for answer in answers:
-        for log in answer.logs:
-            if partition is not None and log.partition != partition:
-                continue
-            place = {"broker": answer.broker_id, "topic": names.get(log.topic_id), "partition": log.partition}
-            if segments:
-                rows += [place | log_view.segment(segment) for segment in log.segments]
-            else:
-                rows.append(place | log_view.log(log))
-    return rows
+    logs = log_view.logs(answers, names)
+    return {
+        "logs": [log for log in logs if partition is None or log["partition"] == partition],
+        "unanswered": log_view.unanswered(answers),
+    }
 
 
 def metadata(bootstrap: str, topics: list[str]) -> Row:
@@ -254,10 +239,10 @@ def metadata(bootstrap: str, topics: list[str]) -> Row:
         NetworkFailed: no broker answered.
     """
     import grpc
-    from google.protobuf.json_format import MessageToDict
 
     from headrace_common.core.errors import NetworkFailed
     from headrace_common.rpc.channels import open_sync_channel
+    from headrace_common.rpc.json_form import json_of
     from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 
     said: list[str] = []
@@ -269,32 +254,38 @@ def metadata(bootstrap: str, topics: list[str]) -> Row:
             except grpc.RpcError as error:
                 said.append(f"{address}: {error.code().name}")
                 continue
-            data: Row = MessageToDict(
-                answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
-            return _with_hex_ids(data, answer)
+            return json_of(answer)
     raise NetworkFailed(f"no broker answered: {'; '.join(said)}")
-
-
-def _with_hex_ids(data: Row, answer: MetadataResponse) -> Row:
-    """Ids as people see them elsewhere, not in base64."""
-    for row, topic in zip(data["topics"], answer.topics, strict=True):
-        row["topic_id"] = topic.topic_id.hex()
-    for row, node in zip(data["nodes"], answer.nodes, strict=True):
-        row["incarnation"] = node.incarnation.hex()
-    return data
 
 
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def _topic(topic: TopicDescription) -> Row:
-    replicas = max((len(p.replicas) for p in topic.partitions), default=0)
+def topic_row(topic: TopicDescription, led: Mapping[int, Row] | None = None) -> Row:
+    """``led``: the log of each partition's leader, where it is known."""
     return {
         "name": topic.name,
-        "topic_id": topic.topic_id.hex(),
-        "partitions": len(topic.partitions),
-        "replication_factor": replicas,
+        "id": topic.topic_id.hex(),
+        "internal": topic.internal,
+        "configs": _by_name(topic.configs),
+        "partitions": [partition_row(p, (led or {}).get(p.partition)) for p in topic.partitions],
+        "notes": list(topic.notes),
+    }
+
+
+def partition_row(p: PartitionInfo, log: Row | None = None) -> Row:
+    """One partition; ``log`` is its leader's, where it is known."""
+    return {
+        "partition": p.partition,
+        "leader": p.leader,
+        "leader_epoch": p.leader_epoch,
+        "replicas": list(p.replicas),
+        "isr": list(p.isr),
+        "elr": list(p.elr),
+        "recovering": p.recovering,
+        "adding": list(p.adding),
+        "removing": list(p.removing),
+        **log_view.extent(log),
     }
 
 
@@ -302,21 +293,13 @@ def _by_name(configs: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(configs.items()))
 
 
-def _broker(info: BrokerInfo) -> Row:
-    return {
-        "id": info.id,
-        "state": "stopping" if info.in_controlled_shutdown else "fenced" if info.fenced else "online",
-        "grpc": info.address,
-        "rack": info.rack,
-        "version": info.version,
-    }
-
-
 def _holding(logs: BrokerLogs | None) -> Row:
-    if logs is None or logs.error is not None:
-        return {"logs": None, "size_bytes": None, "disk_free_bytes": None, "error": logs.error if logs else None}
+    if logs is None or logs.failure is not None:
+        failed = logs and logs.failure
+        error = problem_body(failed, f"/v1/brokers/{logs.broker_id}/logs") if logs and failed else None
+        return {"log_count": None, "size_bytes": None, "disk_free_bytes": None, "error": error}
     return {
-        "logs": len(logs.logs),
+        "log_count": len(logs.logs),
         "size_bytes": sum(log.size_bytes for log in logs.logs),
         "disk_free_bytes": logs.disk_free_bytes,
         "error": None,
@@ -324,7 +307,4 @@ def _holding(logs: BrokerLogs | None) -> Row:
 
 
 def _configs(entries: Iterable[ConfigEntry]) -> list[Row]:
-    return [
-        {"name": e.name, "value": e.value, "source": e.source, "documentation": e.documentation}
-        for e in sorted(entries, key=lambda entry: entry.name)
-    ]
+    return [asdict(e) | {"source": _SOURCES.get(e.source, "unknown")} for e in sorted(entries, key=lambda e: e.name)]

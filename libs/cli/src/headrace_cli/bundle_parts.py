@@ -69,7 +69,7 @@ def add_cluster(bundle: Bundle, session: Session) -> None:
     bundle.data("cluster/metadata.json", lambda: admin_view.metadata(session.bootstrap, []))
     bundle.data("cluster/status.json", calls(replication_view.status))
     bundle.data("cluster/reassignments.json", calls(replication_view.reassignments))
-    bundle.data("cluster/describe.json", admin(admin_view.describe_cluster))
+    bundle.data("cluster/describe.json", calls(replication_view.cluster))
     bundle.data("cluster/configs.json", admin(lambda a: admin_view.broker_configs(a, None, {})))
     bundle.data("cluster/topics.json", admin(lambda a: admin_view.list_topics(a, True)))
     bundle.data("cluster/logs.json", admin(lambda a: admin_view.describe_logs(a, None, None, None, False)))

@@ -6,16 +6,27 @@ What ``headrace group`` asks the admin service, as plain rows for people and pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace import AdminClient
-    from headrace.group_types import GroupDescription, MemberInfo, PartitionLag, PlannedOffset, ResetPlan
+    from headrace.group_types import (
+        GroupDescription,
+        MemberInfo,
+        MissingShard,
+        PartitionLag,
+        PlannedOffset,
+        ResetPlan,
+    )
     from headrace.records import TopicPartition
 
 Row = dict[str, Any]
+
+_HELD: Final = ("assigned", "target")
 
 
 def list_groups(admin: AdminClient, states: Sequence[str]) -> Row:
@@ -32,9 +43,7 @@ def list_groups(admin: AdminClient, states: Sequence[str]) -> Row:
             }
             for g in found.groups
         ],
-        "missing_shards": [
-            {"shard": m.shard, "coordinator": m.coordinator, **error_of(m.error)} for m in found.missing
-        ],
+        "missing_shards": [missing_row(m, "/v1/groups") for m in found.missing],
     }
 
 
@@ -50,7 +59,7 @@ def _group(group: GroupDescription) -> Row:
         "state": group.state,
         "generation": group.generation,
         "assignment_epoch": group.assignment_epoch,
-        "assignor": group.assignor or None,
+        "assignor": group.assignor,
         "coordinator": group.coordinator,
         "shard": group.shard,
         "members": [_member(m) for m in group.members],
@@ -67,40 +76,51 @@ def _member(m: MemberInfo) -> Row:
         "member_epoch": m.member_epoch,
         "topics": list(m.topics),
         "pattern": m.pattern,
-        "assigned": by_topic(m.assigned),
-        "target": by_topic(m.target),
+        "assigned": _by_topic(m.assigned),
+        "target": _by_topic(m.target),
     }
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> list[str]:
-    """``["flights:0,2", "gates:1"]``, as ``--topic`` takes it."""
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[Row]:
     numbers: dict[str, list[int]] = {}
     for topic, n in sorted(partitions):
         numbers.setdefault(topic, []).append(n)
-    return [f"{topic}:{','.join(map(str, held))}" for topic, held in numbers.items()]
+    return [{"topic": topic, "partitions": held} for topic, held in numbers.items()]
 
 
-def lag(admin: AdminClient, group_id: str, topics: Sequence[str], *, ages: bool) -> list[Row]:
-    """One row per partition."""
-    return [_lag(group_id, one) for _, one in sorted(admin.group_lag(group_id, topics, ages=ages).items())]
+def member_for_people(m: Row) -> Row:
+    """What a member holds as ``flights:0,2 gates:1``, as ``--topic`` takes it."""
+    return m | {name: [f"{t['topic']}:{','.join(map(str, t['partitions']))}" for t in m[name]] for name in _HELD}
+
+
+def lag(admin: AdminClient, group_id: str, topics: Sequence[str], *, ages: bool) -> Row:
+    """How far a group is behind, in all and per partition."""
+    lags = admin.group_lag(group_id, topics, ages=ages)
+    rows = [_lag(group_id, one) for _, one in sorted(lags.items())]
+    return {
+        "group": group_id,
+        "state": admin.describe_group(group_id).state,
+        "total_lag": sum(row["lag"] or 0 for row in rows),
+        "lag_seconds_max": max((row["lag_seconds"] for row in rows if row["lag_seconds"] is not None), default=None),
+        "partitions": rows,
+    }
 
 
 def _lag(group_id: str, one: PartitionLag) -> Row:
     return {
-        "group": group_id,
         "topic": one.partition.topic,
         "partition": one.partition.partition,
         "committed_offset": one.committed_offset,
+        "leader_epoch": one.leader_epoch,
+        "metadata": one.metadata,
+        "committed_at_ms": one.committed_at_ms,
         "log_start_offset": one.log_start_offset,
         "end_offset": one.end_offset,
         "lag": one.lag,
         "lag_seconds": None if one.lag_ms is None else one.lag_ms / 1_000,
         "member_id": one.member_id,
         "client_id": one.client_id,
-        "leader_epoch": one.leader_epoch,
-        "metadata": one.metadata or None,
-        "committed_at_ms": one.committed_at_ms,
-        **error_of(one.error),
+        "error": error_of(one.error, f"{path(group_id)}/lag"),
     }
 
 
@@ -119,35 +139,53 @@ def plan(reset: ResetPlan) -> Row:
         "executed": reset.executed,
         "new_group": reset.new_group,
         "members": reset.members,
-        "partitions": [_planned(p) for p in reset.partitions],
+        "partitions": [_planned(p, f"{path(reset.group_id)}/offsets/reset") for p in reset.partitions],
     }
 
 
-def _planned(p: PlannedOffset) -> Row:
+def _planned(p: PlannedOffset, where: str) -> Row:
     return {
         "topic": p.partition.topic,
         "partition": p.partition.partition,
         "old_offset": p.old_offset,
         "new_offset": p.new_offset,
-        "change": None if p.old_offset is None else p.new_offset - p.old_offset,
         "log_start_offset": p.log_start_offset,
         "end_offset": p.end_offset,
         "note": p.note,
-        **error_of(p.error),
+        "error": error_of(p.error, where),
     }
+
+
+def with_change(row: Row) -> Row:
+    """A planned position with how far it goes, for people."""
+    old = row["old_offset"]
+    return row | {"change": None if old is None else row["new_offset"] - old}
 
 
 def delete(admin: AdminClient, group_ids: Sequence[str]) -> list[Row]:
     """What became of each group."""
-    return [{"group": i, **error_of(e)} for i, e in admin.delete_groups(group_ids).items()]
+    return [{"group": i, "error": error_of(e, path(i))} for i, e in admin.delete_groups(group_ids).items()]
 
 
 def delete_offsets(admin: AdminClient, group_id: str, topics: Sequence[str | tuple[str, int]]) -> list[Row]:
     """What became of each partition."""
     done = admin.delete_offsets(group_id, topics)
-    return [{"topic": tp.topic, "partition": tp.partition, **error_of(e)} for tp, e in sorted(done.items())]
+    where = f"{path(group_id)}/offsets/delete"
+    return [
+        {"topic": tp.topic, "partition": tp.partition, "error": error_of(e, where)} for tp, e in sorted(done.items())
+    ]
 
 
-def error_of(error: HeadraceError | None) -> Row:
-    """The two columns that every row with an outcome has."""
-    return {"error": None if error is None else error.code.name, "message": None if error is None else str(error)}
+def missing_row(shard: MissingShard, where: str) -> Row:
+    """A shard that could not be asked."""
+    return {"shard": shard.shard, "coordinator": shard.coordinator, "error": error_of(shard.error, where)}
+
+
+def path(group_id: str) -> str:
+    """Where REST has a group."""
+    return f"/v1/groups/{quote(group_id, safe='')}"
+
+
+def error_of(error: HeadraceError | None, where: str) -> Row | None:
+    """What every row with an outcome has: the problem as REST tells it at this path."""
+    return None if error is None else problem_body(error, where)

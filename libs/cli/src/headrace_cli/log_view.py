@@ -3,100 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.output import age_for_people, bytes_for_people, counted, moment_for_people
+from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
-    from headrace.admin_types import BrokerLogs, CompactionInfo, LogInfo, SegmentInfo
+    from headrace.admin_types import BrokerLogs, CompactionInfo, LogInfo
 
 Row = dict[str, Any]
-Held = Mapping[tuple[int, int], "LogInfo"]
-"""Logs of one topic by broker and partition."""
+
+_OF_LEADER: Final = (
+    "log_start_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "size_bytes",
+    "oldest_timestamp_ms",
+    "compaction",
+)
 
 
-def held(brokers: Sequence[BrokerLogs]) -> Held:
-    """The logs of one topic, from the answers about it."""
-    return {(b.broker_id, log.partition): log for b in brokers for log in b.logs}
-
-
-def silent(brokers: Sequence[BrokerLogs]) -> list[str]:
+def unanswered(brokers: Sequence[BrokerLogs]) -> list[Row]:
     """Brokers whose logs are not known, and why."""
-    return [f"broker {b.broker_id}: {b.error}" for b in brokers if b.error]
+    return [
+        {"broker": b.broker_id, "error": problem_body(b.failure, f"/v1/brokers/{b.broker_id}/logs")}
+        for b in brokers
+        if b.failure is not None
+    ]
 
 
-def extent(log: LogInfo | None) -> Row:
+def extent(log: Row | None) -> Row:
     """What the leader of a partition holds; None: nobody told."""
-    if log is None:
-        return dict.fromkeys(("start_offset", "end_offset", "size_bytes", "oldest_timestamp_ms"))
-    return {
-        "start_offset": log.log_start_offset,
-        "end_offset": log.log_end_offset,
-        "size_bytes": log.size_bytes,
-        "oldest_timestamp_ms": log.oldest_timestamp_ms,
-    }
+    return {name: None if log is None else log[name] for name in _OF_LEADER}
 
 
-def log(log: LogInfo) -> Row:
-    """All that is known of one log but its segments."""
+def _log(log: LogInfo, topic: str | None) -> Row:
+    """All that is known of one log."""
     return {
+        "topic": topic,
+        "topic_id": log.topic_id.hex(),
+        "partition": log.partition,
         "state": log.state,
-        "start_offset": log.log_start_offset,
-        "end_offset": log.log_end_offset,
+        "log_start_offset": log.log_start_offset,
+        "log_end_offset": log.log_end_offset,
         "high_watermark": log.high_watermark,
         "last_stable_offset": log.last_stable_offset,
-        "leader_epoch": log.leader_epoch,
         "size_bytes": log.size_bytes,
-        "oldest_timestamp_ms": log.oldest_timestamp_ms,
-        "cleaned_to": None if log.compaction is None else log.compaction.cleaned_to,
-        "topic_id": log.topic_id.hex(),
+        "leader_epoch": log.leader_epoch,
         "note": log.note,
+        "oldest_timestamp_ms": log.oldest_timestamp_ms,
+        "compaction": _compaction(log.compaction),
+        "segments": [asdict(one) for one in log.segments],
     }
 
 
-def segments(logs: Held) -> list[Row]:
-    """The segments of every replica, by partition and broker."""
-    return [_place(place, segment(one)) for place, log in _ordered(logs) for one in log.segments]
+def logs(brokers: Sequence[BrokerLogs], names: Mapping[bytes, str]) -> list[Row]:
+    """The logs of all replicas, by partition and broker."""
+    rows = [_log(one, names.get(one.topic_id)) | {"broker": b.broker_id} for b in brokers for one in b.logs]
+    return sorted(rows, key=lambda row: (row["partition"], row["broker"]))
 
 
-def segment(one: SegmentInfo) -> Row:
-    """One segment."""
-    return {
-        "base_offset": one.base_offset,
-        "end_offset": one.end_offset,
-        "size_bytes": one.size_bytes,
-        "created_at_ms": one.created_at_ms,
-        "sealed_at_ms": one.sealed_at_ms,
-        "min_timestamp_ms": _time(one.min_timestamp_ms),
-        "max_timestamp_ms": _time(one.max_timestamp_ms),
-    }
+def segments(logs: Sequence[Row]) -> list[Row]:
+    """The segments of these logs, each with its place."""
+    return [_place(log) | segment for log in logs for segment in log["segments"]]
 
 
-def compactions(logs: Held) -> list[Row]:
-    """How far each replica is compacted, by partition and broker; none if the topic is not."""
-    return [_place(place, _compaction(log.compaction)) for place, log in _ordered(logs) if log.compaction is not None]
+def compactions(logs: Sequence[Row]) -> list[Row]:
+    """How far these logs are compacted, each with its place; none if their topics are not."""
+    return [_place(log) | log["compaction"] for log in logs if log["compaction"] is not None]
 
 
-def _compaction(one: CompactionInfo) -> Row:
-    return {
-        "cleaned_to": one.cleaned_to,
-        "cleanable_to": one.cleanable_to,
-        "clean_bytes": one.clean_bytes,
-        "dirty_bytes": one.dirty_bytes,
-        "dirty_ratio": round(one.dirty_ratio, 4),
-        "last_compacted_ms": one.last_ms,
-        "stuck": one.stuck,
-        "waits_for": one.waits_for,
-    }
+def _compaction(one: CompactionInfo | None) -> Row | None:
+    if one is None:
+        return None
+    row = {name: getattr(one, name) for name in ("cleaned_to", "cleanable_to", "clean_bytes", "dirty_bytes")}
+    more = {"last_compacted_ms": one.last_ms, "stuck": one.stuck, "waits_for": one.waits_for}
+    return row | {"dirty_ratio": one.dirty_ratio} | more
 
 
-def total(logs: Held, leaders: Mapping[int, int | None]) -> Row:
+def total(logs: Sequence[Row], leaders: Mapping[int, int | None]) -> Row:
     """What a topic holds: bytes at its leaders and on all brokers, and its oldest record."""
-    led = [log for (broker, partition), log in logs.items() if leaders.get(partition) == broker]
-    oldest = [log.oldest_timestamp_ms for log in led if log.oldest_timestamp_ms is not None]
+    led = [log for log in logs if leaders.get(log["partition"]) == log["broker"]]
+    oldest = [log["oldest_timestamp_ms"] for log in led if log["oldest_timestamp_ms"] is not None]
     return {
-        "size_bytes": sum(log.size_bytes for log in led),
-        "replica_bytes": sum(log.size_bytes for log in logs.values()),
+        "size_bytes": sum(log["size_bytes"] for log in led),
+        "replica_bytes": sum(log["size_bytes"] for log in logs),
         "oldest_timestamp_ms": min(oldest, default=None),
     }
 
@@ -104,19 +96,20 @@ def total(logs: Held, leaders: Mapping[int, int | None]) -> Row:
 # --- for people -------------------------------------------------------------------------------------------------
 
 
-def described_for_people(topic: Row, *, segments: bool, now_ms: int) -> Row:
+def described_for_people(topic: Row, *, with_segments: bool, now_ms: int) -> Row:
     """A described topic with sizes, ages and times as people read them, without what is seldom of interest."""
-    shown = sizes_for_people(topic, now_ms)
-    rows = {name: shown.pop(name, []) for name in ("partitions", "compaction", "segments")}
-    if rows["compaction"]:
-        shown["compacted"] = _summary(rows["compaction"], now_ms)
-    for rare in ("adding", "removing", "recovering"):
-        if not any(row.get(rare) for row in rows["partitions"]):
-            rows["partitions"] = [{k: v for k, v in row.items() if k != rare} for row in rows["partitions"]]
-    shown["partitions"] = [sizes_for_people(row, now_ms) for row in rows["partitions"]]
-    told = rows["compaction"] if segments else [row for row in rows["compaction"] if row["stuck"]]
+    hidden = ("id", "internal", "notes", "partitions", "logs", "unanswered")
+    shown = {k: v for k, v in sizes_for_people(topic, now_ms).items() if k not in hidden}
+    compacted = compactions(topic["logs"])
+    if compacted:
+        shown["compacted"] = _summary(compacted, now_ms)
+    rare = {name for name in ("adding", "removing", "recovering") if not any(p[name] for p in topic["partitions"])}
+    seldom = rare | {"last_stable_offset", "compaction"}
+    partitions = [{k: v for k, v in p.items() if k not in seldom} for p in topic["partitions"]]
+    shown["partitions"] = [sizes_for_people(row, now_ms) for row in partitions]
+    told = compacted if with_segments else [row for row in compacted if row["stuck"]]
     shown["compaction"] = [_compaction_for_people(row, now_ms) for row in told]
-    shown["segments"] = [segment_for_people(row) for row in rows["segments"]] if segments else []
+    shown["segments"] = [segment_for_people(row) for row in segments(topic["logs"])]
     return {name: value for name, value in shown.items() if value != []}
 
 
@@ -140,9 +133,28 @@ def segment_for_people(row: Row) -> Row:
         "size": bytes_for_people(row["size_bytes"]),
         "created": moment_for_people(row["created_at_ms"]),
         "sealed": moment_for_people(row["sealed_at_ms"]),
-        "from": moment_for_people(row["min_timestamp_ms"]),
-        "to": moment_for_people(row["max_timestamp_ms"]),
+        "from": moment_for_people(_time(row["min_timestamp_ms"])),
+        "to": moment_for_people(_time(row["max_timestamp_ms"])),
     }
+
+
+def logs_for_people(logs: Sequence[Row], with_segments: bool, now_ms: int) -> list[Row]:
+    """One line per log, or per segment."""
+    if with_segments:
+        return [_whose(log) | segment_for_people(one) for log in logs for one in log["segments"]]
+    names = ("state", "log_start_offset", "log_end_offset", "high_watermark", "last_stable_offset", "leader_epoch")
+    rest = ("size_bytes", "oldest_timestamp_ms", "topic_id", "note")
+    return [
+        _whose(log)
+        | {name: log[name] for name in names}
+        | {"cleaned_to": log["compaction"] and log["compaction"]["cleaned_to"]}
+        | sizes_for_people({name: log[name] for name in rest}, now_ms)
+        for log in logs
+    ]
+
+
+def _whose(log: Row) -> Row:
+    return {name: log[name] for name in ("broker", "topic", "partition")}
 
 
 def _summary(rows: Sequence[Row], now_ms: int) -> str:
@@ -168,13 +180,8 @@ def _compaction_for_people(row: Row, now_ms: int) -> Row:
     }
 
 
-def _ordered(logs: Held) -> list[tuple[tuple[int, int], LogInfo]]:
-    return sorted(logs.items(), key=lambda item: (item[0][1], item[0][0]))
-
-
-def _place(place: tuple[int, int], row: Row) -> Row:
-    broker, partition = place
-    return {"partition": partition, "broker": broker} | row
+def _place(log: Row) -> Row:
+    return {"partition": log["partition"], "broker": log["broker"]}
 
 
 def _time(ms: int) -> int | None:

@@ -27,7 +27,9 @@ def until_moved(session: Session, calls: AdminCalls, partitions: Collection[Name
     """
 
     def left() -> int:
-        found = [p for p in reassignments(calls)["reassignments"] if (p["topic"], p["partition"]) in partitions]
+        found = [
+            p for p in reassignments(calls)["reassignments"] if (p["topic"], p["partition"]["partition"]) in partitions
+        ]
         tell(session, found)
         return len(found)
 

@@ -90,11 +90,18 @@ def cell(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:,.2f}"
+    if is_problem(value):
+        return str(value["code"])
     if isinstance(value, list | tuple):
         return _visible(",".join(map(str, value))) or "-"
     if isinstance(value, Mapping):
         return _visible(",".join(f"{k}={v}" for k, v in value.items())) or "-"
     return _visible(str(value).replace("\n", " "))
+
+
+def is_problem(value: Any) -> bool:
+    """Whether this is an error as ``core.problems`` has it; people are shown its code."""
+    return isinstance(value, Mapping) and "code" in value and "detail" in value
 
 
 def _visible(text: str) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.admin_transaction_types import OpenTransaction
+from headrace.admin_types import PartitionInfo
+from headrace_cli import txn_view
+from headrace_cli.admin_view import partition_row
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import bytes_for_people, moment_for_people
+from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace_cli.admin_calls import AdminCalls
-    from headrace_proto.v1 import admin_pb2, cluster_pb2, controller_pb2
+    from headrace_proto.v1 import admin_pb2, cluster_pb2, controller_pb2, errors_pb2
 
 Row = dict[str, Any]
 Named = tuple[str, int]
@@ -35,10 +40,8 @@ def status_row(answer: admin_pb2.DescribeStatusResponse) -> Row:
     """From the wire."""
     from headrace_proto.v1 import admin_pb2
 
-    state = admin_pb2.ClusterState.Name(answer.state).lower()
-    row: Row = {
-        "state": state,
-        "healthy": state == "healthy",
+    return {
+        "state": admin_pb2.ClusterState.Name(answer.state).lower(),
         "verdict": answer.verdict,
         "cluster_id": answer.cluster_id,
         "active_controller": answer.controller_id if answer.HasField("controller_id") else None,
@@ -57,64 +60,111 @@ def status_row(answer: admin_pb2.DescribeStatusResponse) -> Row:
         "transaction_shards": answer.transaction_shards,
         "unowned_transaction_shards": answer.unowned_transaction_shards,
         "brokers": [_broker(b) for b in answer.brokers],
-    }
-    return row | {
-        "troubled": [_partition(t.topic, t.partition) | {"min_isr": t.min_isr} for t in answer.troubled],
-        "holding_back": [_holding_back(t) for t in answer.holding_back],
+        "troubled": [
+            {"topic": t.topic, "partition": _partition(t.partition), "min_isr": t.min_isr} for t in answer.troubled
+        ],
+        "holding_back": [txn_view.open_row(OpenTransaction.of(t)) for t in answer.holding_back],
         "prepared_overdue": [
-            {
-                "transactional_id": p.transactional_id,
-                "producer_id": p.producer_id,
-                "prepared_at": moment_for_people(p.prepared_at_ms),
-            }
+            {"transactional_id": p.transactional_id, "producer_id": p.producer_id, "prepared_at_ms": p.prepared_at_ms}
             for p in answer.prepared_overdue
         ],
         "stuck_compactions": [
-            {"partition": f"{s.topic}-{s.partition}", "broker": s.broker_id, "reason": s.reason}
+            {"topic": s.topic, "partition": s.partition, "broker": s.broker_id, "reason": s.reason}
             for s in answer.stuck_compactions
         ],
     }
 
 
-def _holding_back(t: admin_pb2.OpenTransaction) -> Row:
-    from headrace_proto.v1 import admin_pb2
+def status_for_people(found: Row) -> Row:
+    """The same in lines and tables, without what the verdict says."""
+    shown = {name: value for name, value in found.items() if name != "state"}
+    shown["brokers"] = [_broker_for_people(row) for row in found["brokers"]]
+    shown["troubled"] = [
+        {"partition": f"{t['topic']}-{t['partition']['partition']}"}
+        | {name: t["partition"][name] for name in ("leader", "leader_epoch", "replicas", "isr", "elr")}
+        | {"min_isr": t["min_isr"]}
+        for t in found["troubled"]
+    ]
+    shown["holding_back"] = [
+        {"partition": _named(t)}
+        | {name: t[name] for name in ("transactional_id", "producer_id", "standing")}
+        | {"open_since": moment_for_people(t["open_since_ms"])}
+        | {name: t[name] for name in ("first_offset", "held_back")}
+        for t in found["holding_back"]
+    ]
+    shown["prepared_overdue"] = [
+        {"transactional_id": p["transactional_id"], "producer_id": p["producer_id"]}
+        | {"prepared_at": moment_for_people(p["prepared_at_ms"])}
+        for p in found["prepared_overdue"]
+    ]
+    shown["stuck_compactions"] = [
+        {"partition": _named(s), "broker": s["broker"], "reason": s["reason"]} for s in found["stuck_compactions"]
+    ]
+    return shown
 
-    return {
-        "partition": f"{t.topic}-{t.partition}",
-        "transactional_id": t.transactional_id if t.HasField("transactional_id") else None,
-        "producer_id": t.producer_id,
-        "standing": admin_pb2.TxnStanding.Name(t.standing).removeprefix("TXN_").lower(),
-        "open_since": moment_for_people(t.open_since_ms),
-        "first_offset": t.first_offset,
-        "held_back": t.held_back,
-    }
+
+def _named(row: Row) -> str:
+    return f"{row['topic']}-{row['partition']}"
 
 
 def _broker(b: admin_pb2.BrokerStatus) -> Row:
-    state = "stopping" if b.in_controlled_shutdown else "away" if b.fenced else "online"
-    return {
-        "id": b.broker_id,
-        "state": state,
-        "rack": b.rack if b.HasField("rack") else None,
-        "drained": b.drained,
-        "leaders": b.leaders,
-        "replicas": b.replicas,
-        "in_sync": b.in_sync,
-        "disk_free_bytes": b.disk_free_bytes if b.HasField("disk_free_bytes") else None,
-        "disk_total_bytes": b.disk_total_bytes if b.HasField("disk_total_bytes") else None,
+    from headrace_common.rpc.json_form import json_of
+
+    row = json_of(b)
+    del row["broker_id"]
+    state = "stopping" if row.pop("in_controlled_shutdown") else "away" if row.pop("fenced") else "online"
+    return {"id": b.broker_id, "state": state} | row
+
+
+def _broker_for_people(broker: Row) -> Row:
+    """A broker with its disk as people read it."""
+    hidden = ("away_since_ms", "disk_free_bytes", "disk_total_bytes", "disk_reserve_bytes", "scrub")
+    row = {name: value for name, value in broker.items() if name not in hidden}
+    free, total = broker["disk_free_bytes"], broker["disk_total_bytes"]
+    return row | {"disk_free": None if free is None else f"{bytes_for_people(free)} of {bytes_for_people(total)}"}
+
+
+def _partition(p: cluster_pb2.Partition) -> Row:
+    return partition_row(PartitionInfo.of(p))
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------
+
+
+def cluster(calls: AdminCalls) -> Row:
+    """The cluster at a glance: every node, and counts."""
+    from headrace_common.rpc.json_form import json_of
+    from headrace_proto.v1 import controller_pb2 as pb
+
+    answer = calls.read(lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout))
+    row = json_of(answer)
+    for name in ("troubled", "shard_count", "unowned_shard_count"):  # `status` tells of these
+        del row[name]
+    active = row["active_controller"]
+    nodes = sorted(row.pop("nodes"), key=lambda node: node["id"])
+    return row | {
+        "active_controller": None if active is None or active["id"] < 0 else active,
+        "brokers": [node for node in nodes if node["role"] == "broker"],
+        "other_nodes": [node for node in nodes if node["role"] != "broker"],
     }
 
 
-def _partition(topic: str, p: cluster_pb2.Partition) -> Row:
-    return {
-        "topic": topic,
-        "partition": p.partition,
-        "leader": p.leader if p.leader >= 0 else None,
-        "leader_epoch": p.leader_epoch,
-        "replicas": list(p.replicas),
-        "isr": list(p.isr),
-        "elr": list(p.elr),
-    }
+def cluster_for_people(found: Row) -> Row:
+    """The same in lines and tables."""
+    active = found["active_controller"]
+    shown = found | {"active_controller": None if active is None else active["id"]}
+    shown["brokers"] = [_node(node, "id", "state", "grpc", "rack", "version") for node in found["brokers"]]
+    shown["other_nodes"] = [_node(node, "role", "id", "grpc", "http", "version") for node in found["other_nodes"]]
+    return shown
+
+
+def state_of(broker: Row) -> str:
+    """What a registered broker is doing, in one word."""
+    return "stopping" if broker["in_controlled_shutdown"] else "fenced" if broker["fenced"] else "online"
+
+
+def _node(node: Row, *names: str) -> Row:
+    return {name: state_of(node) if name == "state" else node[name] for name in names}
 
 
 # --- topics by name -------------------------------------------------------------------------------------------
@@ -189,20 +239,6 @@ def named(text: str, mark: str) -> Named | None:
     return (topic, int(number)) if found and topic and number.isascii() and number.isdigit() else None
 
 
-def partition_states(topics: Topics, name: str) -> dict[int, Row]:
-    """ELR and what moves, per partition of a topic."""
-    described = topics.get(name)
-    return {
-        p.partition: {
-            "elr": list(p.elr),
-            "adding": list(p.adding),
-            "removing": list(p.removing),
-            "recovering": p.recovering,
-        }
-        for p in (described.partitions if described is not None else ())
-    }
-
-
 # --- elections ------------------------------------------------------------------------------------------------
 
 
@@ -222,25 +258,26 @@ def _keys(refs: Iterable[cluster_pb2.PartitionRef]) -> list[tuple[bytes, int]]:
 
 def outcomes(results: Iterable[controller_pb2.PartitionOutcome], names: Mapping[tuple[bytes, int], Named]) -> list[Row]:
     """One row per partition; topics that ``names`` does not have stand by their ids."""
-    from headrace_common.core.errors import ErrorCode
-
     rows = []
     for r in results:
         topic, number = names.get((bytes(r.topic_id), r.partition), (r.topic_id.hex(), r.partition))
-        now = r.current if r.HasField("current") else None
         rows.append(
             {
                 "topic": topic,
                 "partition": number,
-                "leader": now.leader if now is not None and now.leader >= 0 else None,
-                "replicas": list(now.replicas) if now is not None else None,
-                "isr": list(now.isr) if now is not None else None,
-                "moving": now is not None and bool(now.adding or now.removing),
-                "error": ErrorCode(r.error).name if r.error else None,
-                "message": r.message.replace(r.topic_id.hex(), topic) if r.error else None,
+                "current": _partition(r.current) if r.HasField("current") else None,
+                "error": _problem(r.error, r.message.replace(r.topic_id.hex(), topic), topic, number),
             }
         )
     return rows
+
+
+def _problem(code: errors_pb2.ErrorCode.ValueType, message: str, topic: str, number: int) -> Row | None:
+    from headrace_common.core.errors import error_for
+
+    if not code:
+        return None
+    return problem_body(error_for(code, message), f"/v1/topics/{topic}/partitions/{number}")
 
 
 # --- reassignments --------------------------------------------------------------------------------------------
@@ -280,26 +317,21 @@ def set_throttle(calls: AdminCalls, bytes_per_s: int) -> None:
 
 def reassignments(calls: AdminCalls, measure_ms: int = 0) -> Row:
     """Those under way with their progress, and the throttle."""
+    from headrace_common.rpc.json_form import json_of
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.DescribeReassignmentsRequest(measure_ms=measure_ms)
     answer = calls.read(lambda stub, timeout: stub.DescribeReassignments(request, timeout=timeout))
-    rows = []
-    for p in answer.partitions:
-        now = _partition(p.topic, p.partition)
-        moves = {"adding": list(p.partition.adding), "removing": list(p.partition.removing)}
-        sizes = {"leader_bytes": p.leader_bytes if p.HasField("leader_bytes") else None}
-        news = [
-            {
-                "broker": r.broker_id,
-                "bytes": r.bytes if r.HasField("bytes") else None,
-                "percent": r.percent,
-                "in_sync": r.in_sync,
-                "bytes_per_s": r.bytes_per_s if r.HasField("bytes_per_s") else None,
-            }
-            for r in p.replicas
-        ]
-        rows.append(now | moves | sizes | {"new_replicas": news, "waits_for": list(p.waits_for)})
+    rows = [
+        {
+            "topic": p.topic,
+            "partition": _partition(p.partition),
+            "leader_bytes": p.leader_bytes if p.HasField("leader_bytes") else None,
+            "new_replicas": [_renamed(json_of(r), broker_id="broker") for r in p.replicas],
+            "waits_for": list(p.waits_for),
+        }
+        for p in answer.partitions
+    ]
     throttle = answer.throttle_bytes_per_s if answer.HasField("throttle_bytes_per_s") else None
     return {"reassignments": rows, "throttle_bytes_per_s": throttle}
 
@@ -308,11 +340,12 @@ def progress_rows(found: Sequence[Row]) -> list[Row]:
     """One line per new replica, for people; a partition that only loses replicas has one too."""
     rows = []
     for p in found:
+        now = p["partition"]
         for r in p["new_replicas"] or [None]:
             row = {
-                "partition": f"{p['topic']}-{p['partition']}",
-                "replicas": [b for b in p["replicas"] if b not in p["removing"]],
-                "leaving": p["removing"],
+                "partition": f"{p['topic']}-{now['partition']}",
+                "replicas": [b for b in now["replicas"] if b not in now["removing"]],
+                "leaving": now["removing"],
                 "new": r["broker"] if r else None,
                 "percent": f"{r['percent']} %" if r else None,
                 "copied": bytes_for_people(r["bytes"]) if r and r["bytes"] is not None else None,
@@ -357,33 +390,27 @@ def decommission(calls: AdminCalls, broker: int, *, execute: bool, throttle: int
 
 def plan_row(answer: admin_pb2.RebalanceClusterResponse | admin_pb2.DecommissionBrokerResponse) -> Row:
     """Moves and loads; its JSON is what ``partition move --from-file`` takes."""
-    from headrace_common.core.errors import ErrorCode
+    from headrace_common.rpc.json_form import json_of
 
     return {
-        "bytes_to_copy": answer.bytes_to_copy,
         "moves": [
             {
                 "topic": m.topic,
                 "partition": m.partition,
-                "replicas": list(m.replicas),
                 "replicas_before": list(m.replicas_before),
+                "replicas": list(m.replicas),
                 "size_bytes": m.size_bytes,
-                "error": ErrorCode(m.error).name if m.error else None,
-                "message": m.message if m.error else None,
+                "error": _problem(m.error, m.message, m.topic, m.partition),
             }
             for m in answer.moves
         ],
-        "brokers": [
-            {
-                "broker": b.broker_id,
-                "replicas_before": b.replicas_before,
-                "replicas_after": b.replicas_after,
-                "leaders_before": b.leaders_before,
-                "leaders_after": b.leaders_after,
-            }
-            for b in answer.brokers
-        ],
+        "brokers": [_renamed(json_of(b), broker_id="broker") for b in answer.brokers],
+        "bytes_to_copy": answer.bytes_to_copy,
     }
+
+
+def _renamed(row: Row, **names: str) -> Row:
+    return {names.get(name, name): value for name, value in row.items()}
 
 
 # --- brokers --------------------------------------------------------------------------------------------------

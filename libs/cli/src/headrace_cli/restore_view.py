@@ -81,8 +81,10 @@ def stray_for_people(row: Row) -> Row:
 
 def adopt(admin: AdminClient, topic_id: str, name: str | None, partitions: int, *, dry_run: bool) -> Row:
     """What was, or would be, made."""
+    from headrace_cli.admin_view import topic_row
+
     made = admin.adopt_topic(topic_id, name, partitions=partitions, validate_only=dry_run)
-    return {"name": made.name, "topic_id": made.topic_id.hex(), "partitions": len(made.partitions)}
+    return topic_row(made)
 
 
 def _utc(time_ms: int) -> str:

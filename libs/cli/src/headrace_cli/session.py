@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
@@ -46,6 +46,10 @@ class Session:
     def show(self, data: Any, *columns: str, empty: str = "nothing there") -> None:
         """Print data the way ``-o`` asks."""
         show(data, self.output, columns, empty=empty)
+
+    def show_rows(self, name: str, rows: Sequence[Any], *columns: str, empty: str = "nothing there") -> None:
+        """Print rows: a table for people; for programs an object with them as its member ``name``, as REST answers."""
+        self.show(rows if self.output is Output.TABLE else {name: rows}, *columns, empty=empty)
 
     def say(self, text: str) -> None:
         """A sentence for people; on stderr, so that stdout holds data alone."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.records import TopicPartition
+from headrace_common.core.errors import HeadraceError, error_for
 
 if TYPE_CHECKING:
     from headrace_proto.v1 import admin_pb2, cluster_pb2
@@ -51,6 +52,10 @@ class PartitionInfo:
     """Those of whom that was known last, when nobody is left who may lead."""
     recovering: bool = False
     """True: led from replicas that may have lost committed records, since an operator allowed it."""
+    adding: tuple[int, ...] = ()
+    """Brokers that copy it, and are going to be replicas."""
+    removing: tuple[int, ...] = ()
+    """Replicas that go when the new ones are in sync."""
 
     @staticmethod
     def of(partition: cluster_pb2.Partition) -> PartitionInfo:
@@ -64,6 +69,8 @@ class PartitionInfo:
             tuple(partition.elr),
             tuple(partition.last_known_elr),
             partition.recovering,
+            tuple(partition.adding),
+            tuple(partition.removing),
         )
 
 
@@ -420,17 +427,21 @@ class BrokerLogs:
     """None: it answered."""
     scrub: ScrubInfo | None = None
     """None: it does not tell."""
+    failure: HeadraceError | None = None
+    """``error`` as it would be raised; None: it answered."""
 
     @staticmethod
     def of(logs: admin_pb2.BrokerLogs) -> BrokerLogs:
         """From the wire."""
         answer = logs.logs
+        failure = error_for(logs.error.code, logs.error.message) if logs.HasField("error") else None
         return BrokerLogs(
             logs.broker_id,
             tuple(LogInfo.of(log) for log in answer.logs),
             answer.disk_free_bytes,
             answer.disk_total_bytes,
             answer.recovery_report,
-            logs.error.message or None if logs.HasField("error") else None,
+            None if failure is None else str(failure),
             ScrubInfo.of(answer.scrub) if answer.HasField("scrub") else None,
+            failure,
         )

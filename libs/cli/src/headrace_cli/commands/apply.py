@@ -150,7 +150,7 @@ def _report(session: Session, done: list[Change], notes: list[str], *, dry_run: 
     for note in notes:
         session.say(f"note: {note}")
     if session.output is not Output.TABLE:
-        session.show([change.as_row() for change in done])
+        session.show({"changes": [change.as_row() for change in done]})
         return
     for line in _lines(done):
         session.say(f"would {line}" if dry_run else line)

@@ -9,9 +9,9 @@ import typer
 
 from headrace_cli import completing
 from headrace_cli.commanding import command, pairs
-from headrace_cli.commands.cluster import show_plan
+from headrace_cli.commands.cluster import show_configs, show_plan
 from headrace_cli.commands.partition import DryRun, Throttle, Timeout, Wait, confirm
-from headrace_cli.exits import CommandFailed
+from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import Output, bytes_for_people, counted, moment_for_people
 from headrace_cli.session import Session
 
@@ -35,22 +35,35 @@ def register(app: typer.Typer) -> None:
 
 def list_(session: Session) -> None:
     """List brokers with their addresses and what they hold."""
-    from headrace_cli import admin_view, replication_view
+    from headrace_cli import admin_view
+    from headrace_cli import replication_view as view
 
-    with session.admin() as admin:
-        rows = admin_view.list_brokers(admin)
-    if session.output is Output.TABLE:
-        for row in rows:
-            row["size"] = None if row["size_bytes"] is None else bytes_for_people(row["size_bytes"])
-            row["disk_free"] = None if row["disk_free_bytes"] is None else bytes_for_people(row["disk_free_bytes"])
     with session.calls() as calls:
-        carried = {b["id"]: b for b in replication_view.status(calls)["brokers"]}
+        brokers = view.cluster(calls)["brokers"]
+        carried = {b["id"]: b for b in view.status(calls)["brokers"]}
+    with session.admin() as admin:
+        rows = admin_view.list_brokers(admin, brokers)
     for row in rows:
         mine = carried.get(row["id"], {})
-        row |= {name: mine.get(name) for name in ("leaders", "replicas", "in_sync", "drained")}
+        row |= {name: mine.get(name) for name in ("leaders", "replicas", "in_sync")}
+    if session.output is Output.TABLE:
+        rows = [_for_people(row) for row in rows]
     carries = ("leaders", "replicas", "in_sync", "logs", "size", "disk_free")
     columns = ("id", "state", "drained", "grpc", "rack", *carries, "version", "error")
-    session.show(rows, *columns, empty="no broker is registered")
+    session.show_rows("brokers", rows, *columns, empty="no broker is registered")
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """A broker with its state in one word, and sizes as people read them."""
+    from headrace_cli.replication_view import state_of
+
+    sizes = {name: row.get(f"{name}_bytes") for name in ("size", "disk_free", "disk_total")}
+    return row | {
+        "state": state_of(row),
+        "logs": row["log_count"],
+        "error": row["error"] and row["error"]["detail"],
+        **{name: None if count is None else bytes_for_people(count) for name, count in sizes.items()},
+    }
 
 
 BrokerId = Annotated[int, typer.Argument(min=0, max=2**31 - 1, help="Its id", autocompletion=completing.brokers)]
@@ -59,17 +72,31 @@ BrokerId = Annotated[int, typer.Argument(min=0, max=2**31 - 1, help="Its id", au
 def describe(session: Session, broker: BrokerId) -> None:
     """Show one broker: addresses, its logs, what recovery found, and its settings."""
     from headrace_cli import admin_view
+    from headrace_cli import replication_view as view
 
+    with session.calls() as calls:
+        registered = {b["id"]: b for b in view.cluster(calls)["brokers"]}
+    if broker not in registered:
+        raise CommandFailed(
+            f"broker {broker} is not registered", ExitCode.NOT_FOUND, "`headrace broker list` shows those that are."
+        )
     with session.admin() as admin:
-        data = admin_view.describe_broker(admin, broker)
-    if session.output is Output.TABLE:
-        for name in ("size", "disk_free", "disk_total"):
-            count = data.pop(f"{name}_bytes", None)
-            data[name] = None if count is None else bytes_for_people(count)
-        scrub = data["scrub"]
-        data["scrub"] = None if scrub is None else _scrub_for_people(scrub)
-        data["configs"] = [row for row in data["configs"] if row["source"] != "default"]
-    session.show(data)
+        data = admin_view.describe_broker(admin, registered[broker])
+    session.show(_described_for_people(data) if session.output is Output.TABLE else data)
+
+
+_DESCRIBED = ("id", "state", "grpc", "rack", "drained", "version", "logs", "error", "size", "disk_free", "disk_total")
+
+
+def _described_for_people(data: dict[str, Any]) -> dict[str, Any]:
+    row = _for_people(data)
+    scrub, configs = data.get("scrub"), data["configs"]
+    columns = ("name", "value", "source", "documentation")
+    return {name: row[name] for name in _DESCRIBED} | {
+        "recovery": data.get("recovery_report"),
+        "scrub": None if scrub is None else _scrub_for_people(scrub),
+        "configs": [{name: c[name] for name in columns} for c in configs if c["source"] != "default"],
+    }
 
 
 def _scrub_for_people(scrub: dict[str, Any]) -> str:
@@ -99,9 +126,7 @@ def configs(
     with session.admin() as admin:
         rows = admin_view.broker_configs(admin, broker, changes, dry_run=dry_run)
     shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
-    session.show(
-        shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
-    )
+    show_configs(session, shown)
 
 
 def drain(session: Session, broker: BrokerId) -> None:
@@ -162,7 +187,7 @@ def decommission(
         session.say(left["next_step"])
     if refused:
         raise CommandFailed(
-            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['message']}",
+            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
             hint="Mend that, then give the command again.",
         )
 
@@ -182,7 +207,7 @@ def _until_empty(
         assert isinstance(number, int)
         if number:
             under_way = view.reassignments(calls)["reassignments"]
-            tell(session, [p for p in under_way if broker in p["removing"]])
+            tell(session, [p for p in under_way if broker in p["partition"]["removing"]])
         return number
 
     moving.wait_for(left, timeout)

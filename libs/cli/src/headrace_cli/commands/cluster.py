@@ -35,19 +35,8 @@ def status(session: Session) -> None:
 
     with session.calls() as calls:
         found = view.status(calls)
-    shown = found
-    if session.output is Output.TABLE:
-        shown = {name: value for name, value in found.items() if name not in {"state", "healthy"}}
-        shown["brokers"] = [_with_disk(row) for row in found["brokers"]]
-    session.show(shown)
+    session.show(view.status_for_people(found) if session.output is Output.TABLE else found)
     _end(found["state"])
-
-
-def _with_disk(broker: dict[str, Any]) -> dict[str, Any]:
-    """A broker with its disk as people read it."""
-    row = dict(broker)
-    free, total = row.pop("disk_free_bytes"), row.pop("disk_total_bytes")
-    return row | {"disk_free": None if free is None else f"{bytes_for_people(free)} of {bytes_for_people(total)}"}
 
 
 def health(session: Session) -> None:
@@ -59,7 +48,7 @@ def health(session: Session) -> None:
     if session.output is Output.TABLE:
         typer.echo(visible(found["verdict"]))
     else:
-        session.show({name: found[name] for name in ("state", "healthy", "verdict")})
+        session.show({name: found[name] for name in ("state", "verdict")})
     _end(found["state"])
 
 
@@ -98,7 +87,7 @@ def rebalance(
             view.elect(calls, "preferred", moved, view.Topics(calls))
     if refused:
         raise CommandFailed(
-            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['message']}",
+            f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
             hint="Mend that, then give the command again.",
         )
     if not found["moves"]:
@@ -127,7 +116,7 @@ def show_plan(session: Session, found: dict[str, Any]) -> None:
             "to": move["replicas"],
             "size": bytes_for_people(move["size_bytes"]),
         }
-        | ({"error": move["message"]} if move["error"] else {})
+        | ({"error": move["error"]["detail"]} if move["error"] else {})
         for move in found["moves"]
     ]
     session.show({"to_copy": bytes_for_people(found["bytes_to_copy"]), "moves": rows, "brokers": found["brokers"]})
@@ -145,7 +134,7 @@ def can_remove(
     with session.admin() as admin:
         found = holdings(admin, wanted)
     most = PARTITIONS_SHOWN if session.output is Output.TABLE else None
-    session.show([broker.as_row(most) for broker in found], "id", "state", "replicas", "partitions")
+    session.show_rows("brokers", [broker.as_row(most) for broker in found], "id", "state", "replicas", "partitions")
     check_removable(found)
     for broker in found:
         if broker.state == ONLINE and not broker.drained:
@@ -174,9 +163,9 @@ def restore_status(session: Session) -> None:
     if found is None:
         session.say("the metadata was never restored from a backup")
         if session.output is not Output.TABLE:
-            session.show({"restored": False})
+            session.show({"restore": None})
         return
-    session.show({"restored": True, **found} if session.output is not Output.TABLE else restore_view.for_people(found))
+    session.show({"restore": found} if session.output is not Output.TABLE else restore_view.for_people(found))
     if not found["finished"]:
         session.say(restore_view.waits_for(found))
         raise typer.Exit(ExitCode.UNAVAILABLE)
@@ -216,7 +205,11 @@ def forget(
 
 def describe(session: Session) -> None:
     """Nodes with their addresses, and counts."""
-    session.show(_describe(session))
+    from headrace_cli import replication_view as view
+
+    with session.calls() as calls:
+        found = view.cluster(calls)
+    session.show(view.cluster_for_people(found) if session.output is Output.TABLE else found)
 
 
 def configs(
@@ -241,20 +234,17 @@ def configs(
         if setting:
             raise typer.BadParameter("--at-start shows what only a start can change; `headrace up --set` gives it")
         require_local("cluster configs --at-start")
-        session.show(start_settings(), "name", "default", "service", "documentation")
+        session.show_rows("configs", start_settings(), "name", "default", "service", "documentation")
         return
 
     changes = {key: value or None for key, value in pairs(setting, "KEY=VALUE").items()}
     with session.admin() as admin:
         rows = admin_view.broker_configs(admin, None, changes, dry_run=dry_run)
     shown = [row for row in rows if all_ or row["source"] != "default" or row["name"] in changes]
-    session.show(
-        shown, "name", "value", "source", "documentation", empty="every setting has its default; --all shows them"
-    )
+    show_configs(session, shown)
 
 
-def _describe(session: Session) -> dict[str, Any]:
-    from headrace_cli import admin_view
-
-    with session.admin() as admin:
-        return admin_view.describe_cluster(admin)
+def show_configs(session: Session, rows: list[dict[str, Any]]) -> None:
+    """Settings, of all brokers or of one."""
+    columns = ("name", "value", "source", "documentation")
+    session.show_rows("configs", rows, *columns, empty="every setting has its default; --all shows them")

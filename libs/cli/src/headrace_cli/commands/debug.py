@@ -52,14 +52,14 @@ def dump_log(
         if session.output is Output.TABLE and (segments or batches):
             show(rows, Output.YAML)
         else:
-            session.show(rows, *OFFLINE_COLUMNS, empty="no logs there")
+            session.show_rows("logs", rows, *OFFLINE_COLUMNS, empty="no logs there")
         return
     with session.admin() as admin:
-        rows = admin_view.describe_logs(admin, broker, topic, partition, segments)
-    if session.output is Output.TABLE:
-        now_ms = SystemClock().now_ms()
-        rows = [log_view.segment_for_people(r) if segments else log_view.sizes_for_people(r, now_ms) for r in rows]
-    session.show(rows, empty="no such logs")
+        found = admin_view.describe_logs(admin, broker, topic, partition, segments)
+    if session.output is not Output.TABLE:
+        session.show(found)
+        return
+    session.show(log_view.logs_for_people(found["logs"], segments, SystemClock().now_ms()), empty="no such logs")
 
 
 def metadata(

@@ -67,7 +67,9 @@ def list_(
     if missing:
         numbers = ", ".join(str(m["shard"]) for m in missing[:10]) + (", ..." if len(missing) > 10 else "")
         text = f"{counted(len(missing), 'shard')} cannot answer ({numbers}), so groups may be missing; "
-        raise CommandFailed(text + missing[0]["message"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`.")
+        raise CommandFailed(
+            text + missing[0]["error"]["detail"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`."
+        )
 
 
 def describe(session: Session, group: Group) -> None:
@@ -79,7 +81,8 @@ def describe(session: Session, group: Group) -> None:
     if session.output is not Output.TABLE:
         session.show(found)
         return
-    members = found.pop("members")
+    members = [view.member_for_people(m) for m in found.pop("members")]
+    found["assignor"] = found["assignor"] or None
     session.show(found)
     sys.stdout.write("\n")
     columns = ["member_id", "client_id", "client_address", "group_instance_id", "state", "assigned"]
@@ -101,7 +104,8 @@ def lag(
     from headrace_cli import group_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        rows = [row for group in groups for row in view.lag(admin, group, topic or [], ages=seconds)]
+        found = [view.lag(admin, group, topic or [], ages=seconds) for group in groups]
+    rows = [{"group": lag["group"]} | row for lag in found for row in lag["partitions"]]
     if session.output is Output.TABLE:
         columns = ["topic", "partition", "committed_offset", "end_offset", "lag"]
         columns = [*(["group"] if len(groups) > 1 else []), *columns, *(["lag_seconds"] if seconds else [])]
@@ -109,7 +113,7 @@ def lag(
         if rows:
             session.say(f"{counted(sum(row['lag'] or 0 for row in rows), 'record')} behind in all")
     else:
-        session.show(rows)
+        session.show(found[0] if len(found) == 1 else {"groups": found})
     _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not fully known")
 
 
@@ -190,6 +194,8 @@ def offsets_from(path: Path, group: str) -> dict[tuple[str, int], int]:
 
 def _show_plan(session: Session, found: Row, *, as_csv: bool) -> None:
     """The plan, and what is to be done next. Raises: CommandFailed where some of it was not carried out."""
+    from headrace_cli import group_view
+
     rows = found["partitions"]
     if as_csv:
         from headrace_cli.offset_file import write_offsets
@@ -200,7 +206,8 @@ def _show_plan(session: Session, found: Row, *, as_csv: bool) -> None:
         columns = ["topic", "partition", "old_offset", "new_offset", "change", "end_offset"]
         noted = any(row["note"] for row in rows)
         failed = any(row["error"] for row in rows)
-        session.show(rows, *columns, *(["note"] if noted else []), *(["error"] if failed else []))
+        shown = [group_view.with_change(row) for row in rows]
+        session.show(shown, *columns, *(["note"] if noted else []), *(["error"] if failed else []))
     else:
         session.show(found)
     done = sum(row["error"] is None for row in rows)
@@ -221,7 +228,7 @@ def export(session: Session, group: Group, topic: Topics = None) -> None:
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
         offsets = view.committed(admin, group, topic or [])
     if session.output is not Output.TABLE:
-        session.show([{"topic": t, "partition": n, "offset": o} for t, n, o in offsets])
+        session.show({"offsets": [{"topic": t, "partition": n, "offset": o} for t, n, o in offsets]})
     elif offsets:
         sys.stdout.write(write_offsets(offsets))
         sys.stdout.flush()
@@ -250,7 +257,7 @@ def delete(
     with session.admin() as admin:
         rows = view.delete(admin, list(dict.fromkeys(groups)))
     if session.output is not Output.TABLE:
-        session.show(rows)
+        session.show({"groups": rows})
     for row in rows:
         if row["error"] is None:
             session.say(f"deleted: {row['group']}")
@@ -263,7 +270,8 @@ def _offsets_row(group: str, offset: tuple[str, int, int]) -> Row:
 
 
 def _show_forgotten(session: Session, rows: list[Row]) -> None:
-    session.show(rows, "group", "topic", "partition", "committed_offset", empty="nothing is committed")
+    columns = ("group", "topic", "partition", "committed_offset")
+    session.show_rows("offsets", rows, *columns, empty="nothing is committed")
     session.say(f"a plan, nothing was changed: {counted(len(rows), 'offset')} would be forgotten")
 
 
@@ -285,7 +293,7 @@ def delete_offsets(
     with session.admin() as admin:
         rows = view.delete_offsets(admin, group, parts(topic))
     if session.output is not Output.TABLE:
-        session.show(rows)
+        session.show({"partitions": rows})
     done = sum(row["error"] is None for row in rows)
     session.say(f"{counted(done, 'offset')} of group {group} forgotten")
     _end_with(rows, "partition", lambda row: f"{row['topic']}-{row['partition']}", "not forgotten")
@@ -310,10 +318,10 @@ def parts(topics: list[str] | None) -> list[str | tuple[str, int]]:
 
 def _end_with(rows: list[Row], what: str, named: Any, told: str) -> None:
     """Raises: CommandFailed with the first row's error, if some row has one."""
-    from headrace_common.core.errors import ErrorCode, error_for
+    from headrace_common.core.problems import error_of_problem
 
     failed = [row for row in rows if row["error"] is not None]
     if failed:
-        first = error_for(ErrorCode[failed[0]["error"]], failed[0]["message"])
+        first = error_of_problem(failed[0]["error"])
         text = f"{counted(len(failed), what)} of {len(rows)} {told}; {named(failed[0])}: {first}"
         raise CommandFailed(text, exit_code_of(first), hint_of(first))

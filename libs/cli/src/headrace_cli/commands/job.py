@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 def list_jobs(session: Session) -> None:
     """The jobs that are installed."""
     rows = [{"job": j.name, "does": j.summary, "package": j.package} for j in jobs.installed_jobs().values()]
-    session.show(rows, "job", "does", "package", empty=f"no job is installed; {jobs.GET_THEM}")
+    session.show_rows("jobs", rows, "job", "does", "package", empty=f"no job is installed; {jobs.GET_THEM}")
 
 
 def run_job(

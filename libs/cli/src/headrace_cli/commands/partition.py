@@ -63,7 +63,7 @@ def move(
         raise typer.BadParameter("name moves as TOPIC-N=1,2,3, or give --from-file FILE")
     wanted = read_moves(from_file) if from_file is not None else parse_moves(moves or [])
     if not wanted:
-        session.report([], "there is nothing to move")
+        session.report({"partitions": []}, "there is nothing to move")
         return
     with session.calls() as calls:
         _move(session, calls, wanted, dry_run, throttle)
@@ -113,11 +113,11 @@ def cancel(
         topics = view.Topics(calls)
         if all_:
             under_way = view.reassignments(calls)["reassignments"]
-            chosen = [(p["topic"], p["partition"]) for p in under_way]
+            chosen = [(p["topic"], p["partition"]["partition"]) for p in under_way]
         else:
             chosen = [one for text in partitions or [] for one in topics.meant(text)]
         if not chosen:
-            session.report([], "nothing is under way")
+            session.report({"partitions": []}, "nothing is under way")
             return
         rows = view.reassign(calls, {one: [] for one in chosen}, topics, dry_run=False)
     _show_outcomes(session, rows, "cancelled")
@@ -188,8 +188,8 @@ def elect(
         chosen = [one for text in partitions or [] for one in topics.meant(text)]
         rows = view.elect(calls, kind, chosen, topics)
         _name(rows, calls)
-    not_needed = [row for row in rows if row["error"] == "ELECTION_NOT_NEEDED"]
-    rest = [row for row in rows if row["error"] != "ELECTION_NOT_NEEDED"]
+    not_needed = [row for row in rows if _code(row) == "ELECTION_NOT_NEEDED"]
+    rest = [row for row in rows if _code(row) != "ELECTION_NOT_NEEDED"]
     if session.output is Output.TABLE and not rest:
         session.say(f"nothing to do: {counted(len(not_needed), 'partition')} led as asked" if rows else "nothing to do")
         return
@@ -242,22 +242,34 @@ def _show_outcomes(
     Raises:
         CommandFailed: one was refused.
     """
-    failed = [row for row in rows if row["error"] is not None and row["error"] != ignored]
+    failed = [row for row in rows if row["error"] is not None and _code(row) != ignored]
     if session.output is Output.TABLE:
-        for row in rows:
-            done = told if still is None or row["moving"] else still
-            row["result"] = done if row["error"] is None else f"{row['error']}: {row['message']}"
-        session.show(rows, "topic", "partition", "leader", "replicas", "isr", "result")
+        shown = [_outcome_for_people(row, told, still) for row in rows]
+        session.show(shown, "topic", "partition", "leader", "replicas", "isr", "result")
     else:
-        session.show(rows)
+        session.show({"partitions": rows})
     if failed:
         from headrace_cli.exits import exit_code_of, hint_of
-        from headrace_common.core.errors import ErrorCode, error_for
+        from headrace_common.core.problems import error_of_problem
 
-        first = error_for(ErrorCode[failed[0]["error"]], failed[0]["message"])
+        first = error_of_problem(failed[0]["error"])
         which = f"{failed[0]['topic']}-{failed[0]['partition']}"
         text = f"{counted(len(failed), 'partition')} of {len(rows)} refused; {which}: {first}"
         raise CommandFailed(text, exit_code_of(first), hint_of(first))
+
+
+def _code(row: Row) -> str | None:
+    return None if row["error"] is None else str(row["error"]["code"])
+
+
+def _outcome_for_people(row: Row, told: str, still: str | None) -> Row:
+    now, error = row["current"] or {}, row["error"]
+    moving = bool(now.get("adding") or now.get("removing"))
+    done = told if still is None or moving else still
+    shown = {name: row[name] for name in ("topic", "partition")} | {
+        n: now.get(n) for n in ("leader", "replicas", "isr")
+    }
+    return shown | {"result": done if error is None else f"{error['code']}: {error['detail']}"}
 
 
 def parse_moves(texts: list[str]) -> dict[Named, list[int]]:

@@ -38,7 +38,7 @@ def list_profiles(session: Session) -> None:
         {"name": name, "bootstrap": section.get("bootstrap"), "output": section.get("output"), "used": name == chosen}
         for name, section in sorted(profiles(file).items())
     ]
-    session.show(rows, "name", "bootstrap", "output", "used", empty=f"no profile in {file}; {_MAKE}")
+    session.show_rows("profiles", rows, "name", "bootstrap", "output", "used", empty=f"no profile in {file}; {_MAKE}")
     try:
         found = find_cluster(None, None, os.environ, Path.cwd)
     except InvalidConfig as error:

@@ -65,14 +65,15 @@ def create(
                 raise
             session.report(admin_view.topic_there(admin, name), f"{name} is there already")
             return
-    for note in made.pop("notes"):
+    for note in made["notes"]:
         session.say(f"note: {note}")
     if session.output is not Output.TABLE:
         session.show(made)
         return
     verb = "could be created" if dry_run else "created"
-    partitions_are = counted(made["partitions"], "partition")
-    session.say(f"{verb}: {name}, {partitions_are}, replication factor {made['replication_factor']}")
+    partitions_are = counted(len(made["partitions"]), "partition")
+    replicas = max((len(p["replicas"]) for p in made["partitions"]), default=0)
+    session.say(f"{verb}: {name}, {partitions_are}, replication factor {replicas}")
 
 
 def list_(
@@ -91,6 +92,9 @@ def list_(
     columns = ["name", "partitions", *(("size", "on_disk", "oldest") if sizes else ()), "configs"]
     if sizes and session.output is Output.TABLE:
         rows = [log_view.sizes_for_people(row, SystemClock().now_ms()) for row in rows]
+    if session.output is not Output.TABLE:
+        session.show({"topics": rows, "total": len(rows), "next": None})
+        return
     session.show(rows, *columns, empty="there are no topics; `headrace topic create NAME` makes one")
 
 
@@ -102,19 +106,17 @@ def describe(
     ] = False,
 ) -> None:
     """Show a topic: partitions with leaders, replicas, offsets, sizes, the oldest record's age, and its settings."""
-    from headrace_cli import admin_view, log_view, replication_view
+    from headrace_cli import admin_view, log_view
     from headrace_common.runtime.clock import SystemClock
 
-    with session.calls() as calls:
-        states = replication_view.partition_states(replication_view.Topics(calls), name)
     with session.admin() as admin:
-        topic = admin_view.describe_topic(admin, name, segments, states)
+        topic = admin_view.describe_topic(admin, name, segments=segments)
     if session.output is not Output.TABLE:
         session.show(topic)
         return
-    for broker in topic.pop("unanswered"):
-        session.say(f"note: logs are not known of {broker}")
-    session.show(log_view.described_for_people(topic, segments=segments, now_ms=SystemClock().now_ms()))
+    for silent in topic["unanswered"]:
+        session.say(f"note: logs are not known of broker {silent['broker']}: {silent['error']['detail']}")
+    session.show(log_view.described_for_people(topic, with_segments=segments, now_ms=SystemClock().now_ms()))
 
 
 def set_(
@@ -132,7 +134,7 @@ def set_(
     with session.admin() as admin:
         rows = admin_view.set_topic_configs(admin, name, changes, dry_run=dry_run)
     shown = [row for row in rows if row["name"] in changes] if changes else rows
-    session.show(shown, "name", "value", "source", "documentation")
+    session.show_rows("configs", shown, "name", "value", "source", "documentation")
 
 
 def add_partitions(
@@ -149,7 +151,7 @@ def add_partitions(
     if session.output is not Output.TABLE:
         session.show(made)
         return
-    session.say(f"{name} {'could have' if dry_run else 'has'} {made['partitions']} partitions")
+    session.say(f"{name} {'could have' if dry_run else 'has'} {len(made['partitions'])} partitions")
 
 
 def delete(
@@ -163,9 +165,9 @@ def delete(
 
     if dry_run:
         with session.admin() as admin:
-            rows = [admin_view.describe_topic(admin, name, segments=False) for name in dict.fromkeys(names)]
+            rows = [admin_view.describe_topic(admin, name) for name in dict.fromkeys(names)]
         plan = [{"name": r["name"], "partitions": len(r["partitions"]), "records": r["records"]} for r in rows]
-        session.show(plan)
+        session.show_rows("topics", plan)
         session.say(f"a plan, nothing was changed: {counted(len(rows), 'topic')} would be deleted")
         return
     confirm(f"delete {', '.join(names)} with all records?", yes)
@@ -183,14 +185,14 @@ def _delete_each(session: Session, admin: AdminClient, names: list[str]) -> None
             try:
                 admin.delete_topic(name)
             except HeadraceError as error:
-                rows.append({"name": name, **error_of(error)})
+                rows.append({"name": name, "error": error_of(error, f"/v1/topics/{name}")})
                 raise
-            rows.append({"name": name, **error_of(None)})
+            rows.append({"name": name, "error": None})
             if session.output is Output.TABLE:
                 session.say(f"deleted: {name}")
     finally:
         if session.output is not Output.TABLE:
-            session.show(rows)
+            session.show_rows("topics", rows)
 
 
 def trim(
@@ -230,7 +232,8 @@ def trim(
             with session.consumer() as consumer:
                 offsets = admin_view.trim_offsets_before_time(admin, consumer, name, partition, time_ms)
         rows = admin_view.trim_plan(admin, name, offsets) if dry_run else admin_view.trim(admin, offsets)
-    session.show(rows)
+    columns = [] if dry_run else ["partition", "log_start_offset"]
+    session.show_rows("partitions", rows, *columns)
     if dry_run:
         session.say("a plan, nothing was changed")
 
@@ -269,4 +272,4 @@ def adopt(
         session.show(made)
         return
     verb = "could be adopted" if dry_run else "adopted"
-    session.say(f"{verb}: {made['name']}, {counted(made['partitions'], 'partition')}")
+    session.say(f"{verb}: {made['name']}, {counted(len(made['partitions']), 'partition')}")

@@ -56,12 +56,14 @@ def list_(
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.list_transactions(admin, state or [], producer_id or [], older_than, _now_ms())
+        found = view.list_transactions(admin, state or [], producer_id or [], older_than)
     if session.output is Output.TABLE:
+        now_ms = _now_ms()
+        rows = [t | {"open_seconds": view.age_seconds(t["started_at_ms"], now_ms)} for t in found["transactions"]]
         columns = ["transactional_id", "state", "producer_id", "producer_epoch", "open_seconds", "coordinator"]
         some = bool(state or producer_id or older_than != "0s" or found["missing_shards"])
         empty = "none of these" if some else "there are none; a producer with a transactional_id makes one"
-        session.show(found["transactions"], *columns, empty=empty)
+        session.show(rows, *columns, empty=empty)
     else:
         session.show(found)
     _end_whole(found)
@@ -79,12 +81,13 @@ def describe(
 
 
 def _show_one(session: Session, found: Row) -> None:
+    from headrace_cli import txn_view as view
+
     if session.output is not Output.TABLE:
         session.show(found)
         return
     partitions = found["partitions"]
-    hidden = {"partitions", "started_at_ms", "prepared_at_ms", *(() if found["token"] else ("token",))}
-    session.show({name: value for name, value in found.items() if name not in hidden})
+    session.show(view.described_for_people(found))
     sys.stdout.write("\n")
     ending = any(p["without_marker"] for p in partitions)
     columns = ["topic", "partition", *(["without_marker"] if ending else [])]
@@ -96,9 +99,9 @@ def prepared(session: Session, older_than: OlderThan = "0s") -> None:
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.prepared(admin, older_than, _now_ms())
-    rows = found["transactions"]
+        found = view.prepared(admin, older_than)
     if session.output is Output.TABLE:
+        rows = view.prepared_for_people(found, _now_ms())
         columns = ["transactional_id", "producer_id", "prepared", "age_seconds", "overdue", "token"]
         session.show(rows, *columns, empty="nothing is prepared")
         if rows:
@@ -113,7 +116,7 @@ def open_(session: Session, topic: Topics = None, older_than: OlderThan = "0s") 
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.still_open(admin, topic or [], older_than, _now_ms())
+        found = view.open_list(admin.list_open_transactions(topic or [], older_than=older_than))
     _show_open(session, found, "nothing is open")
     _end_whole(found)
 
@@ -130,23 +133,28 @@ def find_hanging(
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.hanging(admin, topic or [], older_than, _now_ms())
+        found = view.open_list(admin.find_hanging_transactions(topic or [], older_than=older_than))
     _show_open(session, found, "nothing hangs")
     hanging = [row for row in found["transactions"] if row["standing"] == "hanging"]
     if hanging and session.output is Output.TABLE:
         first = hanging[0]
         session.say(
-            f"`headrace txn abort --partition {first['partition']} --producer-id {first['producer_id']}` ends the first"
+            f"`headrace txn abort --partition {first['topic']}-{first['partition']} "
+            f"--producer-id {first['producer_id']}` ends the first"
         )
     _end_whole(found)
 
 
 def _show_open(session: Session, found: Row, empty: str) -> None:
+    from headrace_cli import txn_view as view
+
     if session.output is not Output.TABLE:
         session.show(found)
         return
+    now_ms = _now_ms()
+    rows = [view.open_for_people(t, now_ms) for t in found["transactions"]]
     columns = ["partition", "producer_id", "transactional_id", "state", "standing", "first_offset", "held_back"]
-    session.show(found["transactions"], *columns, "open_seconds", empty=empty)
+    session.show(rows, *columns, "open_seconds", empty=empty)
     if found["more"]:
         session.say(f"and {found['more']:,} more; --topic or --older-than shows fewer")
 
@@ -215,15 +223,22 @@ def _abort_id(
     before = admin.abort_transaction(i, producer_id=producer_id, validate_only=True)
     found = view.described(before)
     if dry_run:
-        _show_one(session, found)
+        _show_aborted(session, found, aborted=False)
         session.say("nothing was changed; without --dry-run it is aborted, and its producer goes on with its next")
         return
     where = counted(len(found["partitions"]), "partition")
     confirm(f"abort the transaction of {i}, open in {where}? All that it wrote is lost", yes)
     admin.abort_transaction(i, producer_id=before.producer_id, producer_epoch=before.producer_epoch)
     if session.output is not Output.TABLE:
-        session.show(found)
+        _show_aborted(session, found, aborted=True)
     session.say(f"aborted: {i}, in {where}; readers go on in a moment")
+
+
+def _show_aborted(session: Session, found: Row, *, aborted: bool) -> None:
+    if session.output is Output.TABLE:
+        _show_one(session, found)
+    else:
+        session.show({"aborted": aborted, "transaction": found})
 
 
 def _abort_prepared(
@@ -268,17 +283,18 @@ def _abort_hanging(
     from headrace_cli import txn_view as view
 
     before = admin.abort_hanging_transaction(partition, producer_id, validate_only=True, force=force)
-    row = view.open_row(before, _now_ms())
-    name = row["partition"]
+    row = view.open_row(before)
+    name = str(before.partition)
     if dry_run:
-        session.show(row)
+        shown = view.open_for_people(row, _now_ms()) if session.output is Output.TABLE else row
+        session.show(shown if session.output is Output.TABLE else {"aborted": False, "transaction": row})
         session.say(f"nothing was changed; without --dry-run what producer {before.producer_id} wrote there is aborted")
         return
     held = counted(before.held_back, "record")
     confirm(f"abort what producer {before.producer_id} has open in {name}, which holds {held} back?", yes)
     admin.abort_hanging_transaction(partition, before.producer_id, force=force)
     if session.output is not Output.TABLE:
-        session.show(row)
+        session.show({"aborted": True, "transaction": row})
     session.say(f"aborted: producer {before.producer_id} in {name}; readers of read_committed go on")
 
 
@@ -310,11 +326,16 @@ def _end_whole(found: Row) -> None:
     if missing:
         numbers = ", ".join(str(m["shard"]) for m in missing[:10]) + (", ..." if len(missing) > 10 else "")
         text = f"{counted(len(missing), 'shard')} cannot answer ({numbers}), so transactions may be missing; "
-        raise CommandFailed(text + missing[0]["message"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`.")
+        raise CommandFailed(
+            text + missing[0]["error"]["detail"], ExitCode.UNREACHABLE, "Try again; `headrace cluster status`."
+        )
     unasked: list[dict[str, Any]] = found.get("unasked", [])
     if unasked:
-        text = f"{counted(len(unasked), 'partition')} could not be asked, so more may be open; "
-        raise CommandFailed(text + unasked[0]["message"], ExitCode.UNREACHABLE, "Try again; `headrace cluster health`.")
+        number = sum(len(u["partitions"]) for u in unasked)
+        text = f"{counted(number, 'partition')} could not be asked, so more may be open; "
+        raise CommandFailed(
+            text + unasked[0]["error"]["detail"], ExitCode.UNREACHABLE, "Try again; `headrace cluster health`."
+        )
 
 
 def _now_ms() -> int:

@@ -1,8 +1,6 @@
 """
-Decides how a failure looks over HTTP: RFC 9457 ``application/problem+json``, one mapping for all errors.
-
-Members: ``type``, ``title``, ``status``, ``detail``, ``instance``, and ours: ``code`` (Kafka's name), ``retriable``
-(the same request may succeed later), ``next_step`` (what to do), and ``errors`` (where a request is malformed).
+Decides how a failure looks over HTTP: RFC 9457 ``application/problem+json``, as ``core.problems`` has it for all, with
+``errors`` beside it where a request is malformed.
 """
 
 from __future__ import annotations
@@ -15,49 +13,10 @@ import orjson
 from starlette.responses import Response
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind
+from headrace_common.core.problems import problem_body, status_of
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-_STATUS_OF_KIND: Final[Mapping[Kind, int]] = {
-    Kind.INVALID: 400,
-    Kind.NOT_FOUND: 404,
-    Kind.CONFLICT: 409,
-    Kind.MOVED: 503,
-    Kind.FENCED: 409,
-    Kind.BUSY: 503,
-    Kind.UNKNOWN: 504,
-    Kind.DAMAGED: 500,
-    Kind.INTERNAL: 500,
-}
-_STATUS_OF_CODE: Final[Mapping[ErrorCode, int]] = {
-    ErrorCode.MESSAGE_TOO_LARGE: 413,
-    ErrorCode.RECORD_LIST_TOO_LARGE: 413,
-    ErrorCode.OVERLOADED: 429,
-    ErrorCode.POLICY_VIOLATION: 403,
-    ErrorCode.INVALID_TXN_STATE: 409,
-}
-_NEXT_STEP: Final[Mapping[Kind, str]] = {
-    Kind.INVALID: "Correct the request; as it is it will never succeed.",
-    Kind.NOT_FOUND: "Check the name; list what there is.",
-    Kind.CONFLICT: "Look at what is there now, then decide.",
-    Kind.MOVED: "Wait a moment and send the same request again.",
-    Kind.FENCED: "Start the operation again from its beginning.",
-    Kind.BUSY: "Wait a moment and send the same request again.",
-    Kind.UNKNOWN: "It may have been carried out: look first, then send it again if it was not.",
-    Kind.DAMAGED: "Stop writing there and look at the broker's log; an operator has to decide.",
-    Kind.INTERNAL: "This is a fault of Headrace; its log has the details.",
-}
-_NEXT_STEP_OF_CODE: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.NON_EMPTY_GROUP: "Stop the group's members, wait until GET /v1/groups/{group} shows none, and repeat it.",
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Stop the members that read the topic, or have them read others; repeat it.",
-    ErrorCode.GROUP_ID_NOT_FOUND: "Check the id; GET /v1/groups lists those there are.",
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Check the id; GET /v1/transactions lists those there are.",
-    ErrorCode.INVALID_TXN_STATE: "GET /v1/transactions/{id} shows how it is; GET /v1/transactions-prepared the tokens "
-    "that decide prepared ones, GET /v1/transactions-open what holds readers back.",
-    ErrorCode.TXN_VERDICT_UNKNOWN: "Look at the data, or into the application's own records: what became of it is not "
-    "kept for ever.",
-    ErrorCode.CONCURRENT_TRANSACTIONS: "Its end is being written; wait a moment and send the same request again.",
-}
 _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
     404: "There is nothing here",
     405: "The method is not allowed here",
@@ -72,29 +31,11 @@ _TITLE_OF_STATUS: Final[Mapping[int, str]] = {
 }
 
 
-def status_of(error: HeadraceError) -> int:
-    """The HTTP status of an error."""
-    return _STATUS_OF_CODE.get(error.code) or _STATUS_OF_KIND[error.kind]
-
-
-def problem_body(error: HeadraceError, instance: str) -> dict[str, Any]:
-    """The members of the problem for a typed error."""
-    return {
-        "type": f"urn:headrace:error:{error.code.name}",
-        "title": error.code.name.replace("_", " ").capitalize(),
-        "status": status_of(error),
-        "detail": str(error),
-        "instance": instance,
-        "code": error.code.name,
-        "retriable": error.retriable,
-        "next_step": _NEXT_STEP_OF_CODE.get(error.code) or _NEXT_STEP[error.kind],
-    }
-
-
 def problem_of(error: HeadraceError, instance: str) -> Response:
     """The answer for a typed error."""
     headers = {"retry-after": "1"} if error.kind in {Kind.BUSY, Kind.MOVED} else {}
-    return _response(status_of(error), problem_body(error, instance), headers)
+    body = {name: value for name, value in problem_body(error, instance).items() if value is not None}
+    return _response(status_of(error), body, headers)
 
 
 def problem(

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Path, Query, Response, status
 
 from headrace_admin.engine.administration import Administration, one_topic
 from headrace_admin.rpc import models, views
-from headrace_admin.rpc.problems import problem_body
 from headrace_admin.rpc.rest_configs import alter, describe
 from headrace_common.core.errors import Rejected, error_for
 from headrace_common.core.ids import check_topic_name
+from headrace_common.core.problems import problem_body
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from headrace_admin.rpc import models
-from headrace_admin.rpc.problems import problem_body
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import ClusterImage
+from headrace_common.core.problems import problem_body
 from headrace_common.rpc.status import error_of
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb

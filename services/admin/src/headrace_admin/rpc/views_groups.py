@@ -11,9 +11,9 @@ from headrace_admin.engine.groups import Listing
 from headrace_admin.engine.resets import Moved, Reset
 from headrace_admin.rpc import models
 from headrace_admin.rpc import models_groups as shapes
-from headrace_admin.rpc.problems import problem_body
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import TopicPartition
+from headrace_common.core.problems import problem_body
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 

@@ -13,12 +13,12 @@ from headrace_admin.engine.statuses import Judged
 from headrace_admin.rpc import models
 from headrace_admin.rpc import models_replication as shapes
 from headrace_admin.rpc.messages_out import topic_name
-from headrace_admin.rpc.problems import problem_body
 from headrace_admin.rpc.views import partition_out
 from headrace_admin.rpc.views_transactions import open_transaction_out
 from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ClusterImage
+from headrace_common.core.problems import problem_body
 from headrace_common.rpc.convert import partition_to_proto
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1 import errors_pb2

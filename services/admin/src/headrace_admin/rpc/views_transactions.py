@@ -12,9 +12,9 @@ from headrace_admin.engine.transactions import Aborted, Detail, Listing, Prepare
 from headrace_admin.rpc import models
 from headrace_admin.rpc import models_transactions as shapes
 from headrace_admin.rpc.models_groups import MissingShard
-from headrace_admin.rpc.problems import problem_body
 from headrace_admin.rpc.transactions_out import unasked_by_topic
 from headrace_common.core.errors import HeadraceError
+from headrace_common.core.problems import problem_body
 
 _WHERE = "/v1/transactions"
 
