@@ -98,7 +98,7 @@ def total(logs: Sequence[Row], leaders: Mapping[int, int | None]) -> Row:
 
 def described_for_people(topic: Row, *, with_segments: bool, now_ms: int) -> Row:
     """A described topic with sizes, ages and times as people read them, without what is seldom of interest."""
-    hidden = ("id", "internal", "notes", "partitions", "logs", "unanswered")
+    hidden = ("internal", "notes", "partitions", "logs", "unanswered")
     shown = {k: v for k, v in sizes_for_people(topic, now_ms).items() if k not in hidden}
     compacted = compactions(topic["logs"])
     if compacted:
