@@ -54,6 +54,9 @@ def _log(log: LogInfo, topic: str | None) -> Row:
         "note": log.note,
         "oldest_timestamp_ms": log.oldest_timestamp_ms,
         "compaction": _compaction(log.compaction),
+        "oldest_open": None if log.oldest_open is None else asdict(log.oldest_open),
+        "fencing_token": log.fencing_token,
+        "unreadable": log.unreadable,
         "segments": [asdict(one) for one in log.segments],
     }
 

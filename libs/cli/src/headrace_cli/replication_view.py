@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.admin_transaction_types import OpenTransaction
-from headrace.admin_types import PartitionInfo
-from headrace_cli import txn_view
-from headrace_cli.admin_view import partition_row
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import bytes_for_people, moment_for_people
-from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace_cli.admin_calls import AdminCalls
-    from headrace_proto.v1 import admin_pb2, cluster_pb2, controller_pb2, errors_pb2
+    from headrace_proto.v1 import cluster_pb2, controller_pb2
 
 Row = dict[str, Any]
 Named = tuple[str, int]
@@ -30,49 +25,11 @@ DOWN: Final = -1
 
 def status(calls: AdminCalls) -> Row:
     """The cluster with its verdict."""
+    from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
-    answer = calls.read(lambda stub, timeout: stub.DescribeStatus(admin_pb2.DescribeStatusRequest(), timeout=timeout))
-    return status_row(answer)
-
-
-def status_row(answer: admin_pb2.DescribeStatusResponse) -> Row:
-    """From the wire."""
-    from headrace_proto.v1 import admin_pb2
-
-    return {
-        "state": admin_pb2.ClusterState.Name(answer.state).lower(),
-        "verdict": answer.verdict,
-        "cluster_id": answer.cluster_id,
-        "active_controller": answer.controller_id if answer.HasField("controller_id") else None,
-        "metadata_store_reachable": answer.metadata_store_reachable,
-        "topics": answer.topics,
-        "partitions": answer.partitions,
-        "offline_partitions": answer.offline,
-        "under_min_isr_partitions": answer.under_min_isr,
-        "under_replicated_partitions": answer.under_replicated,
-        "reassigning_partitions": answer.reassigning,
-        "recovering_partitions": answer.recovering,
-        "not_preferred_partitions": answer.not_preferred,
-        "coordinators": answer.coordinators,
-        "group_shards": answer.shards,
-        "unowned_group_shards": answer.unowned_shards,
-        "transaction_shards": answer.transaction_shards,
-        "unowned_transaction_shards": answer.unowned_transaction_shards,
-        "brokers": [_broker(b) for b in answer.brokers],
-        "troubled": [
-            {"topic": t.topic, "partition": _partition(t.partition), "min_isr": t.min_isr} for t in answer.troubled
-        ],
-        "holding_back": [txn_view.open_row(OpenTransaction.of(t)) for t in answer.holding_back],
-        "prepared_overdue": [
-            {"transactional_id": p.transactional_id, "producer_id": p.producer_id, "prepared_at_ms": p.prepared_at_ms}
-            for p in answer.prepared_overdue
-        ],
-        "stuck_compactions": [
-            {"topic": s.topic, "partition": s.partition, "broker": s.broker_id, "reason": s.reason}
-            for s in answer.stuck_compactions
-        ],
-    }
+    request = admin_pb2.DescribeStatusRequest()
+    return answers.status(calls.read(lambda stub, timeout: stub.DescribeStatus(request, timeout=timeout)))
 
 
 def status_for_people(found: Row) -> Row:
@@ -107,15 +64,6 @@ def _named(row: Row) -> str:
     return f"{row['topic']}-{row['partition']}"
 
 
-def _broker(b: admin_pb2.BrokerStatus) -> Row:
-    from headrace_common.rpc.json_form import json_of
-
-    row = json_of(b)
-    del row["broker_id"]
-    state = "stopping" if row.pop("in_controlled_shutdown") else "away" if row.pop("fenced") else "online"
-    return {"id": b.broker_id, "state": state} | row
-
-
 def _broker_for_people(broker: Row) -> Row:
     """A broker with its disk as people read it."""
     hidden = ("away_since_ms", "disk_free_bytes", "disk_total_bytes", "disk_reserve_bytes", "scrub")
@@ -124,29 +72,16 @@ def _broker_for_people(broker: Row) -> Row:
     return row | {"disk_free": None if free is None else f"{bytes_for_people(free)} of {bytes_for_people(total)}"}
 
 
-def _partition(p: cluster_pb2.Partition) -> Row:
-    return partition_row(PartitionInfo.of(p))
-
-
 # --- nodes ----------------------------------------------------------------------------------------------------
 
 
 def cluster(calls: AdminCalls) -> Row:
     """The cluster at a glance: every node, and counts."""
-    from headrace_common.rpc.json_form import json_of
+    from headrace_common.rpc import answers
     from headrace_proto.v1 import controller_pb2 as pb
 
-    answer = calls.read(lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout))
-    row = json_of(answer)
-    for name in ("troubled", "shard_count", "unowned_shard_count"):  # `status` tells of these
-        del row[name]
-    active = row["active_controller"]
-    nodes = sorted(row.pop("nodes"), key=lambda node: node["id"])
-    return row | {
-        "active_controller": None if active is None or active["id"] < 0 else active,
-        "brokers": [node for node in nodes if node["role"] == "broker"],
-        "other_nodes": [node for node in nodes if node["role"] != "broker"],
-    }
+    request = pb.DescribeClusterRequest()
+    return answers.cluster(calls.read(lambda stub, timeout: stub.DescribeCluster(request, timeout=timeout)))
 
 
 def cluster_for_people(found: Row) -> Row:
@@ -249,35 +184,19 @@ def elect(calls: AdminCalls, kind: str, partitions: Sequence[Named], topics: Top
     types = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN, "without-missing": pb.WITHOUT_MISSING}
     request = pb.ElectLeadersRequest(type=types[kind], partitions=topics.refs(partitions))
     answer = calls.change(lambda stub, timeout: stub.ElectLeaders(request, timeout=timeout))
-    return outcomes(answer.partitions, dict(zip(_keys(request.partitions), partitions, strict=True)))
+    return outcomes(answer.partitions, _names(request.partitions, partitions))
 
 
-def _keys(refs: Iterable[cluster_pb2.PartitionRef]) -> list[tuple[bytes, int]]:
-    return [(bytes(r.topic_id), r.partition) for r in refs]
+def _names(refs: Iterable[cluster_pb2.PartitionRef], partitions: Iterable[Named]) -> dict[bytes, str]:
+    return {bytes(ref.topic_id): topic for ref, (topic, _) in zip(refs, partitions, strict=True)}
 
 
-def outcomes(results: Iterable[controller_pb2.PartitionOutcome], names: Mapping[tuple[bytes, int], Named]) -> list[Row]:
+def outcomes(results: Iterable[controller_pb2.PartitionOutcome], names: Mapping[bytes, str]) -> list[Row]:
     """One row per partition; topics that ``names`` does not have stand by their ids."""
-    rows = []
-    for r in results:
-        topic, number = names.get((bytes(r.topic_id), r.partition), (r.topic_id.hex(), r.partition))
-        rows.append(
-            {
-                "topic": topic,
-                "partition": number,
-                "current": _partition(r.current) if r.HasField("current") else None,
-                "error": _problem(r.error, r.message.replace(r.topic_id.hex(), topic), topic, number),
-            }
-        )
+    from headrace_common.rpc import answers
+
+    rows: list[Row] = answers.outcomes(results, lambda topic_id: names.get(topic_id, topic_id.hex()))["partitions"]
     return rows
-
-
-def _problem(code: errors_pb2.ErrorCode.ValueType, message: str, topic: str, number: int) -> Row | None:
-    from headrace_common.core.errors import error_for
-
-    if not code:
-        return None
-    return problem_body(error_for(code, message), f"/v1/topics/{topic}/partitions/{number}")
 
 
 # --- reassignments --------------------------------------------------------------------------------------------
@@ -296,7 +215,7 @@ def reassign(calls: AdminCalls, wanted: Mapping[Named, Sequence[int]], topics: T
         validate_only=dry_run,
     )
     answer = calls.change(lambda stub, timeout: stub.AlterReassignments(request, timeout=timeout))
-    return outcomes(answer.partitions, dict(zip(_keys(refs), wanted, strict=True)))
+    return outcomes(answer.partitions, _names(refs, wanted))
 
 
 def set_throttle(calls: AdminCalls, bytes_per_s: int) -> None:
@@ -317,23 +236,11 @@ def set_throttle(calls: AdminCalls, bytes_per_s: int) -> None:
 
 def reassignments(calls: AdminCalls, measure_ms: int = 0) -> Row:
     """Those under way with their progress, and the throttle."""
-    from headrace_common.rpc.json_form import json_of
+    from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.DescribeReassignmentsRequest(measure_ms=measure_ms)
-    answer = calls.read(lambda stub, timeout: stub.DescribeReassignments(request, timeout=timeout))
-    rows = [
-        {
-            "topic": p.topic,
-            "partition": _partition(p.partition),
-            "leader_bytes": p.leader_bytes if p.HasField("leader_bytes") else None,
-            "new_replicas": [_renamed(json_of(r), broker_id="broker") for r in p.replicas],
-            "waits_for": list(p.waits_for),
-        }
-        for p in answer.partitions
-    ]
-    throttle = answer.throttle_bytes_per_s if answer.HasField("throttle_bytes_per_s") else None
-    return {"reassignments": rows, "throttle_bytes_per_s": throttle}
+    return answers.reassignments(calls.read(lambda stub, timeout: stub.DescribeReassignments(request, timeout=timeout)))
 
 
 def progress_rows(found: Sequence[Row]) -> list[Row]:
@@ -362,55 +269,24 @@ def progress_rows(found: Sequence[Row]) -> list[Row]:
 
 def rebalance(calls: AdminCalls, topics: Sequence[str], *, execute: bool, throttle: int | None) -> Row:
     """The plan; started, if so asked."""
+    from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.RebalanceClusterRequest(topics=topics, validate_only=not execute, throttle_bytes_per_s=throttle)
     ask = calls.change if execute else calls.read
-    return plan_row(ask(lambda stub, timeout: stub.RebalanceCluster(request, timeout=timeout)))
+    return answers.plan(ask(lambda stub, timeout: stub.RebalanceCluster(request, timeout=timeout)))
 
 
 def decommission(calls: AdminCalls, broker: int, *, execute: bool, throttle: int | None) -> Row:
     """What is still to be moved off a broker; started, if so asked."""
+    from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.DecommissionBrokerRequest(
         broker_id=broker, validate_only=not execute, throttle_bytes_per_s=throttle
     )
     answer = calls.read(lambda stub, timeout: stub.DecommissionBroker(request, timeout=timeout))
-    left = {
-        "broker": broker,
-        "drained": answer.drained,
-        "replicas_left": answer.replicas_left,
-        "leaders_left": answer.leaders_left,
-        "moving": answer.moving,
-        "next_step": answer.next_step,
-    }
-    return left | plan_row(answer)
-
-
-def plan_row(answer: admin_pb2.RebalanceClusterResponse | admin_pb2.DecommissionBrokerResponse) -> Row:
-    """Moves and loads; its JSON is what ``partition move --from-file`` takes."""
-    from headrace_common.rpc.json_form import json_of
-
-    return {
-        "moves": [
-            {
-                "topic": m.topic,
-                "partition": m.partition,
-                "replicas_before": list(m.replicas_before),
-                "replicas": list(m.replicas),
-                "size_bytes": m.size_bytes,
-                "error": _problem(m.error, m.message, m.topic, m.partition),
-            }
-            for m in answer.moves
-        ],
-        "brokers": [_renamed(json_of(b), broker_id="broker") for b in answer.brokers],
-        "bytes_to_copy": answer.bytes_to_copy,
-    }
-
-
-def _renamed(row: Row, **names: str) -> Row:
-    return {names.get(name, name): value for name, value in row.items()}
+    return {"broker": broker} | answers.plan(answer)
 
 
 # --- brokers --------------------------------------------------------------------------------------------------

@@ -361,6 +361,10 @@ class LogInfo:
     """Smallest timestamp of its segments; None: it has no records, or they have no times."""
     compaction: CompactionInfo | None = None
     """None: the topic is not compacted."""
+    fencing_token: int | None = None
+    """None: none was ever set."""
+    unreadable: str | None = None
+    """A batch that no consumer can read, and why; None: none is known."""
 
     @staticmethod
     def of(log: broker.LogDescription) -> LogInfo:
@@ -389,6 +393,8 @@ class LogInfo:
             else None,
             oldest_timestamp_ms=log.oldest_timestamp_ms if log.HasField("oldest_timestamp_ms") else None,
             compaction=CompactionInfo.of(log.compaction) if log.HasField("compaction") else None,
+            fencing_token=log.fencing_token if log.HasField("fencing_token") else None,
+            unreadable=log.unreadable if log.HasField("unreadable") else None,
         )
 
 

@@ -50,7 +50,9 @@ class PreparedTransaction(NamedTuple):
         return self.message().SerializeToString(deterministic=True)
 
     def __str__(self) -> str:
-        return base64.urlsafe_b64encode(bytes(self)).decode().rstrip("=")
+        from headrace_common.rpc.json_form import text_of_token
+
+        return text_of_token(self.message())
 
     @classmethod
     def parse(cls, token: str | bytes | PreparedTransaction) -> PreparedTransaction:

@@ -114,7 +114,7 @@ def show_plan(session: Session, found: dict[str, Any]) -> None:
             "partition": f"{move['topic']}-{move['partition']}",
             "from": move["replicas_before"],
             "to": move["replicas"],
-            "size": bytes_for_people(move["size_bytes"]),
+            "size": None if move["size_bytes"] is None else bytes_for_people(move["size_bytes"]),
         }
         | ({"error": move["error"]["detail"]} if move["error"] else {})
         for move in found["moves"]

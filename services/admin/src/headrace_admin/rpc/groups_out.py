@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from headrace_admin.core.lag import PartitionLag
 from headrace_admin.core.resets import At, Current, Earliest, Given, Latest, ShiftBy, Since, Target
@@ -155,8 +155,12 @@ def group_result(group_id: str, error: HeadraceError | None) -> coordinator_pb2.
     return coordinator_pb2.GroupResult(group_id=group_id, error=code, message=message)
 
 
-def offset_result(where: TopicPartition, error: HeadraceError | None) -> coordinator_pb2.OffsetResult:
-    """What became of one partition."""
+def offset_results(results: Mapping[TopicPartition, HeadraceError | None]) -> coordinator_pb2.DeleteOffsetsResponse:
+    """What became of each partition."""
+    return coordinator_pb2.DeleteOffsetsResponse(results=[_offset_result(p, e) for p, e in results.items()])
+
+
+def _offset_result(where: TopicPartition, error: HeadraceError | None) -> coordinator_pb2.OffsetResult:
     code, message = _detail(error)
     return coordinator_pb2.OffsetResult(topic=where.topic, partition=where.partition, error=code, message=message)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Final
 
@@ -128,6 +128,11 @@ def topic_name(image: ClusterImage, topic_id: TopicId) -> str:
     """The topic's name, or its id where the image does not know it."""
     topic = image.topics.get(topic_id)
     return bytes(topic_id).hex() if topic is None else topic.name
+
+
+def names_in(image: ClusterImage) -> Callable[[bytes], str]:
+    """Names of topics by their ids, as the image has them."""
+    return lambda topic_id: topic_name(image, TopicId(topic_id))
 
 
 def rebalance_message(outcome: Outcome, image: ClusterImage) -> pb.RebalanceClusterResponse:

@@ -20,12 +20,20 @@ NodeIds = Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_l
 Configs = Annotated[dict[str, Text], Field(max_length=200)]
 Int32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Int64 = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Role = Literal["broker", "controller", "coordinator", "admin"] | int
+"""An enum; a number where this version does not know its name, as in all that follow."""
 
 
 class Request(BaseModel):
     """What comes in: strict, nothing unknown."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Answer(BaseModel):
+    """What goes out, for the document; ``headrace_common.rpc.answers`` makes it. Other members are a fault."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 # --- in -----------------------------------------------------------------------------------------------------------
@@ -136,7 +144,7 @@ class ProduceRecords(Request):
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
-class Problem(BaseModel):
+class Problem(Answer):
     """RFC 9457. ``code`` is Kafka's name of the error."""
 
     type: str
@@ -150,33 +158,27 @@ class Problem(BaseModel):
     errors: list[dict[str, str]] | None = None
 
 
-class Broker(BaseModel):
-    """A registered broker."""
+class Node(Answer):
+    """A registered process."""
 
+    role: Role
     id: int
     grpc: str
+    http: str | None = Field(description="REST; null: it has none.")
     metrics: str | None
     rack: str | None
+    incarnation: str = Field(description="32 hexadecimal digits; new at each start of the process.")
     epoch: int
     fenced: bool
     in_controlled_shutdown: bool
+    version: str
     drained: bool
-    version: str
+    external: str | None = Field(description="gRPC, for those who come from outside; null: it has none.")
+    feature_level_max: int
+    internal: str | None = Field(description="gRPC, for other nodes; null: they come to grpc.")
 
 
-class OtherNode(BaseModel):
-    """A registered process that is no broker."""
-
-    role: str
-    id: int
-    grpc: str
-    http: str | None
-    metrics: str | None
-    fenced: bool
-    version: str
-
-
-class ActiveController(BaseModel):
+class ActiveController(Answer):
     """Who may write metadata."""
 
     id: int
@@ -184,7 +186,7 @@ class ActiveController(BaseModel):
     grpc: str | None
 
 
-class Cluster(BaseModel):
+class Cluster(Answer):
     """The cluster at a glance."""
 
     cluster_id: str
@@ -199,17 +201,18 @@ class Cluster(BaseModel):
     not_preferred_partition_count: int
     reassigning_partition_count: int
     recovering_partition_count: int
-    brokers: list[Broker]
-    other_nodes: list[OtherNode]
+    feature_level: int
+    brokers: list[Node]
+    other_nodes: list[Node]
 
 
-class Brokers(BaseModel):
+class Brokers(Answer):
     """All registered brokers."""
 
-    brokers: list[Broker]
+    brokers: list[Node]
 
 
-class TopicSummary(BaseModel):
+class TopicSummary(Answer):
     """A topic without its partitions."""
 
     name: str
@@ -219,7 +222,7 @@ class TopicSummary(BaseModel):
     configs: dict[str, str] = Field(description="Only what was set for this topic.")
 
 
-class Topics(BaseModel):
+class Topics(Answer):
     """One page of topics."""
 
     topics: list[TopicSummary]
@@ -227,7 +230,7 @@ class Topics(BaseModel):
     next: str | None = Field(description="Give it as `after` to get the next page; null: this was the last.")
 
 
-class Compaction(BaseModel):
+class Compaction(Answer):
     """How far one replica's log is compacted."""
 
     cleaned_to: int = Field(description="Everything below was compacted.")
@@ -240,7 +243,7 @@ class Compaction(BaseModel):
     waits_for: str | None = Field(description="What it waits for, or why it is stuck; null: nothing.")
 
 
-class Partition(BaseModel):
+class Partition(Answer):
     """One partition."""
 
     partition: int
@@ -264,7 +267,7 @@ class Partition(BaseModel):
     compaction: Compaction | None = Field(None, description="At the leader; null: it is not compacted, or not known.")
 
 
-class Topic(BaseModel):
+class Topic(Answer):
     """A topic with its partitions."""
 
     name: str
@@ -275,24 +278,24 @@ class Topic(BaseModel):
     notes: list[str]
 
 
-class ConfigEntry(BaseModel):
+class ConfigEntry(Answer):
     """One setting with its effective value."""
 
     name: str
     value: str
-    source: Literal["default", "static", "cluster", "broker", "topic", "unknown"]
+    source: Literal["default", "static", "cluster", "broker", "topic"] | int | None
     read_only: bool
     type: str
     documentation: str
 
 
-class ConfigEntries(BaseModel):
+class ConfigEntries(Answer):
     """Effective settings."""
 
     configs: list[ConfigEntry]
 
 
-class Trimmed(BaseModel):
+class Trimmed(Answer):
     """What became of one partition."""
 
     partition: int
@@ -300,13 +303,13 @@ class Trimmed(BaseModel):
     error: Problem | None
 
 
-class TrimResult(BaseModel):
+class TrimResult(Answer):
     """What became of each partition."""
 
     partitions: list[Trimmed]
 
 
-class Written(BaseModel):
+class Written(Answer):
     """Where a record is."""
 
     partition: int
@@ -314,20 +317,20 @@ class Written(BaseModel):
     timestamp_ms: int
 
 
-class WrittenRecords(BaseModel):
+class WrittenRecords(Answer):
     """Where the records are, in the order of the request."""
 
     records: list[Written]
 
 
-class HeaderOut(BaseModel):
+class HeaderOut(Answer):
     """One header."""
 
     name: str
     value: dict[str, Any] | None
 
 
-class RecordOut(BaseModel):
+class RecordOut(Answer):
     """One record. Key and value are objects with one member: text, json or base64; or null."""
 
     offset: int
@@ -337,14 +340,14 @@ class RecordOut(BaseModel):
     headers: list[HeaderOut]
 
 
-class Records(BaseModel):
+class Records(Answer):
     """Some records, ascending."""
 
     records: list[RecordOut]
     next_offset: int = Field(description="Where to go on.")
 
 
-class Segment(BaseModel):
+class Segment(Answer):
     """Part of a log."""
 
     base_offset: int
@@ -356,7 +359,16 @@ class Segment(BaseModel):
     max_timestamp_ms: int
 
 
-class Log(BaseModel):
+class LogTransaction(Answer):
+    """An open transaction in one log."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    since_ms: int = Field(description="The broker's clock when its first batch was appended.")
+
+
+class Log(Answer):
     """One log on a broker."""
 
     topic: str | None = Field(description="null: no topic has this id.")
@@ -372,6 +384,11 @@ class Log(BaseModel):
     note: str | None
     oldest_timestamp_ms: int | None = Field(description="null: it has no records, or they have no times.")
     compaction: Compaction | None = Field(description="null: the topic is not compacted.")
+    oldest_open: LogTransaction | None = Field(
+        description="The open transaction that began first, which holds readers of read_committed back."
+    )
+    fencing_token: int | None = Field(description="null: none was ever set.")
+    unreadable: str | None = Field(description="A batch that no consumer can read, and why; null: none is known.")
     segments: list[Segment]
 
 
@@ -381,31 +398,44 @@ class TopicLog(Log):
     broker: int
 
 
-class Unanswered(BaseModel):
+class Unanswered(Answer):
     """A broker that could not be asked."""
 
     broker: int
     error: Problem
 
 
-class TopicLogs(BaseModel):
+class TopicLogs(Answer):
     """All replicas of a topic."""
 
     logs: list[TopicLog] = Field(description="By partition and broker.")
     unanswered: list[Unanswered] = Field(description="Brokers whose logs are not in the list.")
 
 
-class Logs(BaseModel):
+class Scrub(Answer):
+    """How far a broker is with reading all it stores, by which rot is found while other replicas are sound."""
+
+    running: bool
+    logs: int = Field(description="Of the pass under way, or of the last one; 0: none since the broker's start.")
+    logs_done: int
+    bytes_read: int
+    lost_logs: int = Field(description="With a batch that could not be read, since the broker's start.")
+    last_ended_ms: int | None = Field(description="Wall clock; null: no pass has ended since the broker's start.")
+
+
+class Logs(Answer):
     """What a broker keeps."""
 
     broker: int
     disk_free_bytes: int
     disk_total_bytes: int
+    disk_reserve_bytes: int | None = Field(description="Below this free it refuses records; null: it did not tell.")
     recovery_report: str
+    scrub: Scrub | None = Field(description="null: it has none.")
     logs: list[Log]
 
 
-class Health(BaseModel):
+class Health(Answer):
     """Whether the process lives, and may be sent requests."""
 
     status: Literal["ok"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from headrace_admin.rpc.models import Answer
 
 
-class Feature(BaseModel):
+class Feature(Answer):
     """Something that nodes write or demand only when all of them know it."""
 
     level: int = Field(description="From which level of the cluster on.")
@@ -14,7 +16,7 @@ class Feature(BaseModel):
     active: bool = Field(description="The cluster has that level.")
 
 
-class NodeFeatures(BaseModel):
+class NodeFeatures(Answer):
     """A registered node."""
 
     node: str = Field(description="Role and id, such as broker-1.")
@@ -23,7 +25,7 @@ class NodeFeatures(BaseModel):
     version: str
 
 
-class Features(BaseModel):
+class Features(Answer):
     """The cluster's feature level, and how it may rise."""
 
     level: int

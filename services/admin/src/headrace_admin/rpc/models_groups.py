@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from headrace_admin.rpc.models import INT64_MAX, Int32, Int64, Problem, Request, Text, TopicName
+from headrace_admin.rpc.models import INT64_MAX, Answer, Int32, Int64, Problem, Request, Text, TopicName
 
-State = Literal[
-    "empty", "preparing_rebalance", "completing_rebalance", "stable", "dead", "assigning", "reconciling", "unknown"
-]
+State = Literal["empty", "preparing_rebalance", "completing_rebalance", "stable", "dead", "assigning", "reconciling"]
 
 Protocol = Literal["classic", "consumer"]
 
@@ -77,17 +75,17 @@ class DeleteOffsets(Request):
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
-class GroupSummary(BaseModel):
+class GroupSummary(Answer):
     """A group in a list."""
 
     group: str
-    protocol: Protocol | None = Field(description="null: it never had a member, only offsets.")
-    state: State
+    protocol: Protocol | int | None = Field(description="null: it never had a member, only offsets.")
+    state: State | int | None
     members: int
     coordinator: int
 
 
-class MissingShard(BaseModel):
+class MissingShard(Answer):
     """A shard whose groups are not in the list."""
 
     shard: int
@@ -95,21 +93,21 @@ class MissingShard(BaseModel):
     error: Problem
 
 
-class GroupList(BaseModel):
+class GroupList(Answer):
     """Groups by id."""
 
     groups: list[GroupSummary]
     missing_shards: list[MissingShard] = Field(description="Not empty: groups of these shards may be missing.")
 
 
-class Partitions(BaseModel):
+class Partitions(Answer):
     """Partitions of one topic."""
 
     topic: str
     partitions: list[int]
 
 
-class Member(BaseModel):
+class Member(Answer):
     """One member of a group."""
 
     member_id: str
@@ -124,12 +122,12 @@ class Member(BaseModel):
     target: list[Partitions] = Field(description="What it will hold when all have moved; server-side protocol.")
 
 
-class Group(BaseModel):
+class Group(Answer):
     """A group with its members."""
 
     group: str
-    protocol: Protocol | None = Field(description="null: it never had a member, only offsets.")
-    state: State
+    protocol: Protocol | int | None = Field(description="null: it never had a member, only offsets.")
+    state: State | int | None
     generation: int | None = Field(description="Generation (classic) or group epoch; null: it never had a member.")
     assignment_epoch: int | None = Field(description="null: the classic protocol has none.")
     assignor: str
@@ -138,7 +136,7 @@ class Group(BaseModel):
     members: list[Member]
 
 
-class PartitionLag(BaseModel):
+class PartitionLag(Answer):
     """How far a group is behind in one partition; what is not known is null."""
 
     topic: str
@@ -156,17 +154,17 @@ class PartitionLag(BaseModel):
     error: Problem | None
 
 
-class GroupLag(BaseModel):
+class GroupLag(Answer):
     """How far a group is behind."""
 
     group: str
-    state: State
+    state: State | int | None
     total_lag: int = Field(description="Of the partitions where it is known.")
     lag_seconds_max: float | None = Field(description="Of the partitions where it is known.")
     partitions: list[PartitionLag]
 
 
-class PlannedReset(BaseModel):
+class PlannedReset(Answer):
     """A position before and after."""
 
     topic: str
@@ -179,7 +177,7 @@ class PlannedReset(BaseModel):
     error: Problem | None
 
 
-class ResetPlan(BaseModel):
+class ResetPlan(Answer):
     """A plan, or what became of it."""
 
     group: str
@@ -189,7 +187,7 @@ class ResetPlan(BaseModel):
     partitions: list[PlannedReset]
 
 
-class OffsetOutcome(BaseModel):
+class OffsetOutcome(Answer):
     """What became of one partition."""
 
     topic: str
@@ -197,7 +195,7 @@ class OffsetOutcome(BaseModel):
     error: Problem | None
 
 
-class OffsetOutcomes(BaseModel):
+class OffsetOutcomes(Answer):
     """What became of each partition."""
 
     partitions: list[OffsetOutcome]

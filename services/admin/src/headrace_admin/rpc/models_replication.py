@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from headrace_admin.rpc.models import INT64_MAX, Int32, NodeIds, Partition, Problem, Request, TopicName
-from headrace_admin.rpc.models_transactions import OpenTransaction
+from headrace_admin.rpc.models import INT64_MAX, Answer, Int32, NodeIds, Partition, Problem, Request, Scrub, TopicName
+from headrace_admin.rpc.models_transactions import OpenTransaction, TransactionListing
 
 Rate = Annotated[int, Field(ge=-1, le=INT64_MAX, description="Bytes per second; -1: no bound.")]
 
@@ -107,18 +107,7 @@ class Decommission(Request):
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
-class Scrub(BaseModel):
-    """How far a broker is with reading all it stores, by which rot is found while other replicas are sound."""
-
-    running: bool
-    logs: int = Field(description="Of the pass under way, or of the last one; 0: none since the broker's start.")
-    logs_done: int
-    bytes_read: int
-    lost_logs: int = Field(description="With a batch that could not be read, since the broker's start.")
-    last_ended_ms: int | None = Field(description="Wall clock; null: no pass has ended since the broker's start.")
-
-
-class BrokerStatus(BaseModel):
+class BrokerStatus(Answer):
     """What a broker carries."""
 
     id: int
@@ -135,7 +124,7 @@ class BrokerStatus(BaseModel):
     scrub: Scrub | None = Field(description="Null: it did not tell in time.")
 
 
-class Troubled(BaseModel):
+class Troubled(Answer):
     """A partition that is not as it should be."""
 
     topic: str
@@ -143,15 +132,7 @@ class Troubled(BaseModel):
     min_isr: int = Field(description="The min.insync.replicas in force.")
 
 
-class PreparedOverdue(BaseModel):
-    """A prepared transaction that nobody decides."""
-
-    transactional_id: str
-    producer_id: int
-    prepared_at_ms: int
-
-
-class StuckCompaction(BaseModel):
+class StuckCompaction(Answer):
     """A replica that cannot be compacted. Each replica is compacted on its own."""
 
     topic: str
@@ -160,7 +141,7 @@ class StuckCompaction(BaseModel):
     reason: str
 
 
-class Status(BaseModel):
+class Status(Answer):
     """How the cluster is."""
 
     state: Literal["healthy", "degraded", "unavailable"]
@@ -188,22 +169,25 @@ class Status(BaseModel):
     holding_back: list[OpenTransaction] = Field(
         description="Open for so long that readers of read_committed notice, or never to end; up to 100, worst first."
     )
-    prepared_overdue: list[PreparedOverdue] = Field(
+    holding_back_more: int = Field(description="So many besides.")
+    prepared_overdue: list[TransactionListing] = Field(
         description="Prepared for longer than is allowed without an alarm; up to 100, oldest first."
     )
+    prepared_overdue_more: int = Field(description="So many besides.")
     stuck_compactions: list[StuckCompaction] = Field(
         description="Logs that cannot be compacted; up to 100, by topic, partition and broker."
     )
+    stuck_compactions_more: int = Field(description="So many besides.")
 
 
-class ClusterHealth(BaseModel):
+class ClusterHealth(Answer):
     """The verdict alone."""
 
     state: Literal["healthy", "degraded", "unavailable"]
     verdict: str
 
 
-class Outcome(BaseModel):
+class Outcome(Answer):
     """What became of one partition."""
 
     topic: str
@@ -212,13 +196,13 @@ class Outcome(BaseModel):
     error: Problem | None
 
 
-class Outcomes(BaseModel):
+class Outcomes(Answer):
     """What became of each partition."""
 
     partitions: list[Outcome]
 
 
-class ReplicaProgress(BaseModel):
+class ReplicaProgress(Answer):
     """How far a new replica has come."""
 
     broker: int
@@ -228,7 +212,7 @@ class ReplicaProgress(BaseModel):
     bytes_per_s: int | None = Field(description="null: not measured.")
 
 
-class Reassignment(BaseModel):
+class Reassignment(Answer):
     """A partition whose replicas are being changed."""
 
     topic: str
@@ -238,31 +222,31 @@ class Reassignment(BaseModel):
     waits_for: list[int] = Field(description="Brokers that are away and without which it cannot end.")
 
 
-class Reassignments(BaseModel):
+class Reassignments(Answer):
     """All that are under way."""
 
     reassignments: list[Reassignment]
     throttle_bytes_per_s: int | None = Field(description="null: no bound.")
 
 
-class ThrottleOut(BaseModel):
+class ThrottleOut(Answer):
     """How fast reassignments copy, per broker."""
 
     bytes_per_s: int | None = Field(description="null: no bound.")
 
 
-class Move(BaseModel):
+class Move(Answer):
     """A partition that gets other replicas, or the same in another order."""
 
     topic: str
     partition: int
     replicas_before: list[int]
     replicas: list[int]
-    size_bytes: int
+    size_bytes: int | None = Field(description="null: not known.")
     error: Problem | None
 
 
-class Load(BaseModel):
+class Load(Answer):
     """What a broker carries before and after."""
 
     broker: int
@@ -272,7 +256,7 @@ class Load(BaseModel):
     leaders_after: int
 
 
-class Plan(BaseModel):
+class Plan(Answer):
     """What moves."""
 
     moves: list[Move]
@@ -290,7 +274,7 @@ class Leaving(Plan):
     next_step: str
 
 
-class Drained(BaseModel):
+class Drained(Answer):
     """What draining did."""
 
     drained: bool

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from headrace_admin.rpc.models import Request, TopicName
+from headrace_admin.rpc.models import Answer, Request, TopicName
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
 
@@ -24,7 +24,7 @@ class Adopt(Request):
     validate_only: bool = Field(False, description="Say what would be made and do nothing.")
 
 
-class Restored(BaseModel):
+class Restored(Answer):
     """The last restore of the metadata from a backup."""
 
     finished: bool = Field(description="Every log was compared, and partitions are led as ever.")
@@ -38,13 +38,13 @@ class Restored(BaseModel):
     empty_topics: int = Field(description="Nobody has anything of them.")
 
 
-class RestoreStatus(BaseModel):
+class RestoreStatus(Answer):
     """Whether the metadata was restored, and how far that is."""
 
     restore: Restored | None = Field(description="null: it was never restored.")
 
 
-class StrayLog(BaseModel):
+class StrayLog(Answer):
     """One log on one broker."""
 
     broker: int
@@ -53,7 +53,7 @@ class StrayLog(BaseModel):
     damaged: bool = Field(description="It lost acknowledged records.")
 
 
-class Stray(BaseModel):
+class Stray(Answer):
     """Logs of one topic that the metadata does not know."""
 
     topic_id: str = Field(description="32 hexadecimal digits.")
@@ -63,7 +63,7 @@ class Stray(BaseModel):
     note: str | None = Field(description="Why it is not a topic.")
 
 
-class Strays(BaseModel):
+class Strays(Answer):
     """All stray logs, by topic."""
 
     strays: list[Stray]

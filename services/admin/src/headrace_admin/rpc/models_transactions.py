@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
-from headrace_admin.rpc.models import Int32, Int64, Problem, Request, TopicName
+from headrace_admin.rpc.models import Answer, Int32, Int64, Problem, Request, TopicName
 from headrace_admin.rpc.models_groups import MissingShard
 
 State = Literal[
@@ -17,7 +17,6 @@ State = Literal[
     "prepare_abort",
     "complete_commit",
     "complete_abort",
-    "unknown",
 ]
 
 Epoch = Annotated[int, Field(ge=0, le=2**15 - 1)]
@@ -69,26 +68,31 @@ class AbortHanging(Request):
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
-class TransactionSummary(BaseModel):
+class TransactionListing(Answer):
     """A transactional id."""
 
     transactional_id: str
-    state: State
+    state: State | int | None
     producer_id: int
     producer_epoch: int
     started_at_ms: int | None = Field(description="When its transaction was opened; null: none is open.")
     prepared_at_ms: int | None = Field(description="null: it is not prepared.")
+
+
+class TransactionSummary(TransactionListing):
+    """A transactional id, and who keeps it."""
+
     coordinator: int
 
 
-class TransactionList(BaseModel):
+class TransactionList(Answer):
     """Transactional ids by name."""
 
     transactions: list[TransactionSummary]
     missing_shards: list[MissingShard] = Field(description="Not empty: transactions of these shards may be missing.")
 
 
-class TransactionPartition(BaseModel):
+class TransactionPartition(Answer):
     """A partition that a transaction writes to."""
 
     topic: str = Field(description="__consumer_offsets: positions of groups. An id in hexadecimal: the topic is gone.")
@@ -96,11 +100,11 @@ class TransactionPartition(BaseModel):
     without_marker: bool = Field(description="The transaction is ending, and its end is not written here yet.")
 
 
-class Transaction(BaseModel):
+class Transaction(Answer):
     """A transactional id with what it writes to."""
 
     transactional_id: str
-    state: State
+    state: State | int | None
     producer_id: int
     producer_epoch: int
     timeout_ms: int
@@ -112,7 +116,7 @@ class Transaction(BaseModel):
     partitions: list[TransactionPartition]
 
 
-class PreparedList(BaseModel):
+class PreparedList(Answer):
     """Prepared transactions, oldest first."""
 
     transactions: list[Transaction]
@@ -120,7 +124,7 @@ class PreparedList(BaseModel):
     missing_shards: list[MissingShard]
 
 
-class OpenTransaction(BaseModel):
+class OpenTransaction(Answer):
     """What a producer has open in one partition."""
 
     topic: str
@@ -131,15 +135,15 @@ class OpenTransaction(BaseModel):
     held_back: int = Field(description="Records from there to the high watermark, of all producers.")
     open_since_ms: int = Field(description="In this partition, or at its coordinator where that is earlier.")
     last_write_ms: int
-    standing: Literal["coordinated", "hanging", "young", "unknown"] = Field(
+    standing: Literal["coordinated", "hanging", "young", "unknown"] | int | None = Field(
         description="coordinated: a coordinator knows it. hanging: nobody will end it. young: nobody knows it, and it "
         "began a moment ago. unknown: a coordinator that might know it does not answer."
     )
     transactional_id: str | None
-    state: State | None = Field(description="Of the transactional id.")
+    state: State | int | None = Field(description="Of the transactional id.")
 
 
-class Unasked(BaseModel):
+class Unasked(Answer):
     """Partitions whose leader did not answer."""
 
     topic: str
@@ -147,7 +151,7 @@ class Unasked(BaseModel):
     error: Problem
 
 
-class OpenList(BaseModel):
+class OpenList(Answer):
     """What is open, oldest first."""
 
     transactions: list[OpenTransaction]
@@ -156,21 +160,21 @@ class OpenList(BaseModel):
     missing_shards: list[MissingShard]
 
 
-class AbortedTransaction(BaseModel):
+class AbortedTransaction(Answer):
     """What was aborted, or would be."""
 
     aborted: bool
     transaction: Transaction = Field(description="As it was before.")
 
 
-class EndedHanging(BaseModel):
+class EndedHanging(Answer):
     """What was ended, or would be."""
 
     aborted: bool
     transaction: OpenTransaction = Field(description="As it was before.")
 
 
-class Decided(BaseModel):
+class Decided(Answer):
     """The verdict of a prepared transaction."""
 
     transactional_id: str

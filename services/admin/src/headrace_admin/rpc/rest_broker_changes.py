@@ -9,12 +9,14 @@ from fastapi import APIRouter, Path, Query, status
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.reassignments import Reassignments
 from headrace_admin.rpc import models_replication as shapes
-from headrace_admin.rpc import views_replication as views
+from headrace_admin.rpc.messages_out import leaving_message
 from headrace_admin.rpc.rest_cluster import BrokerId
 from headrace_common.core.errors import Rejected
 from headrace_common.core.image import Role
 from headrace_common.core.node_rules import node_key_of
+from headrace_common.rpc import answers
 from headrace_common.rpc.convert import role_to_proto
+from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -22,7 +24,7 @@ def broker_change_routes(engine: Administration, reassignments: Reassignments) -
     """All routes of this module."""
     routes = APIRouter(prefix="/v1/brokers/{broker}", tags=["cluster"])
     _drain(routes, engine)
-    _decommission(routes, reassignments)
+    _decommission(routes, engine, reassignments)
 
     @routes.delete("", operation_id="unregister_broker", status_code=status.HTTP_204_NO_CONTENT)
     async def unregister_broker(
@@ -72,17 +74,17 @@ def _drain(routes: APIRouter, engine: Administration) -> None:
         return shapes.Drained(drained=False, still_leading=answer.still_leading)
 
 
-def _decommission(routes: APIRouter, reassignments: Reassignments) -> None:
-    @routes.get("/decommission", operation_id="plan_decommission")
-    async def plan_decommission(broker: BrokerId) -> shapes.Leaving:
+def _decommission(routes: APIRouter, engine: Administration, reassignments: Reassignments) -> None:
+    @routes.get("/decommission", operation_id="plan_decommission", response_model=shapes.Leaving)
+    async def plan_decommission(broker: BrokerId) -> Json:
         """What would have to move, or has still to move, until the broker holds nothing. Changes nothing."""
-        return views.leaving_out(await reassignments.decommission(broker, validate_only=True))
+        leaving = await reassignments.decommission(broker, validate_only=True)
+        return answers.plan(leaving_message(leaving, engine.cluster.image))
 
-    @routes.post("/decommission", operation_id="decommission_broker")
-    async def decommission_broker(broker: BrokerId, body: shapes.Decommission) -> shapes.Leaving:
+    @routes.post("/decommission", operation_id="decommission_broker", response_model=shapes.Leaving)
+    async def decommission_broker(broker: BrokerId, body: shapes.Decommission) -> Json:
         """Drain a broker and move what it holds to others; asked again, what is still to be done."""
-        return views.leaving_out(
-            await reassignments.decommission(
-                broker, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
-            )
+        leaving = await reassignments.decommission(
+            broker, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
         )
+        return answers.plan(leaving_message(leaving, engine.cluster.image))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from headrace_admin.engine.administration import Administration, one_config
-from headrace_admin.rpc import models, views
+from headrace_admin.rpc import models
 from headrace_common.core.errors import Rejected
+from headrace_common.rpc import answers
+from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import controller_pb2 as pb
 
 
-async def describe(engine: Administration, kind: pb.ConfigResourceType.ValueType, name: str) -> models.ConfigEntries:
+async def describe(engine: Administration, kind: pb.ConfigResourceType.ValueType, name: str) -> Json:
     """
     Effective settings of one resource.
 
@@ -17,12 +19,12 @@ async def describe(engine: Administration, kind: pb.ConfigResourceType.ValueType
     """
     resource = pb.ConfigResource(type=kind, name=name)
     answer = await engine.controllers.describe_configs(pb.DescribeConfigsRequest(resources=[resource]))
-    return views.configs_out(one_config(answer.results))
+    return answers.configs(one_config(answer.results))
 
 
 async def alter(
     engine: Administration, kind: pb.ConfigResourceType.ValueType, name: str, change: models.ChangeConfigs
-) -> models.ConfigEntries:
+) -> Json:
     """
     Change settings of one resource, all or none; the settings as they are then.
 
@@ -44,7 +46,7 @@ async def alter(
     answer = await engine.controllers.alter_configs(
         pb.IncrementalAlterConfigsRequest(resources=[resource], validate_only=change.validate_only)
     )
-    return views.configs_out(one_config(answer.results))
+    return answers.configs(one_config(answer.results))
 
 
 def _changes(op: pb.AlterConfigOp.ValueType, values: dict[str, str]) -> list[pb.AlterConfig]:

@@ -9,9 +9,11 @@ from fastapi import APIRouter, Query
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.reassignments import MEASURE_MS_MAX, Reassignments
 from headrace_admin.rpc import models_replication as shapes
-from headrace_admin.rpc import views_replication as views
+from headrace_admin.rpc.messages_out import names_in, progress_message, rebalance_message
 from headrace_admin.rpc.rest_elections import refs
 from headrace_common.core.errors import Rejected
+from headrace_common.rpc import answers
+from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -21,31 +23,30 @@ def reassignment_routes(engine: Administration, reassignments: Reassignments) ->
     _reassignments(routes, engine, reassignments)
     _throttle(routes, reassignments)
 
-    @routes.post("/cluster/rebalance", operation_id="rebalance_cluster")
-    async def rebalance_cluster(body: shapes.Rebalance) -> shapes.Plan:
+    @routes.post("/cluster/rebalance", operation_id="rebalance_cluster", response_model=shapes.Plan)
+    async def rebalance_cluster(body: shapes.Rebalance) -> Json:
         """Level replicas and preferred leaders over brokers and racks with few moves; plan it, or start it."""
-        return views.plan_out(
-            await reassignments.rebalance(
-                body.topics, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
-            )
+        outcome = await reassignments.rebalance(
+            body.topics, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
         )
+        return answers.plan(rebalance_message(outcome, engine.cluster.image))
 
     return routes
 
 
 def _reassignments(routes: APIRouter, engine: Administration, reassignments: Reassignments) -> None:
-    @routes.get("/reassignments", operation_id="list_reassignments")
+    @routes.get("/reassignments", operation_id="list_reassignments", response_model=shapes.Reassignments)
     async def list_reassignments(
         measure_ms: Annotated[
             int, Query(ge=0, le=MEASURE_MS_MAX, description="Look twice, this far apart, to tell rates.")
         ] = 0,
-    ) -> shapes.Reassignments:
+    ) -> Json:
         """Partitions whose replicas are being changed, and how far each new replica has come."""
         found = await reassignments.progress(measure_ms=measure_ms)
-        return views.progress_out(found, engine.cluster.image, reassignments.throttle)
+        return answers.reassignments(progress_message(found, engine.cluster.image, reassignments.throttle))
 
-    @routes.post("/reassignments", operation_id="reassign_partitions")
-    async def reassign_partitions(body: shapes.Reassign) -> shapes.Outcomes:
+    @routes.post("/reassignments", operation_id="reassign_partitions", response_model=shapes.Outcomes)
+    async def reassign_partitions(body: shapes.Reassign) -> Json:
         """Give partitions other replicas, while the old ones serve. Each partition succeeds or fails by itself."""
         image = engine.cluster.image
         named = [shapes.PartitionIn(topic=r.topic, partition=r.partition) for r in body.reassignments]
@@ -59,10 +60,10 @@ def _reassignments(routes: APIRouter, engine: Administration, reassignments: Rea
         results = await reassignments.alter(
             wanted, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
         )
-        return views.outcomes_out(results, image)
+        return answers.outcomes(results, names_in(engine.cluster.image))
 
-    @routes.post("/reassignments/cancel", operation_id="cancel_reassignments")
-    async def cancel_reassignments(body: shapes.CancelReassignments) -> shapes.Outcomes:
+    @routes.post("/reassignments/cancel", operation_id="cancel_reassignments", response_model=shapes.Outcomes)
+    async def cancel_reassignments(body: shapes.CancelReassignments) -> Json:
         """Stop moving: back to the replicas before it. Each partition succeeds or fails by itself."""
         if body.all == bool(body.partitions):
             raise Rejected('name partitions, or say "all": true')
@@ -75,10 +76,10 @@ def _reassignments(routes: APIRouter, engine: Administration, reassignments: Rea
             whole_ids = {bytes(i) for name, i in engine.cluster.image.topic_ids.items() if name in whole}
             chosen = [i for i in known if i in under_way or i[0] not in whole_ids]
         if not chosen:
-            return shapes.Outcomes(partitions=[])
+            return answers.outcomes([], names_in(engine.cluster.image))
         wanted = [pb.Reassignment(topic_id=topic_id, partition=n) for topic_id, n in chosen]
         results = await reassignments.alter(wanted, validate_only=False)
-        return views.outcomes_out(results, engine.cluster.image)
+        return answers.outcomes(results, names_in(engine.cluster.image))
 
 
 def _throttle(routes: APIRouter, reassignments: Reassignments) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response, status
 
 from headrace_admin.engine.administration import Administration, one_topic
-from headrace_admin.rpc import models, views
+from headrace_admin.rpc import models
 from headrace_admin.rpc.rest_configs import alter, describe
-from headrace_common.core.errors import Rejected, error_for
+from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import check_topic_name
-from headrace_common.core.problems import problem_body
+from headrace_common.rpc import answers
+from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -27,49 +28,49 @@ def topic_routes(engine: Administration) -> APIRouter:
 
 
 def _describing(routes: APIRouter, engine: Administration) -> None:
-    @routes.get("", operation_id="list_topics")
+    @routes.get("", operation_id="list_topics", response_model=models.Topics)
     async def list_topics(
         limit: Annotated[int, Query(ge=1, le=10_000, description="Most topics in the answer.")] = 100,
         after: Annotated[str, Query(max_length=249, description="Only names after this one.")] = "",
         internal: Annotated[bool, Query(description="Also topics of the system.")] = False,
-    ) -> models.Topics:
+    ) -> Json:
         """Topics by name, page by page."""
         request = pb.ListTopicsRequest(after=after, limit=limit, include_internal=internal)
-        return views.topics_out(await engine.controllers.list_topics(request))
+        return answers.topics(await engine.controllers.list_topics(request))
 
-    @routes.get("/{topic}", operation_id="describe_topic")
+    @routes.get("/{topic}", operation_id="describe_topic", response_model=models.Topic)
     async def describe_topic(
         topic: TopicPath,
         sizes: Annotated[bool, Query(description="Ask the leaders for offsets and sizes.")] = True,
-    ) -> models.Topic:
+    ) -> Json:
         """A topic with its partitions; offsets and sizes are null where a leader does not answer."""
         found = await engine.topic(check_topic_name(topic))
         if not sizes:
-            return views.topic_out(found, {})
+            return answers.topic(found)
         request = broker_pb2.DescribeLogsRequest(topic_ids=[found.topic.topic_id])
         logs = await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(request=request))
-        return views.topic_out(found, views.leader_logs(found, logs))
+        return answers.topic(found, logs)
 
-    @routes.get("/{topic}/logs", operation_id="describe_topic_logs")
+    @routes.get("/{topic}/logs", operation_id="describe_topic_logs", response_model=models.TopicLogs)
     async def describe_topic_logs(
         topic: TopicPath,
         segments: Annotated[bool, Query(description="Also each segment.")] = False,
-    ) -> models.TopicLogs:
+    ) -> Json:
         """Every replica of a topic: offsets, sizes, the oldest record's time, and how far it is compacted."""
         found = await engine.topic(check_topic_name(topic))
         request = broker_pb2.DescribeLogsRequest(topic_ids=[found.topic.topic_id], segments=segments)
         answer = await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(request=request))
-        return views.topic_logs_out(found, answer)
+        return answers.topic_logs(found, answer)
 
-    @routes.get("/{topic}/configs", operation_id="describe_topic_configs")
-    async def describe_topic_configs(topic: TopicPath) -> models.ConfigEntries:
+    @routes.get("/{topic}/configs", operation_id="describe_topic_configs", response_model=models.ConfigEntries)
+    async def describe_topic_configs(topic: TopicPath) -> Json:
         """Effective settings of a topic, and where each comes from."""
         return await describe(engine, pb.TOPIC_CONFIG, check_topic_name(topic))
 
 
 def _changing(routes: APIRouter, engine: Administration) -> None:
-    @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED)
-    async def create_topic(body: models.CreateTopic, response: Response) -> models.Topic:
+    @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED, response_model=models.Topic)
+    async def create_topic(body: models.CreateTopic, response: Response) -> Json:
         """Create a topic; 200 instead of 201 with `validate_only`, or with `if_not_exists` where there is one."""
         answer = await engine.controllers.create_topics(
             pb.CreateTopicsRequest(
@@ -77,7 +78,7 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
             )
         )
         there = body.if_not_exists and answer.topics[0].error == errors_pb2.TOPIC_ALREADY_EXISTS
-        created = views.topic_out(await engine.topic(body.name) if there else one_topic(answer.topics), {})
+        created = answers.topic(await engine.topic(body.name) if there else one_topic(answer.topics))
         if body.validate_only or there:
             response.status_code = status.HTTP_200_OK
         else:
@@ -96,13 +97,13 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
         answer = await engine.controllers.delete_topics(pb.DeleteTopicsRequest(names=[topic]))
         one_topic(answer.topics)
 
-    @routes.patch("/{topic}/configs", operation_id="change_topic_configs")
-    async def change_topic_configs(topic: TopicPath, change: models.ChangeConfigs) -> models.ConfigEntries:
+    @routes.patch("/{topic}/configs", operation_id="change_topic_configs", response_model=models.ConfigEntries)
+    async def change_topic_configs(topic: TopicPath, change: models.ChangeConfigs) -> Json:
         """Change settings of a topic; the answer has them as they are then."""
         return await alter(engine, pb.TOPIC_CONFIG, check_topic_name(topic), change)
 
-    @routes.post("/{topic}/partitions", operation_id="add_partitions")
-    async def add_partitions(topic: TopicPath, body: models.AddPartitions) -> models.Topic:
+    @routes.post("/{topic}/partitions", operation_id="add_partitions", response_model=models.Topic)
+    async def add_partitions(topic: TopicPath, body: models.AddPartitions) -> Json:
         """Add partitions. Keys may land elsewhere afterwards; order per key holds only from then on."""
         answer = await engine.controllers.create_partitions(
             pb.CreatePartitionsRequest(
@@ -112,10 +113,10 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
                 validate_only=body.validate_only,
             )
         )
-        return views.topic_out(one_topic([answer.result]), {})
+        return answers.topic(one_topic([answer.result]))
 
-    @routes.post("/{topic}/trim", operation_id="trim_topic")
-    async def trim_topic(topic: TopicPath, body: models.Trim) -> models.TrimResult:
+    @routes.post("/{topic}/trim", operation_id="trim_topic", response_model=models.TrimResult)
+    async def trim_topic(topic: TopicPath, body: models.Trim) -> Json:
         """Drop records from the front of partitions, for good. Each partition succeeds or fails by itself."""
         topic_id = (await engine.topic(check_topic_name(topic))).topic.topic_id
         answer = await engine.delete_records(
@@ -126,7 +127,7 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
                 ]
             )
         )
-        return models.TrimResult(partitions=[_trimmed(topic, result) for result in answer.partitions])
+        return answers.trimmed(topic, answer)
 
 
 def _new_topic(body: models.CreateTopic) -> pb.NewTopic:
@@ -143,13 +144,3 @@ def _new_topic(body: models.CreateTopic) -> pb.NewTopic:
 
 def _assignments(assignments: list[list[int]] | None) -> list[pb.ReplicaAssignment]:
     return [pb.ReplicaAssignment(replicas=replicas) for replicas in assignments or []]
-
-
-def _trimmed(topic: str, result: broker_pb2.DeleteRecordsResult) -> models.Trimmed:
-    if result.error == errors_pb2.NONE:
-        return models.Trimmed(partition=result.partition, log_start_offset=result.log_start_offset, error=None)
-    error = error_for(result.error, result.message)
-    instance = f"/v1/topics/{topic}/partitions/{result.partition}"
-    return models.Trimmed(
-        partition=result.partition, log_start_offset=None, error=models.Problem(**problem_body(error, instance))
-    )

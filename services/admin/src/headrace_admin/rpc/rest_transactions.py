@@ -15,9 +15,11 @@ from headrace.transactions import PreparedTransaction
 from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_admin.engine.transactions import Transactions
 from headrace_admin.rpc import models_transactions as shapes
-from headrace_admin.rpc import views_transactions as views
+from headrace_admin.rpc import transactions_out as out
 from headrace_admin.rpc.models import INT64_MAX
 from headrace_common.core.ids import TopicPartition
+from headrace_common.rpc import answers
+from headrace_common.rpc.json_form import Json, json_of
 from headrace_proto.v1 import transaction_pb2 as pb
 
 IdPath = Annotated[str, Path(min_length=1, max_length=249)]
@@ -34,7 +36,7 @@ def transaction_routes(transactions: Transactions, open_transactions: OpenTransa
 
 
 def _ids(routes: APIRouter, transactions: Transactions) -> None:
-    @routes.get("/transactions", operation_id="list_transactions")
+    @routes.get("/transactions", operation_id="list_transactions", response_model=shapes.TransactionList)
     async def list_transactions(
         state: Annotated[
             Literal[
@@ -51,35 +53,41 @@ def _ids(routes: APIRouter, transactions: Transactions) -> None:
         ] = None,
         producer_id: Annotated[int | None, Query(ge=0, le=INT64_MAX, description="Only the id that has it.")] = None,
         older_than_ms: OlderThan = 0,
-    ) -> shapes.TransactionList:
+    ) -> Json:
         """The transactional ids of all coordinators, and which shards could not be asked."""
         request = pb.ListTransactionsRequest(older_than_ms=older_than_ms)
         if state is not None:
             request.states.append(pb.TxnState.Value(f"TXN_{state.upper()}"))
         if producer_id is not None:
             request.producer_ids.append(producer_id)
-        return views.listing_out(await transactions.listing(request))
+        return answers.transactions(out.listing_message(await transactions.listing(request)))
 
-    @routes.get("/transactions/{transactional_id:path}", operation_id="describe_transaction")
-    async def describe_transaction(transactional_id: IdPath) -> shapes.Transaction:
+    @routes.get(
+        "/transactions/{transactional_id:path}", operation_id="describe_transaction", response_model=shapes.Transaction
+    )
+    async def describe_transaction(transactional_id: IdPath) -> Json:
         """A transactional id: its state, its producer, and the partitions of its open transaction."""
-        return views.transaction_out(await transactions.one(transactional_id))
+        return answers.transaction(out.detail_message(await transactions.one(transactional_id)))
 
-    @routes.post("/transactions/{transactional_id:path}/abort", operation_id="abort_transaction")
-    async def abort_transaction(transactional_id: IdPath, body: shapes.Abort) -> shapes.AbortedTransaction:
+    @routes.post(
+        "/transactions/{transactional_id:path}/abort",
+        operation_id="abort_transaction",
+        response_model=shapes.AbortedTransaction,
+    )
+    async def abort_transaction(transactional_id: IdPath, body: shapes.Abort) -> Json:
         """Abort its open transaction and fence its producer. Not what is prepared: that is decided by its token."""
         aborted = await transactions.abort(
             transactional_id, body.producer_id, body.producer_epoch, validate_only=body.validate_only
         )
-        return views.aborted_out(aborted)
+        return json_of(out.aborted_message(aborted))
 
 
 def _prepared(routes: APIRouter, transactions: Transactions) -> None:
-    @routes.get("/transactions-prepared", operation_id="list_prepared_transactions")
-    async def list_prepared(older_than_ms: OlderThan = 0) -> shapes.PreparedList:
+    @routes.get("/transactions-prepared", operation_id="list_prepared_transactions", response_model=shapes.PreparedList)
+    async def list_prepared(older_than_ms: OlderThan = 0) -> Json:
         """Transactions that are prepared and not decided, oldest first, with the tokens that decide them."""
         listing = await transactions.prepared(older_than_ms)
-        return views.prepared_out(listing, transactions.limits.transaction_prepared_max_ms)
+        return answers.transactions(out.prepared_message(listing, transactions.limits.transaction_prepared_max_ms))
 
     @routes.post("/transactions-prepared/commit", operation_id="commit_prepared_transaction")
     async def commit_prepared(body: shapes.Decide) -> shapes.Decided:
@@ -99,28 +107,31 @@ async def _decide(transactions: Transactions, text: str, *, commit: bool) -> sha
 
 
 def _open(routes: APIRouter, open_transactions: OpenTransactions) -> None:
-    @routes.get("/transactions-open", operation_id="list_open_transactions")
+    @routes.get("/transactions-open", operation_id="list_open_transactions", response_model=shapes.OpenList)
     async def list_open(
         topic: Annotated[list[str], Query(default_factory=list, max_length=100, description="Only these topics.")],
         older_than_ms: OlderThan = 0,
-    ) -> shapes.OpenList:
+    ) -> Json:
         """What is open in the logs of partitions and holds readers of read_committed back; oldest first."""
-        return views.open_out(await open_transactions.listing(topic, older_than_ms=older_than_ms))
+        listing = await open_transactions.listing(topic, older_than_ms=older_than_ms)
+        return answers.transactions(out.open_message(listing))
 
-    @routes.get("/transactions-hanging", operation_id="list_hanging_transactions")
+    @routes.get("/transactions-hanging", operation_id="list_hanging_transactions", response_model=shapes.OpenList)
     async def list_hanging(
         topic: Annotated[list[str], Query(default_factory=list, max_length=100, description="Only these topics.")],
         older_than_ms: Annotated[
             int | None,
             Query(ge=0, le=INT64_MAX, description="Absent: longer than any transaction may be open, and a margin."),
         ] = None,
-    ) -> shapes.OpenList:
+    ) -> Json:
         """What is open in the logs of partitions, and no coordinator is going to end."""
         listing = await open_transactions.listing(topic, older_than_ms=older_than_ms, hanging_only=True)
-        return views.open_out(listing)
+        return answers.transactions(out.open_message(listing))
 
-    @routes.post("/transactions-hanging/abort", operation_id="abort_hanging_transaction")
-    async def abort_hanging(body: shapes.AbortHanging) -> shapes.EndedHanging:
+    @routes.post(
+        "/transactions-hanging/abort", operation_id="abort_hanging_transaction", response_model=shapes.EndedHanging
+    )
+    async def abort_hanging(body: shapes.AbortHanging) -> Json:
         """Write an abort marker for what hangs in a partition, so that readers go on, and fence its producer there."""
         ended = await open_transactions.abort_hanging(
             TopicPartition(body.topic, body.partition),
@@ -128,4 +139,4 @@ def _open(routes: APIRouter, open_transactions: OpenTransactions) -> None:
             validate_only=body.validate_only,
             force=body.force,
         )
-        return views.ended_out(ended)
+        return json_of(out.ended_message(ended))

@@ -209,8 +209,7 @@ class AdminServicer(GeneratedServicer):
     async def DeleteOffsets(
         self, request: coordinator_pb2.DeleteOffsetsRequest, context: Context
     ) -> coordinator_pb2.DeleteOffsetsResponse:
-        results = await self._groups.delete_offsets(request.group_id, out.named(request.partitions))
-        return coordinator_pb2.DeleteOffsetsResponse(results=[out.offset_result(p, e) for p, e in results.items()])
+        return out.offset_results(await self._groups.delete_offsets(request.group_id, out.named(request.partitions)))
 
     # --- transactions ---------------------------------------------------------------------------------------------
 

@@ -45,10 +45,11 @@ def described_message(transactional_id: str, described: Described) -> pb.Describ
             transactional_id=transactional_id, error=detail.code, message=detail.message
         )
         return pb.DescribedTransaction(transaction=failed)
-    return _detail(described)
+    return detail_message(described)
 
 
-def _detail(detail: Detail) -> pb.DescribedTransaction:
+def detail_message(detail: Detail) -> pb.DescribedTransaction:
+    """A transactional id with its partitions by name."""
     return pb.DescribedTransaction(
         transaction=detail.transaction,
         partitions=[
@@ -61,7 +62,7 @@ def _detail(detail: Detail) -> pb.DescribedTransaction:
 def prepared_message(listing: PreparedListing, prepared_max_ms: int) -> pb.ListPreparedTransactionsResponse:
     """Prepared transactions with their tokens."""
     return pb.ListPreparedTransactionsResponse(
-        transactions=map(_detail, listing.transactions),
+        transactions=map(detail_message, listing.transactions),
         unanswered=_unanswered(listing.unanswered),
         prepared_max_ms=prepared_max_ms,
     )
@@ -126,7 +127,7 @@ def overdue_message(p: Prepared) -> txn.TransactionListing:
 
 def aborted_message(aborted: Aborted) -> pb.AbortClusterTransactionResponse:
     """What was aborted, or would be."""
-    return pb.AbortClusterTransactionResponse(transaction=_detail(aborted.before), aborted=aborted.aborted)
+    return pb.AbortClusterTransactionResponse(transaction=detail_message(aborted.before), aborted=aborted.aborted)
 
 
 def ended_message(ended: EndedHanging) -> pb.AbortHangingTransactionResponse:

@@ -1,0 +1,280 @@
+"""
+What administration answers, as JSON: one function for each answer, over the messages of the ``Admin`` service.
+
+REST sends these, and commands print them. ``json_form`` has the rule; here is what is put together of several messages,
+or named by what was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from headrace_common.core.errors import error_for
+from headrace_common.core.problems import problem_body
+from headrace_common.rpc.json_form import Json, json_of
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+
+TRANSACTIONS: Final = "/v1/transactions"
+_OF_LEADER: Final = (
+    "log_start_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "size_bytes",
+    "oldest_timestamp_ms",
+    "compaction",
+)
+_STATUS_NAMES: Final = {
+    "controller_id": "active_controller",
+    **{
+        name: f"{name}_partitions"
+        for name in (
+            "offline",
+            "under_min_isr",
+            "under_replicated",
+            "reassigning",
+            "recovering",
+            "not_preferred",
+        )
+    },
+    "shards": "group_shards",
+    "unowned_shards": "unowned_group_shards",
+}
+
+# --- cluster ----------------------------------------------------------------------------------------------------------
+
+
+def cluster(answer: pb.DescribeClusterResponse) -> Json:
+    """The cluster at a glance; ``status`` tells more of partitions in trouble and of shards."""
+    told = json_of(answer)
+    for name in ("nodes", "troubled", "shard_count", "unowned_shard_count"):
+        del told[name]
+    active = told["active_controller"]
+    others = sorted((n for n in answer.nodes if n.role != cluster_pb2.BROKER), key=lambda n: (n.role, n.id))
+    return told | {
+        "active_controller": None if active is None or active["id"] < 0 else active,
+        "brokers": brokers(answer.nodes),
+        "other_nodes": [json_of(n) for n in others],
+    }
+
+
+def brokers(nodes: Iterable[cluster_pb2.Node]) -> list[Json]:
+    """All registered brokers, by id."""
+    return [json_of(n) for n in sorted(nodes, key=lambda n: n.id) if n.role == cluster_pb2.BROKER]
+
+
+def status(answer: admin_pb2.DescribeStatusResponse) -> Json:
+    """The status with its verdict."""
+    told = {_STATUS_NAMES.get(name, name): value for name, value in json_of(answer).items()}
+    return told | {"troubled": [json_of(t) | {"partition": partition(t.partition)} for t in answer.troubled]}
+
+
+def features(answer: admin_pb2.DescribeFeaturesResponse) -> Json:
+    """The cluster's feature level, what each brings, and who knows which."""
+    told = json_of(answer)
+    for feature in told["features"]:
+        feature["active"] = answer.level >= feature["level"]
+    for node in told["nodes"]:
+        node["node"] = f"{node.pop('role')}-{node.pop('id')}"
+    return told
+
+
+def restore(answer: pb.DescribeRestoreResponse) -> Json:
+    """The last restore of the metadata, if there was one."""
+    if not answer.HasField("restore"):
+        return {"restore": None}
+    told = json_of(answer.restore)
+    named = {f"{name}_brokers": told.pop(name) for name in ("expected", "missing")}
+    return {"restore": told | named | {"silent_brokers": list(answer.silent)}}
+
+
+def strays(answer: pb.DescribeRestoreResponse) -> Json:
+    """Logs that the metadata does not know, by topic."""
+    return {"strays": [json_of(s) for s in answer.strays], "silent_brokers": list(answer.silent)}
+
+
+def configs(entries: Iterable[pb.ConfigEntry]) -> Json:
+    """Effective settings, by name."""
+    return {"configs": [json_of(e) for e in sorted(entries, key=lambda e: e.name)]}
+
+
+# --- topics and logs --------------------------------------------------------------------------------------------------
+
+
+def topics(answer: pb.ListTopicsResponse) -> Json:
+    """One page of topics."""
+    last = answer.topics[-1].name if answer.more and answer.topics else None
+    return {"topics": [json_of(t) for t in answer.topics], "total": answer.total, "next": last}
+
+
+def topic(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse | None = None) -> Json:
+    """A topic; ``answer`` tells what the leaders of its partitions hold."""
+    logs = {} if answer is None else _leader_logs(described, answer)
+    ordered = sorted(described.partitions, key=lambda p: p.partition)
+    return json_of(described) | {"partitions": [partition(p, logs.get(p.partition)) for p in ordered]}
+
+
+def partition(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | None = None) -> Json:
+    """A partition; ``log`` is its leader's, where it is known."""
+    held = None if log is None else json_of(log)
+    return json_of(p) | {name: None if held is None else held[name] for name in _OF_LEADER}
+
+
+def topic_logs(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse) -> Json:
+    """All replicas of a topic; brokers that did not answer are named if they should have one."""
+    name, topic_id = described.topic.name, described.topic.topic_id
+    holders = {replica for p in described.partitions for replica in p.replicas}
+    logs = [
+        {"broker": b.broker_id, "topic": name} | json_of(log)
+        for b in answer.brokers
+        for log in b.logs.logs
+        if log.topic_id == topic_id
+    ]
+    return {
+        "logs": sorted(logs, key=lambda log: (log["partition"], log["broker"])),
+        "unanswered": _unanswered_brokers(b for b in answer.brokers if b.broker_id in holders),
+    }
+
+
+def broker_logs(answer: admin_pb2.BrokerLogs, names: Mapping[bytes, str]) -> Json:
+    """What a broker keeps; topics by name where ``names`` has them."""
+    told = json_of(answer.logs)
+    told["logs"] = [{"topic": names.get(log.topic_id)} | json_of(log) for log in answer.logs.logs]
+    return {"broker": answer.broker_id} | told
+
+
+def _unanswered_brokers(brokers: Iterable[admin_pb2.BrokerLogs]) -> list[Json]:
+    return [
+        {"broker": b.broker_id, "error": json_of(b, f"/v1/brokers/{b.broker_id}/logs")["error"]}
+        for b in brokers
+        if b.HasField("error")
+    ]
+
+
+def _leader_logs(
+    described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse
+) -> dict[int, broker_pb2.LogDescription]:
+    leaders = {p.partition: p.leader for p in described.partitions}
+    return {
+        log.partition: log
+        for broker in answer.brokers
+        for log in broker.logs.logs
+        if log.topic_id == described.topic.topic_id and leaders.get(log.partition) == broker.broker_id
+    }
+
+
+def trimmed(topic: str, answer: broker_pb2.DeleteRecordsResponse) -> Json:
+    """What became of each partition whose records were removed."""
+    return {
+        "partitions": [
+            {
+                "partition": p.partition,
+                "log_start_offset": None if p.error else p.log_start_offset,
+                "error": _problem(p.error, p.message, topic, p.partition),
+            }
+            for p in answer.partitions
+        ]
+    }
+
+
+# --- partitions -------------------------------------------------------------------------------------------------------
+
+
+def outcomes(results: Iterable[pb.PartitionOutcome], name_of: Callable[[bytes], str]) -> Json:
+    """What became of each partition."""
+    return {"partitions": [_outcome(r, name_of(bytes(r.topic_id))) for r in results]}
+
+
+def _outcome(result: pb.PartitionOutcome, topic: str) -> Json:
+    said = result.message.replace(result.topic_id.hex(), topic)  # controllers know topics by id
+    return {
+        "topic": topic,
+        "partition": result.partition,
+        "current": partition(result.current) if result.HasField("current") else None,
+        "error": _problem(result.error, said, topic, result.partition),
+    }
+
+
+def reassignments(answer: admin_pb2.DescribeReassignmentsResponse) -> Json:
+    """Reassignments under way, and the throttle."""
+    told = json_of(answer)
+    for row, one in zip(told["partitions"], answer.partitions, strict=True):
+        row["partition"], row["new_replicas"] = partition(one.partition), row.pop("replicas")
+    return {"reassignments": told["partitions"], "throttle_bytes_per_s": told["throttle_bytes_per_s"]}
+
+
+def plan(answer: admin_pb2.RebalanceClusterResponse | admin_pb2.DecommissionBrokerResponse) -> Json:
+    """What moves, or how far a broker is from holding nothing."""
+    told = json_of(answer)
+    for row, move in zip(told["moves"], answer.moves, strict=True):
+        row["error"] = _problem(move.error, move.message, move.topic, move.partition)
+    return told
+
+
+def _problem(code: int, message: str, topic: str, number: int) -> Json | None:
+    if not code:
+        return None
+    return problem_body(error_for(code, message), f"/v1/topics/{topic}/partitions/{number}")
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def groups(answer: admin_pb2.ListClusterGroupsResponse) -> Json:
+    """All groups, and the shards that are missing."""
+    return _with_missing_shards(json_of(answer, "/v1/groups"))
+
+
+def group(described: coordinator_pb2.GroupDescription) -> Json:
+    """A group with its members."""
+    return json_of(described)
+
+
+def lag(group_id: str, answer: admin_pb2.DescribeGroupLagResponse) -> Json:
+    """How far a group is behind, in all and per partition."""
+    rows = json_of(answer, f"{group_path(group_id)}/lag")["partitions"]
+    return {
+        "group": group_id,
+        "state": json_of(answer)["state"],
+        "total_lag": sum(row["lag"] or 0 for row in rows),
+        "lag_seconds_max": max((row["lag_seconds"] for row in rows if row["lag_seconds"] is not None), default=None),
+        "partitions": rows,
+    }
+
+
+def reset(group_id: str, answer: admin_pb2.ResetOffsetsResponse) -> Json:
+    """A plan, or what became of it."""
+    return {"group": group_id} | json_of(answer, f"{group_path(group_id)}/offsets/reset")
+
+
+def deleted_offsets(group_id: str, answer: coordinator_pb2.DeleteOffsetsResponse) -> Json:
+    """What became of each partition."""
+    return {"partitions": json_of(answer, f"{group_path(group_id)}/offsets/delete")["results"]}
+
+
+def group_path(group_id: str) -> str:
+    """Where REST has a group."""
+    return f"/v1/groups/{quote(group_id, safe='')}"
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def transactions(
+    answer: admin_pb2.ListClusterTransactionsResponse
+    | admin_pb2.ListPreparedTransactionsResponse
+    | admin_pb2.ListOpenTransactionsResponse,
+) -> Json:
+    """Transactional ids, prepared transactions with their tokens, or what is open; and who could not be asked."""
+    return _with_missing_shards(json_of(answer, TRANSACTIONS))
+
+
+def transaction(described: admin_pb2.DescribedTransaction) -> Json:
+    """A transactional id with its partitions."""
+    return json_of(described)
+
+
+def _with_missing_shards(told: dict[str, Any]) -> Json:
+    return {"missing_shards" if name == "unanswered" else name: value for name, value in told.items()}
