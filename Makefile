@@ -31,10 +31,10 @@ pyspark: setup
 lock: setup ## Resolve dependencies anew into requirements.lock and requirements-spark.lock
 	tools/lock.sh --upgrade
 
-proto: setup ## Generate code from proto/
+proto: setup ## Generate code: messages, and the admin client for threads
 	tools/proto.sh
 
-proto-check: setup ## Fail if the generated code differs from proto/
+proto-check: setup ## Fail if generated code differs from what it is made of
 	$(STAGE) proto tools/proto.sh --check
 
 fmt: setup ## Format

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Generates headrace_proto from proto/. With --check: fails if the committed files differ.
+# Generates headrace_proto from proto/, and the SDK's admin client for threads from its asyncio twin. With --check: fails
+# if the committed files differ.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=libs/common/src
@@ -13,3 +14,4 @@ if [ "${1:-}" = "--check" ]; then
     exit 1
   fi
 fi
+.venv/bin/python tools/sync_admin.py "$@"

@@ -19,9 +19,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize(
-    "module", ["headrace.admin", "headrace._group_admin", "headrace._transaction_admin", "headrace.aio.admin"]
-)
+@pytest.mark.parametrize("module", ["headrace.admin", "headrace.aio.admin"])
 def test_examples_do_what_they_say(module: str, fresh: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", ",".join(fresh.bootstrap_servers))
     failed, tried = doctest.testmod(importlib.import_module(module))
