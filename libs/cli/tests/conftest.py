@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -140,27 +139,25 @@ class FakeStub:
         return pb.UnregisterNodeResponse()
 
 
-class FakeCalls:
-    """``AdminCalls`` over a stand-in."""
+class AskedAdmin:
+    """What of ``AdminClient`` asks the stand-in."""
 
     def __init__(self, stub: FakeStub) -> None:
         self._stub = stub
 
-    def __enter__(self) -> FakeCalls:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def read(self, ask: Callable[[Any, float], Any]) -> Any:
-        return ask(self._stub, 1.0)
-
-    change = read
+    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
+        return getattr(self._stub, rpc)(request, timeout=1.0)
 
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> FakeStub:
     """What commands that move or judge speak to."""
     fake = FakeStub()
-    monkeypatch.setattr(Session, "calls", lambda self: FakeCalls(fake))
+    monkeypatch.setattr(Session, "admin", lambda self, **_: AskedAdmin(fake))
     return fake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.topics = {"there", "also"}
+        self.ask: Callable[..., Any]
 
     def __enter__(self) -> FakeAdmin:
         return self
@@ -47,6 +49,7 @@ class FakeAdmin:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stub: Any) -> None:
     fake = FakeAdmin()
+    fake.ask = lambda rpc, request, **_: getattr(stub, rpc)(request, timeout=1.0)
     monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
     for name in ("HEADRACE_BOOTSTRAP", "HEADRACE_PROFILE"):
         monkeypatch.delenv(name, raising=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,6 +40,7 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.compaction: CompactionInfo | None = None
+        self.ask: Callable[..., Any]
 
     def __enter__(self) -> FakeAdmin:
         return self
@@ -112,8 +113,9 @@ class FakeAdmin:
 
 
 @pytest.fixture
-def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+def admin(monkeypatch: pytest.MonkeyPatch, stub: Any) -> FakeAdmin:
     fake = FakeAdmin()
+    fake.ask = lambda rpc, request, **_: getattr(stub, rpc)(request, timeout=1.0)
     monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
     return fake
 

@@ -9,50 +9,45 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from headrace.admin_feature_types import FeatureInfo, FeaturesInfo, NodeFeatures
 from headrace_cli import features_view
 from headrace_cli.app import app
 from headrace_cli.session import Session
-from headrace_proto.v1 import cluster_pb2
+from headrace_proto.v1 import admin_pb2, cluster_pb2
 
 runner = CliRunner()
-NODES = (NodeFeatures("broker-1", 0, False, "0.1.0"), NodeFeatures("controller-1", 1, False, "0.2.0"))
-BELOW = FeaturesInfo(0, (FeatureInfo(1, "owner-times", "a sentence"),), NODES, "level 1 waits for broker-1: start it")
+FEATURES = [admin_pb2.Feature(level=1, name="owner-times", brings="a sentence")]
+NODES = [
+    admin_pb2.NodeFeatures(role=cluster_pb2.BROKER, id=1, version="0.1.0"),
+    admin_pb2.NodeFeatures(role=cluster_pb2.CONTROLLER, id=1, feature_level_max=1, version="0.2.0"),
+]
+BELOW = admin_pb2.DescribeFeaturesResponse(
+    features=FEATURES, nodes=NODES, waits_for="level 1 waits for broker-1: start it"
+)
 
 
 class FakeAdmin:
     def __init__(self) -> None:
         self.found = BELOW
-
-    def describe_features(self) -> FeaturesInfo:
-        return self.found
-
-
-class FakeCalls:
-    def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def change(self, ask: Any) -> None:
-        ask(self, 1.0)
-
-    def UnregisterNode(self, request: Any, timeout: float) -> None:
+    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
+        if rpc == "DescribeFeatures":
+            return self.found
+        assert (rpc, change) == ("UnregisterNode", True)
         self.asked.append(request)
+        return None
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeAdmin, FakeCalls]:
-    admin, calls = FakeAdmin(), FakeCalls()
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
 
-    def opener(fake: Any) -> Any:
-        @contextmanager
-        def opened(session: Session, **settings: Any) -> Any:
-            yield fake
+    @contextmanager
+    def opened(session: Session, **settings: Any) -> Any:
+        yield fake
 
-        return opened
-
-    monkeypatch.setattr(Session, "admin", opener(admin))
-    monkeypatch.setattr(Session, "calls", opener(calls))
-    return admin, calls
+    monkeypatch.setattr(Session, "admin", opened)
+    return fake
 
 
 def run(*argv: str, code: int = 0) -> Any:
@@ -61,7 +56,7 @@ def run(*argv: str, code: int = 0) -> Any:
     return result
 
 
-def test_features_as_a_table_and_as_data(fakes: tuple[FakeAdmin, FakeCalls]) -> None:
+def test_features_as_a_table_and_as_data(admin: FakeAdmin) -> None:
     said = run("cluster", "features")
     assert all(word in said.stdout for word in ("owner-times", "broker-1", "controller-1"))
     assert "waits for broker-1" in said.stderr
@@ -72,20 +67,20 @@ def test_features_as_a_table_and_as_data(fakes: tuple[FakeAdmin, FakeCalls]) -> 
     assert 'waits_for: "level 1' in run("cluster", "features", "-o", "yaml").stdout
 
 
-def test_nothing_to_wait_for(fakes: tuple[FakeAdmin, FakeCalls]) -> None:
-    fakes[0].found = FeaturesInfo(1, BELOW.features, NODES[1:], None)
+def test_nothing_to_wait_for(admin: FakeAdmin) -> None:
+    admin.found = admin_pb2.DescribeFeaturesResponse(level=1, features=FEATURES, nodes=NODES[1:])
     assert "never falls" in run("cluster", "features").stderr
     assert json.loads(run("cluster", "features", "-o", "json").stdout)["features"][0]["active"]
 
 
-def test_forget(fakes: tuple[FakeAdmin, FakeCalls]) -> None:
+def test_forget(admin: FakeAdmin) -> None:
     run("cluster", "forget", "coordinator-2")
-    (request,) = fakes[1].asked
+    (request,) = admin.asked
     assert (request.role, request.id) == (cluster_pb2.COORDINATOR, 2)
 
 
 @pytest.mark.parametrize("name", ["broker-1", "coordinator", "2", "coordinator-x", "coordinator-²"])
-def test_forget_takes_only_nodes_without_records(fakes: tuple[FakeAdmin, FakeCalls], name: str) -> None:
+def test_forget_takes_only_nodes_without_records(admin: FakeAdmin, name: str) -> None:
     assert "broker unregister" in run("cluster", "forget", name, code=2).output.replace("\n", " ").replace("│ │", "")
-    assert not fakes[1].asked
+    assert not admin.asked
     assert features_view.node_of(name) is None

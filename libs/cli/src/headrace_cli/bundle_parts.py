@@ -52,13 +52,6 @@ def add_cluster(bundle: Bundle, session: Session) -> None:
     """What the services tell; each question may fail by itself."""
     from headrace_cli import admin_view, group_view, replication_view
 
-    def calls(ask: Callable[[Any], Any]) -> Callable[[], Any]:
-        def asked() -> Any:
-            with session.calls() as opened:
-                return ask(opened)
-
-        return asked
-
     def admin(ask: Callable[[Any], Any]) -> Callable[[], Any]:
         def asked() -> Any:
             with session.admin(default_api_timeout_ms=ADMIN_TIMEOUT_MS) as opened:
@@ -67,9 +60,9 @@ def add_cluster(bundle: Bundle, session: Session) -> None:
         return asked
 
     bundle.data("cluster/metadata.json", lambda: admin_view.metadata(session.bootstrap, []))
-    bundle.data("cluster/status.json", calls(replication_view.status))
-    bundle.data("cluster/reassignments.json", calls(replication_view.reassignments))
-    bundle.data("cluster/describe.json", calls(replication_view.cluster))
+    bundle.data("cluster/status.json", admin(replication_view.status))
+    bundle.data("cluster/reassignments.json", admin(replication_view.reassignments))
+    bundle.data("cluster/describe.json", admin(replication_view.cluster))
     bundle.data("cluster/configs.json", admin(lambda a: admin_view.broker_configs(a, None, {})))
     bundle.data("cluster/topics.json", admin(lambda a: admin_view.list_topics(a, True)))
     bundle.data("cluster/logs.json", admin(lambda a: admin_view.describe_logs(a, None, None, None, False)))

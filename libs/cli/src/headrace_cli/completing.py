@@ -37,11 +37,11 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of consumer groups."""
 
     def names(cluster: ClusterAddress) -> Iterable[str]:
-        from headrace_cli.admin_calls import AdminCalls
+        from headrace import AdminClient
         from headrace_proto.v1 import admin_pb2
 
-        with AdminCalls(cluster, timeout_seconds=ANSWER_SECONDS) as calls:
-            found = calls.read(lambda stub, left: stub.ListGroups(admin_pb2.ListClusterGroupsRequest(), timeout=left))
+        with AdminClient(cluster, default_api_timeout_ms=int(ANSWER_SECONDS * 1_000)) as admin:
+            found = admin.ask("ListGroups", admin_pb2.ListClusterGroupsRequest())
         return (listed.group.group_id for listed in found.groups)
 
     return _complete(ctx, incomplete, names)

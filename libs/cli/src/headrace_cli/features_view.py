@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from headrace import AdminClient
-    from headrace_cli.admin_calls import AdminCalls
 
 Row = dict[str, Any]
 
@@ -16,24 +15,10 @@ ROLES: Final = ("controller", "coordinator", "admin")
 
 def features(admin: AdminClient) -> Row:
     """The cluster's level, what each level brings, what every node knows, and what the next level waits for."""
-    found = admin.describe_features()
-    return {
-        "level": found.level,
-        "waits_for": found.waits_for,
-        "features": [
-            {"level": f.level, "name": f.name, "brings": f.brings, "active": found.level >= f.level}
-            for f in found.features
-        ],
-        "nodes": [
-            {
-                "node": n.node,
-                "feature_level_max": n.feature_level_max,
-                "fenced": n.fenced,
-                "version": n.version or "unknown",
-            }
-            for n in found.nodes
-        ],
-    }
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import admin_pb2
+
+    return answers.features(admin.ask("DescribeFeatures", admin_pb2.DescribeFeaturesRequest()))
 
 
 def node_of(text: str) -> tuple[str, int] | None:
@@ -42,10 +27,10 @@ def node_of(text: str) -> tuple[str, int] | None:
     return (role, int(number)) if role in ROLES and number.isascii() and number.isdigit() else None
 
 
-def forget(calls: AdminCalls, role: str, id: int) -> None:
+def forget(admin: AdminClient, role: str, id: int) -> None:
     """Remove the registration of a node that is away. Raises: HeadraceError."""
     from headrace_proto.v1 import cluster_pb2
     from headrace_proto.v1 import controller_pb2 as pb
 
     request = pb.UnregisterNodeRequest(role=cluster_pb2.NodeRole.Value(role.upper()), id=id)
-    calls.change(lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout))
+    admin.ask("UnregisterNode", request, change=True)

@@ -11,14 +11,14 @@ from headrace_cli.output import bytes_for_people, counted
 from headrace_cli.replication_view import DOWN, Named, reassignments, set_throttle
 
 if TYPE_CHECKING:
-    from headrace_cli.admin_calls import AdminCalls
+    from headrace import AdminClient
     from headrace_cli.session import Session
 
 POLL_SECONDS: Final = 0.5
 TELL_SECONDS: Final = 5.0
 
 
-def until_moved(session: Session, calls: AdminCalls, partitions: Collection[Named], seconds: float) -> None:
+def until_moved(session: Session, admin: AdminClient, partitions: Collection[Named], seconds: float) -> None:
     """
     Return when none of these partitions is being changed.
 
@@ -28,7 +28,7 @@ def until_moved(session: Session, calls: AdminCalls, partitions: Collection[Name
 
     def left() -> int:
         found = [
-            p for p in reassignments(calls)["reassignments"] if (p["topic"], p["partition"]["partition"]) in partitions
+            p for p in reassignments(admin)["reassignments"] if (p["topic"], p["partition"]["partition"]) in partitions
         ]
         tell(session, found)
         return len(found)
@@ -94,7 +94,7 @@ def waiting(found: list[dict[str, Any]]) -> str:
     return f"; {number:,} {'waits' if number == 1 else 'wait'} for {who}"
 
 
-def clear_throttle(session: Session, calls: AdminCalls) -> None:
+def clear_throttle(session: Session, admin: AdminClient) -> None:
     """Take away what this command set."""
-    set_throttle(calls, DOWN)
+    set_throttle(admin, DOWN)
     session.say("the throttle is off again")

@@ -9,7 +9,7 @@ from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import bytes_for_people, moment_for_people
 
 if TYPE_CHECKING:
-    from headrace_cli.admin_calls import AdminCalls
+    from headrace import AdminClient
     from headrace_proto.v1 import cluster_pb2, controller_pb2
 
 Row = dict[str, Any]
@@ -23,13 +23,13 @@ DOWN: Final = -1
 # --- status ---------------------------------------------------------------------------------------------------
 
 
-def status(calls: AdminCalls) -> Row:
+def status(admin: AdminClient) -> Row:
     """The cluster with its verdict."""
     from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.DescribeStatusRequest()
-    return answers.status(calls.read(lambda stub, timeout: stub.DescribeStatus(request, timeout=timeout)))
+    return answers.status(admin.ask("DescribeStatus", request))
 
 
 def status_for_people(found: Row) -> Row:
@@ -75,13 +75,13 @@ def _broker_for_people(broker: Row) -> Row:
 # --- nodes ----------------------------------------------------------------------------------------------------
 
 
-def cluster(calls: AdminCalls) -> Row:
+def cluster(admin: AdminClient) -> Row:
     """The cluster at a glance: every node, and counts."""
     from headrace_common.rpc import answers
     from headrace_proto.v1 import controller_pb2 as pb
 
     request = pb.DescribeClusterRequest()
-    return answers.cluster(calls.read(lambda stub, timeout: stub.DescribeCluster(request, timeout=timeout)))
+    return answers.cluster(admin.ask("DescribeCluster", request))
 
 
 def cluster_for_people(found: Row) -> Row:
@@ -108,8 +108,8 @@ def _node(node: Row, *names: str) -> Row:
 class Topics:
     """Names, ids and partitions of topics, asked for once each."""
 
-    def __init__(self, calls: AdminCalls) -> None:
-        self._calls = calls
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
         self._known: dict[str, controller_pb2.TopicDescription | None] = {}
 
     def get(self, name: str) -> controller_pb2.TopicDescription | None:
@@ -119,7 +119,7 @@ class Topics:
 
         if name not in self._known:
             request = pb.DescribeTopicsRequest(names=[name])
-            (result,) = self._calls.read(lambda stub, timeout: stub.DescribeTopics(request, timeout=timeout)).topics
+            (result,) = self._admin.ask("DescribeTopics", request).topics
             none = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
             if result.error and ErrorCode(result.error) not in none:
                 raise error_for(result.error, result.message)
@@ -177,13 +177,13 @@ def named(text: str, mark: str) -> Named | None:
 # --- elections ------------------------------------------------------------------------------------------------
 
 
-def elect(calls: AdminCalls, kind: str, partitions: Sequence[Named], topics: Topics) -> list[Row]:
+def elect(admin: AdminClient, kind: str, partitions: Sequence[Named], topics: Topics) -> list[Row]:
     """What became of each partition; without ``partitions`` those that changed."""
     from headrace_proto.v1 import controller_pb2 as pb
 
     types = {"preferred": pb.PREFERRED, "unclean": pb.UNCLEAN, "without-missing": pb.WITHOUT_MISSING}
     request = pb.ElectLeadersRequest(type=types[kind], partitions=topics.refs(partitions))
-    answer = calls.change(lambda stub, timeout: stub.ElectLeaders(request, timeout=timeout))
+    answer = admin.ask("ElectLeaders", request, change=True)
     return outcomes(answer.partitions, _names(request.partitions, partitions))
 
 
@@ -202,7 +202,7 @@ def outcomes(results: Iterable[controller_pb2.PartitionOutcome], names: Mapping[
 # --- reassignments --------------------------------------------------------------------------------------------
 
 
-def reassign(calls: AdminCalls, wanted: Mapping[Named, Sequence[int]], topics: Topics, *, dry_run: bool) -> list[Row]:
+def reassign(admin: AdminClient, wanted: Mapping[Named, Sequence[int]], topics: Topics, *, dry_run: bool) -> list[Row]:
     """What became of each partition; empty replicas cancel."""
     from headrace_proto.v1 import controller_pb2 as pb
 
@@ -214,11 +214,11 @@ def reassign(calls: AdminCalls, wanted: Mapping[Named, Sequence[int]], topics: T
         ],
         validate_only=dry_run,
     )
-    answer = calls.change(lambda stub, timeout: stub.AlterReassignments(request, timeout=timeout))
+    answer = admin.ask("AlterReassignments", request, change=True)
     return outcomes(answer.partitions, _names(refs, wanted))
 
 
-def set_throttle(calls: AdminCalls, bytes_per_s: int) -> None:
+def set_throttle(admin: AdminClient, bytes_per_s: int) -> None:
     """For all brokers; ``DOWN`` is none. Raises: HeadraceError."""
     from headrace_common.core.errors import error_for
     from headrace_proto.v1 import controller_pb2 as pb
@@ -229,18 +229,18 @@ def set_throttle(calls: AdminCalls, bytes_per_s: int) -> None:
     )
     if bytes_per_s != DOWN:
         change.value = str(bytes_per_s)
-    (result,) = calls.change(lambda stub, timeout: stub.IncrementalAlterConfigs(request, timeout=timeout)).results
+    (result,) = admin.ask("IncrementalAlterConfigs", request, change=True).results
     if result.error:
         raise error_for(result.error, result.message)
 
 
-def reassignments(calls: AdminCalls, measure_ms: int = 0) -> Row:
+def reassignments(admin: AdminClient, measure_ms: int = 0) -> Row:
     """Those under way with their progress, and the throttle."""
     from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.DescribeReassignmentsRequest(measure_ms=measure_ms)
-    return answers.reassignments(calls.read(lambda stub, timeout: stub.DescribeReassignments(request, timeout=timeout)))
+    return answers.reassignments(admin.ask("DescribeReassignments", request))
 
 
 def progress_rows(found: Sequence[Row]) -> list[Row]:
@@ -267,17 +267,16 @@ def progress_rows(found: Sequence[Row]) -> list[Row]:
 # --- plans ----------------------------------------------------------------------------------------------------
 
 
-def rebalance(calls: AdminCalls, topics: Sequence[str], *, execute: bool, throttle: int | None) -> Row:
+def rebalance(admin: AdminClient, topics: Sequence[str], *, execute: bool, throttle: int | None) -> Row:
     """The plan; started, if so asked."""
     from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
     request = admin_pb2.RebalanceClusterRequest(topics=topics, validate_only=not execute, throttle_bytes_per_s=throttle)
-    ask = calls.change if execute else calls.read
-    return answers.plan(ask(lambda stub, timeout: stub.RebalanceCluster(request, timeout=timeout)))
+    return answers.plan(admin.ask("RebalanceCluster", request, change=execute))
 
 
-def decommission(calls: AdminCalls, broker: int, *, execute: bool, throttle: int | None) -> Row:
+def decommission(admin: AdminClient, broker: int, *, execute: bool, throttle: int | None) -> Row:
     """What is still to be moved off a broker; started, if so asked."""
     from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
@@ -285,25 +284,25 @@ def decommission(calls: AdminCalls, broker: int, *, execute: bool, throttle: int
     request = admin_pb2.DecommissionBrokerRequest(
         broker_id=broker, validate_only=not execute, throttle_bytes_per_s=throttle
     )
-    answer = calls.read(lambda stub, timeout: stub.DecommissionBroker(request, timeout=timeout))
+    answer = admin.ask("DecommissionBroker", request)
     return {"broker": broker} | answers.plan(answer)
 
 
 # --- brokers --------------------------------------------------------------------------------------------------
 
 
-def drain(calls: AdminCalls, broker: int, drained: bool) -> int:
+def drain(admin: AdminClient, broker: int, drained: bool) -> int:
     """How many partitions it still leads."""
     from headrace_proto.v1 import controller_pb2 as pb
 
     request = pb.DrainBrokerRequest(broker_id=broker, drained=drained)
-    return calls.read(lambda stub, timeout: stub.DrainBroker(request, timeout=timeout)).still_leading
+    return int(admin.ask("DrainBroker", request).still_leading)
 
 
-def unregister(calls: AdminCalls, broker: int) -> None:
+def unregister(admin: AdminClient, broker: int) -> None:
     """Forget a broker. Raises: HeadraceError."""
     from headrace_proto.v1 import cluster_pb2
     from headrace_proto.v1 import controller_pb2 as pb
 
     request = pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=broker)
-    calls.change(lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout))
+    admin.ask("UnregisterNode", request, change=True)

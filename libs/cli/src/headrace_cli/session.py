@@ -23,7 +23,6 @@ from headrace_common.core.ids import Endpoint
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer, Producer
     from headrace.setting_types import AdminSettingsDict, ConsumerSettingsDict, ProducerSettingsDict
-    from headrace_cli.admin_calls import AdminCalls
 
 DEFAULT_DATA_DIR: Final = DATA_DIR
 CONNECT_SECONDS: Final = 3.0
@@ -70,13 +69,6 @@ class Session:
         check_reachable(self.cluster)
         settings.setdefault("default_api_timeout_ms", API_TIMEOUT_MS)
         return AdminClient(self.cluster, **settings)
-
-    def calls(self) -> AdminCalls:
-        """Calls of the admin service that ``admin()`` does not have; close them."""
-        from headrace_cli.admin_calls import AdminCalls
-
-        check_reachable(self.cluster)
-        return AdminCalls(self.cluster)
 
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
         """A producer; close it."""

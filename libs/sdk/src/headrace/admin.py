@@ -20,6 +20,9 @@ from headrace.errors import ClientClosed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
+    from typing import Any
+
+    from google.protobuf.message import Message
 
     from headrace._setting_names import Servers
     from headrace._transport.port import Transport
@@ -376,6 +379,20 @@ class AdminClient:
             NotFound: no broker of this id is registered.
         """
         return self._wait(self._client.drain_broker(broker_id, drained=drained))
+
+    def ask(self, rpc: str, request: Message, *, change: bool = False) -> Any:
+        """
+        One call of the ``Admin`` service in its own messages: for what has no method here, and for the JSON that REST
+        answers, which ``headrace_common.rpc.answers`` makes of them.
+
+        Args:
+            rpc: its name, such as ``"DescribeStatus"``.
+            change: it changes something, so it is repeated only when it is certain that nothing was changed.
+
+        Raises:
+            Rejected: the service has no such call.
+        """
+        return self._wait(self._client.ask(rpc, request, change=change))
 
     def list_groups(self, *, states: Iterable[str] = ()) -> GroupList:
         """

@@ -16,7 +16,7 @@ from headrace_cli.output import Output, bytes_for_people, counted, moment_for_pe
 from headrace_cli.session import Session
 
 if TYPE_CHECKING:
-    from headrace_cli.admin_calls import AdminCalls
+    from headrace import AdminClient
 
 HELP = "The brokers one by one"
 DRAIN_SECONDS = 5.0
@@ -38,9 +38,9 @@ def list_(session: Session) -> None:
     from headrace_cli import admin_view
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        brokers = view.cluster(calls)["brokers"]
-        carried = {b["id"]: b for b in view.status(calls)["brokers"]}
+    with session.admin() as admin:
+        brokers = view.cluster(admin)["brokers"]
+        carried = {b["id"]: b for b in view.status(admin)["brokers"]}
     with session.admin() as admin:
         rows = admin_view.list_brokers(admin, brokers)
     for row in rows:
@@ -74,8 +74,8 @@ def describe(session: Session, broker: BrokerId) -> None:
     from headrace_cli import admin_view
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        registered = {b["id"]: b for b in view.cluster(calls)["brokers"]}
+    with session.admin() as admin:
+        registered = {b["id"]: b for b in view.cluster(admin)["brokers"]}
     if broker not in registered:
         raise CommandFailed(
             f"broker {broker} is not registered", ExitCode.NOT_FOUND, "`headrace broker list` shows those that are."
@@ -143,12 +143,12 @@ def _drain(session: Session, broker: int, *, drained: bool) -> None:
     from headrace_cli import moving
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        leading = view.drain(calls, broker, drained)
+    with session.admin() as admin:
+        leading = view.drain(admin, broker, drained)
         end = time.monotonic() + DRAIN_SECONDS
         while drained and leading and time.monotonic() < end:  # elections under way end soon
             time.sleep(moving.POLL_SECONDS)
-            leading = view.drain(calls, broker, drained)
+            leading = view.drain(admin, broker, drained)
     if session.output is not Output.TABLE:
         session.show({"broker": broker, "drained": drained, "still_leading": leading})
     elif not drained:
@@ -175,11 +175,11 @@ def decommission(
     """Drain a broker and move all it holds to others. Given again, it goes on with what is left."""
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        left = view.decommission(calls, broker, execute=not dry_run, throttle=None if dry_run else throttle)
+    with session.admin() as admin:
+        left = view.decommission(admin, broker, execute=not dry_run, throttle=None if dry_run else throttle)
         refused = [move for move in left["moves"] if move["error"] is not None]
         if not refused and wait and not dry_run:
-            left = _until_empty(session, calls, broker, timeout, throttled=throttle is not None)
+            left = _until_empty(session, admin, broker, timeout, throttled=throttle is not None)
     if session.output is not Output.TABLE:
         session.show(left)
     else:
@@ -193,7 +193,7 @@ def decommission(
 
 
 def _until_empty(
-    session: Session, calls: AdminCalls, broker: int, timeout: float, *, throttled: bool
+    session: Session, admin: AdminClient, broker: int, timeout: float, *, throttled: bool
 ) -> dict[str, object]:
     from headrace_cli import moving
     from headrace_cli import replication_view as view
@@ -202,17 +202,17 @@ def _until_empty(
     tell = moving.Teller()
 
     def left() -> int:
-        last.update(view.decommission(calls, broker, execute=False, throttle=None))
+        last.update(view.decommission(admin, broker, execute=False, throttle=None))
         number = last["replicas_left"]
         assert isinstance(number, int)
         if number:
-            under_way = view.reassignments(calls)["reassignments"]
+            under_way = view.reassignments(admin)["reassignments"]
             tell(session, [p for p in under_way if broker in p["partition"]["removing"]])
         return number
 
     moving.wait_for(left, timeout)
     if throttled:
-        moving.clear_throttle(session, calls)
+        moving.clear_throttle(session, admin)
     return last
 
 
@@ -223,6 +223,6 @@ def unregister(
     from headrace_cli import replication_view as view
 
     confirm(f"forget broker {broker}?", yes)
-    with session.calls() as calls:
-        view.unregister(calls, broker)
+    with session.admin() as admin:
+        view.unregister(admin, broker)
     session.report({"broker": broker, "forgotten": True}, f"broker {broker} is forgotten")

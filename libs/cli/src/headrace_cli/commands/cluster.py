@@ -33,8 +33,8 @@ def status(session: Session) -> None:
     """How the cluster is, in full: nodes, partitions, what is wrong. Ends with 6 (degraded) or 7 (unavailable)."""
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        found = view.status(calls)
+    with session.admin() as admin:
+        found = view.status(admin)
     session.show(view.status_for_people(found) if session.output is Output.TABLE else found)
     _end(found["state"])
 
@@ -43,8 +43,8 @@ def health(session: Session) -> None:
     """One line: how it is, and what to do. Ends with 6 (degraded) or 7 (unavailable)."""
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        found = view.status(calls)
+    with session.admin() as admin:
+        found = view.status(admin)
     if session.output is Output.TABLE:
         typer.echo(visible(found["verdict"]))
     else:
@@ -73,18 +73,18 @@ def rebalance(
 
     if plan and execute:
         raise typer.BadParameter("give --plan or --execute, not both")
-    with session.calls() as calls:
-        found = view.rebalance(calls, topic or [], execute=execute, throttle=throttle if execute else None)
+    with session.admin() as admin:
+        found = view.rebalance(admin, topic or [], execute=execute, throttle=throttle if execute else None)
         _show_moves(session, found)
         if found["moves"] and not (plan or execute) and agreed(f"move {counted(len(found['moves']), 'partition')}?"):
             execute = True
-            found = view.rebalance(calls, topic or [], execute=True, throttle=throttle)
+            found = view.rebalance(admin, topic or [], execute=True, throttle=throttle)
             _show_moves(session, found)
         moved = [(move["topic"], move["partition"]) for move in found["moves"] if move["error"] is None]
         refused = [move for move in found["moves"] if move["error"] is not None]
         if execute and wait and moved:
-            wait_until_moved(session, calls, moved, timeout, throttled=throttle is not None)
-            view.elect(calls, "preferred", moved, view.Topics(calls))
+            wait_until_moved(session, admin, moved, timeout, throttled=throttle is not None)
+            view.elect(admin, "preferred", moved, view.Topics(admin))
     if refused:
         raise CommandFailed(
             f"{counted(len(refused), 'partition')} could not be moved: {refused[0]['error']['detail']}",
@@ -198,8 +198,8 @@ def forget(
             f"{node!r}: write a role ({roles}) and an id, as in coordinator-2; for a broker it is `headrace broker "
             "unregister`"
         )
-    with session.calls() as calls:
-        features_view.forget(calls, *meant)
+    with session.admin() as admin:
+        features_view.forget(admin, *meant)
     session.report({"node": node, "forgotten": True}, f"{node} is forgotten")
 
 
@@ -207,8 +207,8 @@ def describe(session: Session) -> None:
     """Nodes with their addresses, and counts."""
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        found = view.cluster(calls)
+    with session.admin() as admin:
+        found = view.cluster(admin)
     session.show(view.cluster_for_people(found) if session.output is Output.TABLE else found)
 
 

@@ -57,9 +57,8 @@ def run_job(
     if not any("bootstrap" in argument for argument in given):
         check_reachable(session.cluster)
         if session.cluster.cluster_id is not None:
-            from headrace_cli.admin_calls import find_admins
-
-            find_admins(session.cluster)  # the environment of the job cannot tell whose address it is
+            with session.admin() as admin:
+                admin.describe_cluster()  # the environment of the job cannot tell whose address it is
     program = submit.Program(
         file=submit.ENTRY,
         arguments=[job.name, *given],

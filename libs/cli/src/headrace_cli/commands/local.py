@@ -268,22 +268,35 @@ def _usage(pid: int) -> dict[str, Any]:
 
 def _verdict(state: ClusterState) -> tuple[str, str]:
     """What the cluster says of itself, then which processes are missing."""
-    from headrace_cli import replication_view
-    from headrace_cli.admin_calls import AdminCalls
-    from headrace_common.core.errors import HeadraceError
-
     missing = [p for p in state.processes if not p.alive() or p.health != "ready"]
     said = ", ".join(f"{p.name} is {p.health if p.alive() else 'dead'}" for p in missing)
     admins = [p.grpc for p in state.processes if p.role == "admin" and p.alive()]
-    try:
-        with AdminCalls(state.bootstrap_servers, admins, ASK_SECONDS) as calls:
-            found = replication_view.status(calls)
-    except HeadraceError as error:
-        return unasked([p.role for p in state.processes], [p.role for p in missing], said or str(error))
+    found = _asked(admins)
+    if found is None:
+        said = said or "no admin service answers"
+        return unasked([p.role for p in state.processes], [p.role for p in missing], said)
     called, verdict = found["state"], found["verdict"]
     if missing and called == "healthy":
         return "degraded", f"degraded: {said}; nothing is lost; it is started again by itself, or see its log"
     return called, f"{verdict} ({said})" if missing else verdict
+
+
+def _asked(admins: list[str]) -> dict[str, Any] | None:
+    """The status from the first admin service that tells it; None: none does. Brokers may be away, so none is asked."""
+    import grpc
+
+    from headrace_common.rpc import answers
+    from headrace_common.rpc.channels import open_sync_channel
+    from headrace_proto.v1 import admin_pb2, admin_pb2_grpc
+
+    for address in admins:
+        with open_sync_channel(address) as channel:
+            stub = admin_pb2_grpc.AdminStub(channel)
+            try:
+                return answers.status(stub.DescribeStatus(admin_pb2.DescribeStatusRequest(), timeout=ASK_SECONDS))
+            except grpc.RpcError:
+                continue
+    return None
 
 
 def unasked(roles: list[str], missing: list[str], said: str) -> tuple[str, str]:

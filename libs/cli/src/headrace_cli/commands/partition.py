@@ -16,7 +16,7 @@ from headrace_cli.session import Session
 from headrace_cli.terminal import is_terminal
 
 if TYPE_CHECKING:
-    from headrace_cli.admin_calls import AdminCalls
+    from headrace import AdminClient
     from headrace_cli.replication_view import Named, Row
 
 HELP = "Which brokers hold and lead the partitions"
@@ -65,35 +65,35 @@ def move(
     if not wanted:
         session.report({"partitions": []}, "there is nothing to move")
         return
-    with session.calls() as calls:
-        _move(session, calls, wanted, dry_run, throttle)
+    with session.admin() as admin:
+        _move(session, admin, wanted, dry_run, throttle)
         if wait and not dry_run:
-            wait_until_moved(session, calls, list(wanted), timeout, throttled=throttle is not None)
+            wait_until_moved(session, admin, list(wanted), timeout, throttled=throttle is not None)
 
 
 def _move(
-    session: Session, calls: AdminCalls, wanted: dict[Named, list[int]], dry_run: bool, throttle: int | None
+    session: Session, admin: AdminClient, wanted: dict[Named, list[int]], dry_run: bool, throttle: int | None
 ) -> None:
     from headrace_cli import replication_view as view
 
-    topics = view.Topics(calls)
+    topics = view.Topics(admin)
     topics.refs(list(wanted))
     if throttle is not None and not dry_run:
-        view.set_throttle(calls, throttle)
-    rows = view.reassign(calls, wanted, topics, dry_run=dry_run)
+        view.set_throttle(admin, throttle)
+    rows = view.reassign(admin, wanted, topics, dry_run=dry_run)
     told = "could be moved" if dry_run else "on the move"
     _show_outcomes(session, rows, told, still="in place")
 
 
 def wait_until_moved(
-    session: Session, calls: AdminCalls, partitions: list[Named], timeout: float, *, throttled: bool
+    session: Session, admin: AdminClient, partitions: list[Named], timeout: float, *, throttled: bool
 ) -> None:
     """For ``--wait``. Raises: CommandFailed when it takes longer."""
     from headrace_cli import moving
 
-    moving.until_moved(session, calls, set(partitions), timeout)
+    moving.until_moved(session, admin, set(partitions), timeout)
     if throttled:
-        moving.clear_throttle(session, calls)
+        moving.clear_throttle(session, admin)
     session.say(f"done: {counted(len(partitions), 'partition')}")
 
 
@@ -109,17 +109,17 @@ def cancel(
 
     if all_ == bool(partitions):
         raise typer.BadParameter("name partitions as TOPIC-N, or give --all")
-    with session.calls() as calls:
-        topics = view.Topics(calls)
+    with session.admin() as admin:
+        topics = view.Topics(admin)
         if all_:
-            under_way = view.reassignments(calls)["reassignments"]
+            under_way = view.reassignments(admin)["reassignments"]
             chosen = [(p["topic"], p["partition"]["partition"]) for p in under_way]
         else:
             chosen = [one for text in partitions or [] for one in topics.meant(text)]
         if not chosen:
             session.report({"partitions": []}, "nothing is under way")
             return
-        rows = view.reassign(calls, {one: [] for one in chosen}, topics, dry_run=False)
+        rows = view.reassign(admin, {one: [] for one in chosen}, topics, dry_run=False)
     _show_outcomes(session, rows, "cancelled")
 
 
@@ -127,8 +127,8 @@ def reassignments(session: Session) -> None:
     """Show partitions whose replicas are being changed, and how far each new replica has come."""
     from headrace_cli import replication_view as view
 
-    with session.calls() as calls:
-        found = view.reassignments(calls, measure_ms=1_000)
+    with session.admin() as admin:
+        found = view.reassignments(admin, measure_ms=1_000)
     if session.output is not Output.TABLE:
         session.show(found)
         return
@@ -146,12 +146,12 @@ def throttle(
 
     if rate is not None and rate != "off" and not (rate.isascii() and rate.isdigit() and int(rate) > 0):
         raise typer.BadParameter(f"{rate!r}: give bytes per second, or off")
-    with session.calls() as calls:
+    with session.admin() as admin:
         if rate is not None:
-            view.set_throttle(calls, view.DOWN if rate == "off" else int(rate))
+            view.set_throttle(admin, view.DOWN if rate == "off" else int(rate))
             now = None if rate == "off" else int(rate)
         else:
-            now = view.reassignments(calls)["throttle_bytes_per_s"]
+            now = view.reassignments(admin)["throttle_bytes_per_s"]
     if session.output is not Output.TABLE:
         session.show({"bytes_per_s": now})
     else:
@@ -183,11 +183,11 @@ def elect(
         if not partitions:
             raise typer.BadParameter(f"name the partitions for --{kind}")
         confirm(f"an election of type {kind} of {', '.join(partitions)} may lose records for good; do it?", yes)
-    with session.calls() as calls:
-        topics = view.Topics(calls)
+    with session.admin() as admin:
+        topics = view.Topics(admin)
         chosen = [one for text in partitions or [] for one in topics.meant(text)]
-        rows = view.elect(calls, kind, chosen, topics)
-        _name(rows, calls)
+        rows = view.elect(admin, kind, chosen, topics)
+        _name(rows, admin)
     not_needed = [row for row in rows if _code(row) == "ELECTION_NOT_NEEDED"]
     rest = [row for row in rows if _code(row) != "ELECTION_NOT_NEEDED"]
     if session.output is Output.TABLE and not rest:
@@ -196,14 +196,14 @@ def elect(
     _show_outcomes(session, rest if session.output is Output.TABLE else rows, "elected", ignored="ELECTION_NOT_NEEDED")
 
 
-def _name(rows: list[Row], calls: AdminCalls) -> None:
+def _name(rows: list[Row], admin: AdminClient) -> None:
     """Names for topics that were not named by the user."""
     from headrace_proto.v1 import controller_pb2 as pb
 
     if all(row["topic"] is not None and not _is_id(row["topic"]) for row in rows):
         return
     request = pb.ListTopicsRequest(limit=10_000, include_internal=True)
-    answer = calls.read(lambda stub, timeout: stub.ListTopics(request, timeout=timeout))
+    answer = admin.ask("ListTopics", request)
     names = {t.topic_id.hex(): t.name for t in answer.topics}
     for row in rows:
         row["topic"] = names.get(row["topic"], row["topic"])

@@ -55,6 +55,8 @@ from headrace_proto.v1 import broker_pb2 as broker
 from headrace_proto.v1 import controller_pb2 as pb
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from headrace._transport.port import Transport
     from headrace.setting_types import AdminSettingsDict
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub
@@ -424,6 +426,30 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         request = pb.DrainBrokerRequest(broker_id=broker_id, drained=drained)
         answer = await self._call(lambda stub, timeout: stub.DrainBroker(request, timeout=timeout), change=True)
         return int(answer.still_leading)
+
+    # --- everything else ----------------------------------------------------------------------------------------
+
+    async def ask(self, rpc: str, request: Message, *, change: bool = False) -> Any:
+        """
+        One call of the ``Admin`` service in its own messages: for what has no method here, and for the JSON that REST
+        answers, which ``headrace_common.rpc.answers`` makes of them.
+
+        Args:
+            rpc: its name, such as ``"DescribeStatus"``.
+            change: it changes something, so it is repeated only when it is certain that nothing was changed.
+
+        Raises:
+            Rejected: the service has no such call.
+        """
+
+        def attempt(stub: Any, timeout: float) -> Awaitable[Any]:
+            call = getattr(stub, rpc, None)
+            if call is None:
+                raise Rejected(f"the admin service has no call {rpc!r}; admin.proto names those it has")
+            answer: Awaitable[Any] = call(request, timeout=timeout)
+            return answer
+
+        return await self._call(attempt, change=change)
 
     async def _topic_ids(self) -> TopicIds:
         return TopicIds({topic.name: topic.topic_id for topic in await self.list_topics(include_internal=True)})
