@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
-from headrace_common.core.errors import Overloaded, RecordTooLarge, Rejected
+from headrace_common.core.errors import InvalidConfig, Overloaded, RecordTooLarge, Rejected
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.options import CALLS_PER_CONNECTION_MAX
@@ -295,5 +295,5 @@ def test_descriptors_are_raised_and_connections_take_a_quarter() -> None:
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(InvalidConfig, match=next(iter(wrong))):
         ServerConfig(listen=Endpoint("127.0.0.1", 0), **wrong)

@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 
+from headrace_common.core.bounds import setting
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.runtime.env import HelpWanted, inline, load_settings, settings_or_exit
@@ -170,3 +171,20 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
         settings_or_exit(Settings, service="demo", argv=[], env={})
     assert left.value.code == 2
     assert "--storage-data-dir is missing" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A service with a bound."""
+
+    queue_max: int = setting(5, low=1, high=9)
+    """How much waits."""
+
+
+def test_help_and_data_tell_what_a_setting_takes() -> None:
+    with pytest.raises(HelpWanted, match=r"How much waits\.\n +Takes 1 to 9\."):
+        load_settings(Bounded, service="test", argv=["--help"], env={})
+    with pytest.raises(HelpWanted) as wanted:
+        load_settings(Bounded, service="test", argv=["--settings-json"], env={})
+    (row,) = json.loads(str(wanted.value))
+    assert row["documentation"] == "How much waits. Takes 1 to 9."

@@ -10,6 +10,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.rpc.channels import open_channel
@@ -119,5 +120,5 @@ async def test_both_are_healthy_at_once_and_both_drain() -> None:
     ],
 )
 def test_settings_that_make_no_sense(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="external_advertise"):
+    with pytest.raises(InvalidConfig, match="external_advertise"):
         ExternalListener(**wrong)

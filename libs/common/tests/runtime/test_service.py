@@ -18,6 +18,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import open_channel, open_sync_channel
 from headrace_common.runtime.service import GrpcService, Ready, ServerConfig, announce_ready
@@ -189,7 +190,7 @@ def test_addresses_to_register() -> None:
     "wrong", [{"drain_ms_max": -1}, {"concurrent_rpcs_max": 0}, {"log_level": "loud"}, {"feature_level_max": 99}]
 )
 def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="takes"):
+    with pytest.raises(InvalidConfig, match="takes"):
         ServerConfig(**wrong)
 
 

@@ -28,8 +28,9 @@ from headrace._core.fetch_plans import FetchLimits
 from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
 from headrace.setting_types import AutoOffsetReset, DeserializerName, GroupProtocol, IsolationLevel, RemoteAssignor
-from headrace.settings import INT_MAX, ClientSettings, read_settings, setting
+from headrace.settings import INT_MAX, ClientSettings, read_settings
 from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE, MemberSubscription
+from headrace_common.core.bounds import setting
 from headrace_common.core.errors import InvalidConfig
 
 READ_UNCOMMITTED = "read_uncommitted"

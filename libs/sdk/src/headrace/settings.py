@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, get_args
 
 from headrace._setting_names import said_of
 from headrace.setting_types import Acks, CompressionType, Partitioner, SerializerName
+from headrace_common.core.bounds import complaint, setting
 from headrace_common.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -35,13 +36,6 @@ IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 TRANSACTIONAL_ID_LENGTH_MAX: Final = 249
 
 S = TypeVar("S", bound="ClientSettings")
-
-
-def setting(
-    default: Any, *, low: float | None = None, high: float | None = None, choices: Sequence[str] | None = None
-) -> Any:
-    """A field of a settings class with its bounds, which are inclusive."""
-    return field(default=default, metadata={"low": low, "high": high, "choices": choices})
 
 
 def _int(default: int, low: int, high: int = INT_MAX) -> Any:
@@ -230,14 +224,4 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 def _problem(name: str, value: Any, known: Any) -> str | None:
     if known.default is not MISSING and isinstance(known.default, bool) and not isinstance(value, bool):
         return f"{name} takes True or False, not {value!r}"
-    low, high = known.metadata.get("low"), known.metadata.get("high")
-    if low is not None:
-        whole = isinstance(value, int) or (isinstance(value, float) and known.type == "float")
-        if isinstance(value, bool) or not whole:
-            return f"{name} takes a number, not {value!r}"
-        if not low <= value <= high:
-            return f"{name} takes {low:g} to {high:g}, not {value!r}"
-    choices = known.metadata.get("choices")
-    if choices is not None and value not in choices:
-        return f"{name} takes {', '.join(choices)}, not {value!r}"
-    return None
+    return complaint(known, value)

@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
+from headrace_common.core.bounds import takes
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.docs import field_docs
@@ -115,7 +116,9 @@ def _options(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[_O
             found += [_with_default(o, field, len(path)) for o in nested]
         else:
             default = _default_of(field)
-            found.append(_Option((*path, field.name), prefix + field.name, hint, default, docs.get(field.name, "")))
+            bounds = takes(field)
+            doc = docs.get(field.name, "") + (f"\nTakes {bounds}." if bounds else "")
+            found.append(_Option((*path, field.name), prefix + field.name, hint, default, doc))
     names = [o.name for o in found]
     assert len(set(names)) == len(names), f"two settings have one name: {sorted(names)}"
     return found

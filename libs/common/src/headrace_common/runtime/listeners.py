@@ -16,6 +16,7 @@ from typing import Final
 
 import grpc.aio
 
+from headrace_common.core.bounds import check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.options import MESSAGE_BYTES_MAX
 from headrace_common.runtime.descriptors import connections_max
@@ -36,18 +37,21 @@ class ExternalListener:
     """Address of the gRPC server for clients from outside; port 0 takes a free one. Without it there is none."""
     external_advertise: Endpoint | None = None
     """Host and port by which clients outside reach external_listen, through whatever forwards to it."""
-    external_calls_per_address_max: int = 0
+    external_calls_per_address_max: int = setting(0, low=0)
     """As calls_per_address_max, for external_listen. 0: what forwards to it may hide the addresses of clients."""
 
     def __post_init__(self) -> None:
-        if self.external_calls_per_address_max < 0:
-            raise ValueError(
-                f"external_calls_per_address_max takes 0 or more, not {self.external_calls_per_address_max}"
-            )
-        if (self.external_listen is None) != (self.external_advertise is None):
-            raise ValueError("external_listen and external_advertise are set together: where it listens, and its name")
-        if self.external_advertise is not None and self.external_advertise.port == 0:
-            raise ValueError("external_advertise takes the port that clients connect to, 1 to 65535, not 0")
+        check(
+            self,
+            (
+                (self.external_listen is None) == (self.external_advertise is None),
+                "external_listen and external_advertise are set together: where it listens, and its name",
+            ),
+            (
+                self.external_advertise is None or self.external_advertise.port != 0,
+                "external_advertise takes the port that clients connect to, 1 to 65535, not 0",
+            ),
+        )
 
 
 @dataclass(frozen=True)

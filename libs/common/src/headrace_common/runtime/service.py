@@ -25,6 +25,7 @@ import grpc.aio
 import orjson
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # ships no stubs
 
+from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.interceptor import ErrorInterceptor
@@ -60,26 +61,26 @@ class ServerConfig:
     """Address of the Prometheus endpoint; port 0 takes a free one. Without it metrics are off."""
     health_listen: Endpoint | None = None
     """Address of the gRPC health port, for probes: services live and ready. Without it there is none."""
-    drain_ms_max: int = 10_000
-    """How long calls under way may take when the process stops, in ms; 0 to 600000."""
-    concurrent_rpcs_max: int = 10_000
+    drain_ms_max: int = setting(10_000, low=0, high=600_000)
+    """How long calls under way may take when the process stops, in ms."""
+    concurrent_rpcs_max: int = setting(10_000, low=1)
     """Calls at one time, over all connections; more are refused with OVERLOADED."""
-    calls_per_address_max: int = 1_000
+    calls_per_address_max: int = setting(1_000, low=0)
     """Calls at one time of one client address (of IPv6 its /64), streams among them; more are refused with OVERLOADED.
     0 does not tell addresses apart, as it must be behind a proxy that hides them."""
-    calls_per_connection_max: int = CALLS_PER_CONNECTION_MAX
+    calls_per_connection_max: int = setting(CALLS_PER_CONNECTION_MAX, low=1)
     """Calls at one time on one connection, streams among them; a client that asks for more waits on its side."""
-    request_bytes_max: int = 4 << 20
-    """Largest request, in bytes; 64 KiB to 64 MiB."""
-    connections_max: int | None = None
+    request_bytes_max: int = setting(4 << 20, low=64 << 10, high=MESSAGE_BYTES_MAX)
+    """Largest request, in bytes."""
+    connections_max: int | None = setting(None, low=1)
     """Connections of clients at one time; more are closed at once. Without it a quarter of the descriptors that the
     process may have."""
-    connection_idle_ms_max: int = 300_000
+    connection_idle_ms_max: int = setting(300_000, low=0)
     """A client's connection without a call for so long is closed, in ms; it connects again by itself. 0: never."""
     ready_file: Path | None = None
     """File to write, as JSON with name, addresses and pid, once the process serves."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
+    log_level: str = setting("info", choices=LOG_LEVELS)
+    """From which level on it logs."""
     node_token_file: Path | None = None
     """File with the cluster's node token (or two, a line each, while it is changed): shown to other nodes, and demanded
     of them once all know that there is one. Without it nothing is shown or demanded."""
@@ -88,29 +89,12 @@ class ServerConfig:
     without one gets it node by node."""
     node_token_loopback_only: bool = False
     """Whether the token is shown to nodes on this machine only."""
-    feature_level_max: int = HIGHEST
+    feature_level_max: int = setting(HIGHEST, low=0, high=HIGHEST)
     """Highest feature level of the cluster that this process says it knows; a lower one holds the cluster's level back
-    until it is taken away. 0 to what this version knows."""
+    until it is taken away."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.drain_ms_max <= 600_000:
-            raise ValueError(f"drain_ms_max takes 0 to 600000, not {self.drain_ms_max}")
-        if self.concurrent_rpcs_max < 1:
-            raise ValueError(f"concurrent_rpcs_max takes 1 or more, not {self.concurrent_rpcs_max}")
-        if self.calls_per_connection_max < 1:
-            raise ValueError(f"calls_per_connection_max takes 1 or more, not {self.calls_per_connection_max}")
-        if self.calls_per_address_max < 0:
-            raise ValueError(f"calls_per_address_max takes 0 or more, not {self.calls_per_address_max}")
-        if not 64 << 10 <= self.request_bytes_max <= MESSAGE_BYTES_MAX:
-            raise ValueError(f"request_bytes_max takes 65536 to {MESSAGE_BYTES_MAX}, not {self.request_bytes_max}")
-        if self.connections_max is not None and self.connections_max < 1:
-            raise ValueError(f"connections_max takes 1 or more, not {self.connections_max}")
-        if self.connection_idle_ms_max < 0:
-            raise ValueError(f"connection_idle_ms_max takes 0 or more, not {self.connection_idle_ms_max}")
-        if self.log_level not in {"debug", "info", "warning", "error"}:
-            raise ValueError(f"log_level takes debug, info, warning or error, not {self.log_level!r}")
-        if not 0 <= self.feature_level_max <= HIGHEST:
-            raise ValueError(f"feature_level_max takes 0 to {HIGHEST}, not {self.feature_level_max}")
+        check(self)
 
     def limits(self) -> ServerLimits:
         """What its listener takes."""

@@ -46,7 +46,8 @@ from headrace.errors import (
 )
 from headrace.finding import bootstrap_addresses
 from headrace.records import TopicPartition
-from headrace.settings import ClientSettings, read_settings, setting, waits_as_told
+from headrace.settings import ClientSettings, read_settings, waits_as_told
+from headrace_common.core.bounds import setting
 from headrace_common.core.ids import check_topic_name
 from headrace_common.rpc.calls import CallTo, never_sent
 from headrace_common.runtime.clock import SystemClock

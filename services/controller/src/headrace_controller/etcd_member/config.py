@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from headrace_common.core.errors import InvalidConfig
+from headrace_common.core.bounds import LOG_LEVELS, check, setting
 from headrace_common.core.ids import Endpoint
 from headrace_controller.etcd_member.core.etcd_file import OWN
 from headrace_controller.etcd_member.core.rendezvous import Site
@@ -36,23 +36,21 @@ class EtcdMemberConfig:
     """Name of the cluster, the same for all members: those of another name are not talked to."""
     listen_host: str = "0.0.0.0"
     """Host that the member listens on."""
-    client_port: int = 2379
-    """Port for clients; they reach it at the host of the peer address. 1 to 65535."""
+    client_port: int = setting(2379, low=1, high=65_535)
+    """Port for clients; they reach it at the host of the peer address."""
     metrics_listen: Endpoint | None = None
     """Address for etcd's metrics and health (/metrics, /livez, /readyz) beside the client port, where they are too."""
-    quota_bytes: int = 2 * 1024**3
-    """Size of the database at which etcd refuses writes, in bytes; 64 MiB or more."""
+    quota_bytes: int = setting(2 * 1024**3, low=64 * 1024**2)
+    """Size of the database at which etcd refuses writes, in bytes."""
     compaction_period: str = "1h"
     """How long etcd keeps history at least (periodic compaction); a controller that was away longer reads all anew."""
     settings: str = "{}"
     """More of etcd's settings by etcd's names, as a JSON object: {"heartbeat-interval": 200}."""
-    log_level: str = "info"
-    """debug, info, warning or error."""
+    log_level: str = setting("info", choices=LOG_LEVELS)
+    """From which level on it logs."""
 
     def __post_init__(self) -> None:
-        wrong = [text for holds, text in self._rules() if not holds]
-        if wrong:
-            raise InvalidConfig("; ".join(wrong))
+        check(self, *self._rules())
 
     @cached_property
     def members(self) -> tuple[Peer, ...]:
@@ -97,9 +95,6 @@ class EtcdMemberConfig:
                 and " " not in self.cluster,
                 f"cluster takes a name without spaces, not {self.cluster!r}",
             ),
-            (1 <= self.client_port <= 65_535, f"client_port takes 1 to 65535, not {self.client_port}"),
-            (self.quota_bytes >= 64 * 1024**2, f"quota_bytes takes 67108864 or more, not {self.quota_bytes}"),
-            (self.log_level in {"debug", "info", "warning", "error"}, f"log_level cannot be {self.log_level!r}"),
             (self.data_dir.parent != self.data_dir, "data_dir must be below the top of its volume"),
             *_settings_rules(self.settings),
         ]
