@@ -18,7 +18,7 @@ from headrace_admin.core.status import State
 from headrace_admin.core.transactions import Standing, Waiting
 from headrace_admin.engine import open_transactions
 from headrace_admin.engine.administration import Administration
-from headrace_admin.engine.log_offsets import Patience
+from headrace_admin.engine.leaders import Patience
 from headrace_admin.engine.messages import Messages
 from headrace_admin.engine.open_transactions import EndedHanging
 from headrace_admin.engine.transactions import Detail, Listing, PreparedListing

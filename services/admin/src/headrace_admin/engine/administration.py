@@ -13,34 +13,26 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from headrace_admin.core.features import FeatureLevels, feature_levels
+from headrace_admin.engine.leaders import Answers, Leaders, by_id
 from headrace_admin.ports import Brokers, Cluster, Controllers
 from headrace_common.core.errors import (
-    ErrorCode,
     HeadraceError,
-    LeaderNotAvailable,
     NetworkFailed,
     NotFound,
     Rejected,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
     error_for,
 )
-from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
-from headrace_common.core.image import ClusterImage, NodeKey, Role
+from headrace_common.core.ids import NodeId, PartitionId, TopicId
+from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.convert import node_from_proto
 from headrace_common.rpc.status import detail_of
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
-_TRIES_MAX: Final = 4
-_IMAGE_WAIT_MS: Final = 1_000.0
 _PARTITIONS_MAX: Final = 10_000
 _ASK_MS_MAX: Final = 10_000.0
 _AWAY_ASK_MS_MAX: Final = 1_000.0
 """A broker that is fenced seldom answers; who describes all must not wait for it."""
-_MOVED: Final = frozenset(
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-)
 
 
 class Administration:
@@ -70,45 +62,21 @@ class Administration:
             raise Rejected(f"name 1 to {_PARTITIONS_MAX} partitions, not {len(wanted)}")
         if len(wanted) != len(request.partitions):
             raise Rejected("a partition is named twice; name each once")
-        done: dict[PartitionId, broker_pb2.DeleteRecordsResult] = {}
-        image = self.cluster.image
-        for attempt in range(_TRIES_MAX):
-            left = [i for i in wanted if i not in done or int(done[i].error) in _MOVED]
-            if not left:
-                break
-            if attempt and any(i in image.partitions for i in left):
-                image = await self.cluster.newer(image.revision, _IMAGE_WAIT_MS)
-            elif attempt:
-                image = await self.cluster.caught_up(_IMAGE_WAIT_MS)
-                if not any(i in image.partitions for i in left):
-                    break  # they are not there
-            done.update(await self._trim_once(image, {i: wanted[i] for i in left}))
-        return broker_pb2.DeleteRecordsResponse(partitions=[done[i] for i in wanted])
 
-    async def _trim_once(
-        self, image: ClusterImage, wanted: Mapping[PartitionId, broker_pb2.DeleteRecordsPartition]
-    ) -> dict[PartitionId, broker_pb2.DeleteRecordsResult]:
-        results: dict[PartitionId, broker_pb2.DeleteRecordsResult] = {}
-        by_leader: dict[NodeId, list[PartitionId]] = {}
-        for i in wanted:
-            try:
-                by_leader.setdefault(_leader(image, i), []).append(i)
-            except HeadraceError as error:
-                results[i] = _trim_failed(i, error)
-        asked = [self._trim_at(broker, [wanted[i] for i in ids]) for broker, ids in by_leader.items()]
-        for answered in await asyncio.gather(*asked):
-            results.update(answered)
-        return results
+        async def trim(
+            leader: NodeId, ids: Mapping[PartitionId, PartitionId]
+        ) -> Answers[PartitionId, broker_pb2.DeleteRecordsResult]:
+            sent = broker_pb2.DeleteRecordsRequest(partitions=[wanted[i] for i in ids])
+            said = (await self.brokers.delete_records(leader, sent)).partitions
+            assert len(said) == len(ids), "an answer has one entry per entry of its request"
+            return {
+                i: one if one.error == errors_pb2.NONE else error_for(one.error, one.message)
+                for i, one in zip(ids, said, strict=True)
+            }
 
-    async def _trim_at(
-        self, broker: NodeId, partitions: Sequence[broker_pb2.DeleteRecordsPartition]
-    ) -> dict[PartitionId, broker_pb2.DeleteRecordsResult]:
-        ids = [PartitionId(TopicId(p.topic_id), p.partition) for p in partitions]
-        try:
-            answer = await self.brokers.delete_records(broker, broker_pb2.DeleteRecordsRequest(partitions=partitions))
-        except HeadraceError as error:
-            return {i: _trim_failed(i, error) for i in ids}
-        return dict(zip(ids, answer.partitions, strict=True))
+        done = await Leaders(self.cluster).ask(wanted, by_id, trim)
+        results = [_trim_failed(i, r) if isinstance(r, HeadraceError) else r for i, r in done.items()]
+        return broker_pb2.DeleteRecordsResponse(partitions=results)
 
     async def describe_logs(
         self, request: admin_pb2.DescribeClusterLogsRequest
@@ -190,18 +158,6 @@ def one_config(results: Sequence[pb.ConfigResult]) -> Sequence[pb.ConfigEntry]:
     if result.error != errors_pb2.NONE:
         raise error_for(result.error, result.message)
     return result.entries
-
-
-def _leader(image: ClusterImage, i: PartitionId) -> NodeId:
-    if i.topic_id not in image.topics:
-        raise UnknownTopicId("no topic has this id; it was deleted, or is too new; describe it and try again")
-    partition = image.partitions.get(i)
-    if partition is None:
-        count = image.topics[i.topic_id].partition_count
-        raise UnknownTopicOrPartition(f"partition {i.partition} does not exist; the topic has 0 to {count - 1}")
-    if partition.leader == NO_NODE:
-        raise LeaderNotAvailable(f"nobody leads partition {i.partition} now; start its brokers and try again")
-    return partition.leader
 
 
 def _trim_failed(i: PartitionId, error: HeadraceError) -> broker_pb2.DeleteRecordsResult:

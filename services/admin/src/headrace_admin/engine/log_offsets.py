@@ -9,50 +9,33 @@ its error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from headrace_admin.core.lag import Bounds
+from headrace_admin.engine.leaders import PATIENT, Leaders, Patience, by_name
+from headrace_admin.engine.leaders import Answers as AnswersOf
+from headrace_admin.engine.leaders import Ask as AskOf
 from headrace_admin.ports import Brokers, Cluster
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import (
     CorruptBatch,
-    ErrorCode,
     HeadraceError,
-    LeaderNotAvailable,
-    NetworkFailed,
-    UnknownTopicOrPartition,
     UnsupportedCompression,
     UnsupportedVersion,
     error_for,
 )
-from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId, TopicPartition
-from headrace_common.core.image import ClusterImage
+from headrace_common.core.ids import NodeId, PartitionId, TopicId, TopicPartition
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.transaction_pb2 import TxnMarker, TxnPartition, WriteTxnMarkersRequest
 
 R = TypeVar("R")
-Answers: TypeAlias = dict[TopicPartition, R | HeadraceError]
-Ask: TypeAlias = Callable[[NodeId, Mapping[TopicPartition, PartitionId]], Awaitable[Answers[R]]]
-"""Asks one leader about partitions that it has."""
+Answers: TypeAlias = AnswersOf[TopicPartition, R]
+Ask: TypeAlias = AskOf[TopicPartition, R]
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-    }
-)
-_ENTRIES_MAX: Final = 5_000
-"""Partitions of one ListOffsets; each is asked for at most twice."""
-_TRIES_MAX: Final = 4
-_IMAGE_WAIT_MS: Final = 1_000.0
 _PER_FETCH: Final = 50
 """Partitions of one fetch: one batch of each comes, of up to a megabyte."""
 _FETCH_BYTES: Final = 8 << 20
@@ -62,26 +45,11 @@ FETCHES_MAX: Final = 20
 """Fetches from one leader for one question; what they did not answer stays unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How hard leaders are asked."""
-
-    tries: int = _TRIES_MAX
-    """Again where leadership has moved, after a newer image."""
-    ask_ms_max: float | None = None
-    """How long one leader may take; None: as long as any call may."""
-
-
-PATIENT: Final = Patience()
-HURRIED: Final = Patience(1, 1_500.0)
-"""For those who would rather know nothing of some than wait."""
-
-
 class LogOffsets:
     """Stateless; any number of calls at one time on one event loop."""
 
     def __init__(self, cluster: Cluster, brokers: Brokers) -> None:
-        self._cluster = cluster
+        self._leaders = Leaders(cluster)
         self._brokers = brokers
 
     async def bounds(self, partitions: Iterable[TopicPartition], *, stable: bool) -> Answers[Bounds]:
@@ -163,21 +131,7 @@ class LogOffsets:
     async def _at_leaders(
         self, partitions: Iterable[TopicPartition], ask: Ask[R], patience: Patience = PATIENT
     ) -> Answers[R]:
-        wanted = list(partitions)
-        done: Answers[R] = {}
-        image = self._cluster.image
-        for attempt in range(patience.tries):
-            left = [tp for tp in wanted if tp not in done or _moved(done[tp])]
-            if not left:
-                break
-            if attempt:
-                image = await self._cluster.newer(image.revision, _IMAGE_WAIT_MS)
-            led, lost = _by_leader(image, left)
-            done.update(lost)
-            asked = (_asked(ask, leader, ids, patience.ask_ms_max) for leader, ids in led)
-            for answered in await asyncio.gather(*asked):
-                done.update(answered)
-        return {tp: done[tp] for tp in wanted}
+        return await self._leaders.ask(partitions, by_name, ask, patience)
 
     async def _listed(
         self,
@@ -287,42 +241,3 @@ def _first_timestamp(
             if at >= offset:
                 return timestamp_ms, end
     return None, end
-
-
-def _by_leader(
-    image: ClusterImage, wanted: Iterable[TopicPartition]
-) -> tuple[list[tuple[NodeId, dict[TopicPartition, PartitionId]]], dict[TopicPartition, HeadraceError]]:
-    """Whom to ask about what, in requests of bounded size; and those that cannot be asked about."""
-    led: dict[NodeId, list[tuple[TopicPartition, PartitionId]]] = {}
-    lost: dict[TopicPartition, HeadraceError] = {}
-    for tp in wanted:
-        topic = image.topic(tp.topic)
-        partition = None if topic is None else image.partitions.get(PartitionId(topic.topic_id, tp.partition))
-        if partition is None:
-            lost[tp] = UnknownTopicOrPartition(f"{tp} does not exist; its topic was deleted, or has fewer partitions")
-        elif partition.leader == NO_NODE:
-            lost[tp] = LeaderNotAvailable(f"nobody leads {tp} now; `headrace cluster health` says what to start")
-        else:
-            led.setdefault(partition.leader, []).append((tp, partition.id))
-    chunks = [
-        (leader, dict(of[at : at + _ENTRIES_MAX]))
-        for leader, of in led.items()
-        for at in range(0, len(of), _ENTRIES_MAX)
-    ]
-    return chunks, lost
-
-
-async def _asked(
-    ask: Ask[R], leader: NodeId, ids: Mapping[TopicPartition, PartitionId], ms_max: float | None
-) -> Answers[R]:
-    try:
-        async with asyncio.timeout(None if ms_max is None else ms_max / 1_000):
-            return await ask(leader, ids)
-    except TimeoutError:
-        return dict.fromkeys(ids, NetworkFailed(f"broker {leader} did not answer within {ms_max or 0:g} ms"))
-    except HeadraceError as error:
-        return dict.fromkeys(ids, error)
-
-
-def _moved(answer: object) -> bool:
-    return isinstance(answer, HeadraceError) and answer.code in _MOVED

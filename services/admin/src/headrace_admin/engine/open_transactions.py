@@ -28,7 +28,8 @@ from headrace_admin.core.transactions import (
     worst_first,
 )
 from headrace_admin.engine.coordination import LIST_MS_MAX, Unanswered
-from headrace_admin.engine.log_offsets import HURRIED, PATIENT, LogOffsets, Patience
+from headrace_admin.engine.leaders import HURRIED, PATIENT, Patience
+from headrace_admin.engine.log_offsets import LogOffsets
 from headrace_admin.engine.transactions import IDS_MAX, Detail, Listed, Transactions, by_producer
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
