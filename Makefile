@@ -11,7 +11,7 @@ PYTEST = $(BIN)/pytest
 # Where the machine's Python keeps no bytecode, each process of each cluster would compile our modules anew at its start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci clean
+.PHONY: help chart manifests setup setup-spark pyspark lock proto proto-check fmt lint types arch unit sim integration spark chaos exits chaos-groups chaos-held chaos-transactions chaos-compaction chaos-short spark-chaos e2e-kubernetes test run run-spark up down status bench bench-peer bench-spark images ci measure clean
 
 help: ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -135,6 +135,9 @@ images: ## The images, with plain docker: TAG=, ONLY="broker admin", REF=<commit
 	@tools/images.sh
 
 ci: test ## What CI runs
+
+measure: setup ## Measure the source: lines, functions, large modules, import cycles; COMMIT=name for another
+	$(PY) tools/measure.py $(COMMIT)
 
 clean: ## Remove the environment and caches; data directories stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
