@@ -47,8 +47,8 @@ class TestVerdict:
         assert state is State.DEGRADED
         assert said == (
             "degraded: compaction of t-3 on broker 2 is stuck: batch 17 cannot be read: its bytes are no zstd; nothing "
-            "is lost, but what should have gone stays; `headrace topic describe t` shows it, docs/operations.md says "
-            "what to do"
+            "is lost, but old records stay; `headrace topic describe t` shows it; docs/operations/cluster.md#old-data "
+            "says what to do"
         )
 
     def test_several_are_named_and_counted(self) -> None:

@@ -98,8 +98,8 @@ def not_compacted(stored: Stored) -> list[str]:
     first, *others = stored.stuck
     more = f"; so is that of {_named(others)}" if others else ""
     return [
-        f"compaction of {first} is stuck: {_shortened(first.reason)}{more}; nothing is lost, but what should have gone "
-        f"stays; `headrace topic describe {first.topic}` shows it, docs/operations.md says what to do"
+        f"compaction of {first} is stuck: {_shortened(first.reason)}{more}; nothing is lost, but old records stay; "
+        f"`headrace topic describe {first.topic}` shows it; docs/operations/cluster.md#old-data says what to do"
     ]
 
 
