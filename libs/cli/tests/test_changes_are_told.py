@@ -15,7 +15,7 @@ from headrace.admin_types import PartitionInfo, TopicDescription
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_cli.session import Session
-from headrace_common.core.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from headrace_common.core.errors import TopicAlreadyExists, unknown_topic
 
 runner = CliRunner()
 TOPIC = TopicDescription("there", bytes(16), False, {}, (PartitionInfo(0, 1, 0, (1,), (1,)),))
@@ -42,7 +42,7 @@ class FakeAdmin:
 
     def delete_topic(self, name: str) -> None:
         if name not in self.topics:
-            raise UnknownTopicOrPartition(f"no topic is called {name}")
+            raise unknown_topic(name)
         self.topics.remove(name)
 
 
@@ -101,7 +101,7 @@ def test_what_was_deleted_before_one_that_is_missing_is_told() -> None:
     there, gone = json.loads(result.stdout)["topics"]
     assert (there["name"], there["error"]) == ("there", None)
     assert (gone["name"], gone["error"]["code"]) == ("gone", "UNKNOWN_TOPIC_OR_PARTITION")
-    assert "no topic is called gone" in result.stderr
+    assert "topic 'gone' does not exist" in result.stderr
 
 
 def test_a_cluster_that_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from headrace_cli.app import app
 from headrace_cli.commands.produce import _standard_input
 from headrace_cli.exits import CommandFailed
 from headrace_cli.session import Session
-from headrace_common.core.errors import Overloaded, RequestTimedOut, UnknownTopicOrPartition
+from headrace_common.core.errors import Overloaded, RequestTimedOut, unknown_topic
 
 ID = bytes(range(16))
 runner = CliRunner()
@@ -55,7 +55,7 @@ class FakeAdmin:
 
     def delete_topic(self, name: str) -> None:
         if name != "flights":
-            raise UnknownTopicOrPartition(f"no topic is called {name}")
+            raise unknown_topic(name)
         self.asked.append(("delete", name))
 
     def list_topics(self, *, include_internal: bool) -> list[TopicInfo]:
@@ -370,7 +370,7 @@ class FakeProducer:
 
     def partitions_for(self, topic: str) -> int:
         if topic == "missing":
-            raise UnknownTopicOrPartition(f"no topic is called {topic}")
+            raise unknown_topic(topic)
         return 5
 
     def __enter__(self) -> FakeProducer:
@@ -446,7 +446,7 @@ def test_a_line_without_its_key_is_named(producers: list[FakeProducer]) -> None:
 def test_a_missing_topic_is_told_before_anything_is_read(producers: list[FakeProducer], how: tuple[str, ...]) -> None:
     result = runner.invoke(app, ["produce", "missing", *how], input="")
     assert (result.exit_code, result.stdout) == (3, "")
-    assert result.stderr.startswith("error: no topic is called missing\n")
+    assert result.stderr.startswith("error: topic 'missing' does not exist; ")
     assert producers[0].sent == []
 
 

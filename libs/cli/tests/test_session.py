@@ -130,9 +130,11 @@ def failing(error: BaseException) -> typer.Typer:
 
 
 def test_an_error_is_a_sentence_a_next_step_and_a_code_never_a_traceback() -> None:
-    result = runner.invoke(failing(errors.UnknownTopicOrPartition("no topic is called x")), [])
+    result = runner.invoke(failing(errors.unknown_topic("x")), [])
     assert result.exit_code == 3
-    assert result.stderr == "error: no topic is called x\n`headrace topic list` shows the topics there are.\n"
+    assert result.stderr == (
+        "error: topic 'x' does not exist; check its name, or create it first\n`headrace topic list` shows the topics.\n"
+    )
     assert result.stdout == ""
 
 

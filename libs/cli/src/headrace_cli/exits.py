@@ -75,7 +75,7 @@ _HINTS_BY_KIND = {
 }
 
 _HINTS = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topic list` shows the topics there are.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`headrace topic list` shows the topics.",
     ErrorCode.TOPIC_ALREADY_EXISTS: "`headrace topic describe NAME` shows it; `headrace topic delete NAME` removes it.",
     ErrorCode.NETWORK_EXCEPTION: "Is it running? `headrace status` looks at the local cluster, `headrace up` starts "
     "one; --bootstrap HOST:PORT or HEADRACE_BOOTSTRAP names another.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace_common.core.errors import ErrorCode, HeadraceError, Internal, Kind, error_for
+from headrace_common.core.errors import ErrorCode, HeadraceError, Internal, Kind, error_for, unknown_topic
 from headrace_common.rpc.status import detail_of, error_of, status_code_of
 from headrace_proto.v1 import errors_pb2
 
@@ -49,3 +49,9 @@ def test_every_error_has_a_text_and_a_kind() -> None:
     for cls in tree(HeadraceError):
         assert str(cls()).endswith((".", "known")), cls
         assert isinstance(cls.kind, Kind)
+
+
+def test_a_topic_that_does_not_exist_is_told_in_bounded_words() -> None:
+    error = unknown_topic("t" * 10_000)
+    assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert str(error) == f"topic '{'t' * 249}' does not exist; check its name, or create it first"

@@ -20,6 +20,7 @@ from headrace_common.core.errors import (
     NetworkFailed,
     Rejected,
     UnknownTopicOrPartition,
+    unknown_topic,
 )
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId, TopicPartition
 
@@ -365,11 +366,11 @@ def test_a_partition_without_leader_is_stuck_too() -> None:
 def test_a_topic_that_metadata_does_not_know_is_raised_after_the_timeout() -> None:
     core = FetchPositions(SMALL, Beginning())
     core.add(T0, 0)
-    core.unplaced(T0, UnknownTopicOrPartition("there is no topic 't'"), 0.0)
+    core.unplaced(T0, unknown_topic("t"), 0.0)
     core.tick(200.0)
     error = core.take_failure(6000.0)
     assert isinstance(error, UnknownTopicOrPartition)
-    assert "no topic 't'" in str(error)
+    assert "topic 't' does not exist" in str(error)
 
 
 def test_what_cannot_be_retried_is_raised_and_the_position_stays() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace import AdminClient, LogWatch
-from headrace_common.core.errors import UnknownTopicOrPartition
+from headrace_common.core.errors import UnknownTopicOrPartition, unknown_topic
 from headrace_common.core.ids import TopicPartition
 
 _CLEANUP: Final = "cleanup.policy"
@@ -42,8 +42,10 @@ def held(servers: str, *, topics: Iterable[str], pattern: str | None, isolation:
         if pattern is not None:
             wanted = sorted(name for name, each in layouts.items() if not each.internal and re.fullmatch(pattern, name))
         gone = [name for name in wanted if name not in layouts]
-        if gone or not wanted:
-            raise UnknownTopicOrPartition(f"there is no topic {', '.join(gone) or f'that matches {pattern}'}")
+        if gone:
+            raise unknown_topic(gone[0])
+        if not wanted:
+            raise UnknownTopicOrPartition(f"no topic matches {pattern!r}; `headrace topic list` shows the topics")
         compacted = {name: "compact" in admin.describe_configs(topic=name)[_CLEANUP].value for name in wanted}
         partitions = [TopicPartition(name, number) for name in wanted for number in range(layouts[name].partitions)]
         bounds = watch.bounds(partitions)

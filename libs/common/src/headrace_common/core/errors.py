@@ -19,7 +19,7 @@ request may be ``retriable``, and of what ``kind`` it is, which is what callers 
 from __future__ import annotations
 
 from enum import Enum, IntEnum, StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class ErrorCode(IntEnum):
@@ -743,6 +743,17 @@ class FencedWriter(Fenced):
     """The partition has another fencing token: a newer writer has taken over, or none was set."""
 
     code = ErrorCode.FENCED_WRITER
+
+
+SHOWN_NAME_CHARS_MAX: Final = 249
+"""No topic has a longer name."""
+
+
+def unknown_topic(name: str) -> UnknownTopicOrPartition:
+    """The error of a topic that does not exist, in one wording for all services and clients. A long name is cut."""
+    return UnknownTopicOrPartition(
+        f"topic {name[:SHOWN_NAME_CHARS_MAX]!r} does not exist; check its name, or create it first"
+    )
 
 
 def _all_subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:

@@ -22,12 +22,12 @@ from headrace.errors import (
     HeadraceError,
     InconsistentClusterId,
     MetadataUnavailable,
-    UnknownTopicOrPartition,
     WaitTimedOut,
     error_for,
 )
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
+from headrace_common.core.errors import unknown_topic
 from headrace_common.core.ids import NO_NODE, NodeId, check_topic_name
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
@@ -360,8 +360,7 @@ class ClusterClient:
         text = message or "the cluster refused to describe it"
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._topics.pop(name, None)
-            text = f"topic {name!r} does not exist; create it with: headrace topic create {name}"
-            self._wanted[name] = UnknownTopicOrPartition(text)
+            self._wanted[name] = unknown_topic(name)
         else:
             self._wanted[name] = error_for(code, f"topic {name!r}: {text}")
 

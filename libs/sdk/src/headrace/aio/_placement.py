@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from headrace.admin_types import PartitionInfo, Reassignment
-from headrace.errors import HeadraceError, Rejected, UnknownTopicOrPartition, error_for
+from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.records import TopicPartition
+from headrace_common.core.errors import unknown_topic
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -47,7 +48,7 @@ class TopicIds:
             UnknownTopicOrPartition: there is no such topic.
         """
         if topic not in self._ids:
-            raise UnknownTopicOrPartition(f"topic {topic!r} does not exist; see list_topics()")
+            raise unknown_topic(topic)
         return self._ids[topic]
 
     def name(self, topic_id: bytes) -> str:

@@ -20,7 +20,7 @@ from headrace_common.core.errors import (
     Rejected,
     TopicAlreadyExists,
     UnknownTopicId,
-    UnknownTopicOrPartition,
+    unknown_topic,
 )
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId, check_topic_name
 from headrace_common.core.image import (
@@ -452,7 +452,7 @@ class MemoryCluster(MemoryReading):
     def _topic(self, name: str) -> Topic:
         topic = self.image.topic(check_topic_name(name))
         if topic is None:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist")
+            raise unknown_topic(name)
         return topic
 
     def _fail(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from headrace_admin.core.lag import Bounds
-from headrace_common.core.errors import Rejected, UnknownTopicOrPartition
+from headrace_common.core.errors import Rejected, UnknownTopicOrPartition, unknown_topic
 from headrace_common.core.ids import TopicPartition
 
 PARTITIONS_MAX: Final = 10_000
@@ -135,7 +135,7 @@ def chosen(
 def _known(counts: Mapping[str, int], topic: str) -> int:
     count = counts.get(topic)
     if count is None:
-        raise UnknownTopicOrPartition(f"topic {topic!r} does not exist; `headrace topic list` shows those that do")
+        raise unknown_topic(topic)
     return count
 
 

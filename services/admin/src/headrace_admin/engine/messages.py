@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace_admin.config import Limits
 from headrace_admin.ports import Cluster, MessageLog, MessagePage, NewMessage, WrittenMessage
-from headrace_common.core.errors import Overloaded, Rejected, UnknownTopicOrPartition
+from headrace_common.core.errors import Overloaded, Rejected, UnknownTopicOrPartition, unknown_topic
 from headrace_common.core.ids import Offset, check_topic_name
 from headrace_common.core.image import Topic
 
@@ -95,7 +95,7 @@ class Messages:
         if topic is None:
             topic = (await self._cluster.caught_up(_IMAGE_WAIT_MS)).topic(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"topic {name!r} does not exist; create it first with POST /v1/topics")
+            raise unknown_topic(name)
         return topic
 
 

@@ -39,6 +39,7 @@ from headrace_common.core.errors import (
     NotFound,
     Rejected,
     UnknownTopicOrPartition,
+    unknown_topic,
 )
 from headrace_common.core.ids import TopicPartition
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, ShardKind
@@ -253,9 +254,7 @@ def _partitions_of(image: ClusterImage, topics: Collection[str]) -> list[TopicPa
     """Of some topics, or of all; internal ones have no transactions."""
     missing = [t for t in topics if image.topic(t) is None]
     if missing:
-        raise UnknownTopicOrPartition(
-            f"topic {missing[0]!r} does not exist; `headrace topic list` shows the topics there are"
-        )
+        raise unknown_topic(missing[0])
     return sorted(
         TopicPartition(topic.name, n)
         for topic in image.topics.values()

@@ -15,7 +15,13 @@ from headrace_admin.core.placement import BrokerPlace, PartitionName, Placed
 from headrace_admin.core.plans import Move, Plan, evacuate, rebalance
 from headrace_admin.core.progress import Extent, Held, Progress, progress_of
 from headrace_admin.engine.administration import Administration
-from headrace_common.core.errors import Conflict, HeadraceError, Rejected, UnknownTopicOrPartition, error_for
+from headrace_common.core.errors import (
+    Conflict,
+    HeadraceError,
+    Rejected,
+    error_for,
+    unknown_topic,
+)
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Node, Partition
 from headrace_common.rpc.convert import partition_from_proto
@@ -81,7 +87,7 @@ class Reassignments:
         image = self._admin.cluster.image
         for name in topics:
             if image.topic(name) is None:
-                raise UnknownTopicOrPartition(f"topic {name!r} does not exist; name those that do, or none for all")
+                raise unknown_topic(name)
         moving = sum(bool(p.adding or p.removing) for p in image.partitions.values())
         if moving:
             what = f"{moving:,} partition{' is' if moving == 1 else 's are'}"

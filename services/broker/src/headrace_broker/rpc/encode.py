@@ -19,7 +19,7 @@ from headrace_broker.engine.produce import Appended, ProduceCall
 from headrace_broker.engine.replicas import ACCEPT_LOSS, Replica, Standing
 from headrace_broker.engine.scrubber import Scrub
 from headrace_broker.ports import RecoveryReport
-from headrace_common.core.errors import ErrorCode, HeadraceError
+from headrace_common.core.errors import ErrorCode, HeadraceError, unknown_topic
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage, Role, Topic
 from headrace_common.rpc.convert import active_controller_to_proto, endpoint_to_proto, node_to_proto, topic_to_proto
@@ -232,7 +232,7 @@ def _named(image: ClusterImage, name: str, max_message_bytes: dict[bytes, int]) 
         return _topic(image, topic, max_message_bytes)
     return pb.TopicMetadata(
         error=errors_pb2.UNKNOWN_TOPIC_OR_PARTITION,
-        message=f"no topic is called {name[:249]!r}; create it first",
+        message=str(unknown_topic(name)),
         name=name[:249],
     )
 

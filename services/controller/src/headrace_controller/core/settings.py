@@ -21,7 +21,7 @@ from headrace_common.core.configs import (
     check_lags,
     check_topic_configs,
 )
-from headrace_common.core.errors import InvalidConfig, NotFound, Rejected, UnknownTopicOrPartition
+from headrace_common.core.errors import InvalidConfig, NotFound, Rejected, unknown_topic
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import ClusterImage, Topic
 from headrace_controller.core.topics import min_isr_of
@@ -179,7 +179,7 @@ def described(image: ClusterImage, resource: Resource) -> list[Entry]:
         case TopicResource(name):
             topic = image.topic(name)
             if topic is None:
-                raise UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")
+                raise unknown_topic(name)
             return [_topic_entry(setting, topic, image) for setting in TOPIC_SETTINGS.values()]
         case BrokerResource(id):
             if id is not None and all(n.key.id != id for n in image.brokers()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace_common.core.errors import UnknownTopicOrPartition
+from headrace_common.core.errors import unknown_topic
 from headrace_common.core.image import Topic
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, records
@@ -107,7 +107,7 @@ class Settings:
         image = self._follower.mirror.image
         topic = image.topic(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")
+            raise unknown_topic(name)
         if topic.internal:
             changes = internal_changes(topic, changes, image)
         return replace(topic, configs=altered(TopicResource(name), topic.configs, changes, image.cluster_configs))

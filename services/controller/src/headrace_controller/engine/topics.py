@@ -23,7 +23,7 @@ from headrace_common.core.errors import (
     Overloaded,
     Rejected,
     RequestTimedOut,
-    UnknownTopicOrPartition,
+    unknown_topic,
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition, Topic, TopicDeletion
@@ -223,7 +223,7 @@ class Topics:
     def _topic(self, name: str) -> Topic:
         topic = self._follower.mirror.image.topic(name)
         if topic is None:
-            raise UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")
+            raise unknown_topic(name)
         return topic
 
     def _take(self, name: str) -> None:
@@ -299,7 +299,7 @@ class Topics:
             raise InvalidTopic(f"{topic.name} is internal and cannot be deleted")
         mirror = self._follower.mirror
         if mirror.image.topic(topic.name) is None:
-            raise UnknownTopicOrPartition(f"topic {topic.name} does not exist; it was deleted before")
+            raise unknown_topic(topic.name)
         holders = {r for p in mirror.image.partitions_of(topic) for r in p.replicas}
         removals = [r for r in mirror.image.removals.values() if r.id.topic_id == topic.topic_id]
         holders.update(b for r in removals for b in r.pending)

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import grpc.aio
 
-from headrace_common.core.errors import HeadraceError, Rejected, UnknownTopicOrPartition
+from headrace_common.core.errors import HeadraceError, Rejected, unknown_topic
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX, NodeId, PartitionId
 from headrace_common.core.image import ImageDelta, NodeKey, Role
 from headrace_common.rpc.convert import (
@@ -173,7 +173,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServicer):
     async def DescribeTopics(self, request: pb.DescribeTopicsRequest, context: Context) -> pb.DescribeTopicsResponse:
         """See controller.proto."""
         _check_count(len(request.names), _NAMES_MAX)
-        results = [encode.topic_result(n, self._engine.describe_topic(n) or _unknown(n)) for n in request.names]
+        results = [encode.topic_result(n, self._engine.describe_topic(n) or unknown_topic(n)) for n in request.names]
         return pb.DescribeTopicsResponse(topics=results)
 
     async def CreatePartitions(
@@ -346,7 +346,3 @@ def _node_key(role: int, node_id: int) -> NodeKey:
 
 def _name_of(result: Described | HeadraceError) -> str | None:
     return None if isinstance(result, HeadraceError) else result.topic.name
-
-
-def _unknown(name: str) -> UnknownTopicOrPartition:
-    return UnknownTopicOrPartition(f"topic {name[:260]} does not exist; create it first")

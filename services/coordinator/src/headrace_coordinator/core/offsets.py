@@ -23,6 +23,7 @@ from headrace_common.core.errors import (
     Rejected,
     UnknownTopicOrPartition,
     UnstableOffsetCommit,
+    unknown_topic,
 )
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.effects import OffsetFound, OffsetOutcome, Row
@@ -198,7 +199,7 @@ class Offsets:
             if subscribed(topic):
                 error = GroupSubscribedToTopic(f"a member of {self.group_id!r} subscribes to {topic!r}; stop it first")
             elif info is None:
-                error = UnknownTopicOrPartition(f"there is no topic {topic!r}")
+                error = unknown_topic(topic)
             else:
                 gone.extend(PartitionId(info.topic_id, number) for number in numbers)
             outcomes.extend(OffsetOutcome(topic, number, error) for number in numbers)
