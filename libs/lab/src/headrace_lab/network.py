@@ -11,12 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from headrace_lab.loop import NODE, LabLoop, Node
-
-if TYPE_CHECKING:
-    from headrace_lab.server import LabServer
 
 SILENCE_S: Final = 10.0
 """A connection with something unanswered on it is given up after so long."""
@@ -29,6 +26,18 @@ class Way:
     delay_s: tuple[float, float] = (0.0001, 0.0005)
     """Least and most that a message takes, in seconds; drawn for each."""
     cut: bool = False
+
+
+class Server(Protocol):
+    """Whom connections lead to."""
+
+    node: Node
+    bytes_max: int
+    """Largest request."""
+
+    def serve(self, call: Any) -> asyncio.Task[None]:
+        """Begin to handle a call."""
+        ...
 
 
 class Carried(Protocol):
@@ -48,7 +57,7 @@ class Network:
 
     def __init__(self, loop: LabLoop) -> None:
         self.loop = loop
-        self.servers: dict[str, LabServer] = {}
+        self.servers: dict[str, Server] = {}
         """By ``host:port``."""
         self.connections: dict[Connection, None] = {}
         self.messages = 0
@@ -110,7 +119,7 @@ class Network:
 class Connection:
     """See the module's text; from a node to a server."""
 
-    def __init__(self, network: Network, client: Node, server: LabServer) -> None:
+    def __init__(self, network: Network, client: Node, server: Server) -> None:
         self.network, self.client, self.server = network, client, server
         self.peer = f"ipv4:127.0.0.1:{network.new_port()}"
         self.alive = True

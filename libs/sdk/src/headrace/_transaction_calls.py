@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from headrace._tokens import PreparedTransaction
 from headrace.aio._transaction_offsets import Member, Offsets, check_member, check_offsets, of_consumer
 from headrace.aio._transactions import Transactions
 from headrace.records import Committed
-from headrace.transactions import PreparedTransaction
 
 if TYPE_CHECKING:
     from headrace._runtime import LoopThread

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace._tokens import PreparedTransaction
 from headrace.errors import HeadraceError, error_for
 from headrace.group_types import MissingShard
 from headrace.records import TopicPartition
-from headrace.transactions import PreparedTransaction
 
 if TYPE_CHECKING:
     from headrace_proto.v1 import admin_pb2

@@ -21,15 +21,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, get_args, runtime_checkable
+from typing import Any, Final, get_args
 
 from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_plans import FetchLimits
 from headrace._core.group_messages import GroupSettings
 from headrace._core.starts import parse_reset
-from headrace.setting_types import AutoOffsetReset, DeserializerName, GroupProtocol, IsolationLevel, RemoteAssignor
+from headrace.setting_types import (
+    Assignor,
+    AutoOffsetReset,
+    DeserializerName,
+    GroupProtocol,
+    IsolationLevel,
+    RemoteAssignor,
+)
 from headrace.settings import INT_MAX, ClientSettings, read_settings
-from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE, MemberSubscription
+from headrace_common.core.assignors import ASSIGNORS, COOPERATIVE
 from headrace_common.core.bounds import setting
 from headrace_common.core.errors import InvalidConfig
 
@@ -41,28 +48,6 @@ GROUP_ID_LENGTH_MAX: Final = 249
 ASSIGNORS_MAX: Final = 16
 CLASSIC_ONLY: Final = ("session_timeout_ms", "heartbeat_interval_ms", "partition_assignment_strategy")
 """In the server-side protocol the coordinator decides these."""
-
-
-@runtime_checkable
-class Assignor(Protocol):
-    """
-    An assignor of your own, for ``partition_assignment_strategy``. All members of a group need one of its name.
-
-    It may also have ``cooperative = True``: members then keep what they hold while they join again, and what it moves
-    from one member to another must be left out of one assignment, so that the old owner gives it up first.
-
-    And it may have ``user_data(topics: Collection[str]) -> bytes``, which each member calls, in a thread, whenever it
-    joins: what it returns, 1 MiB at most, the leader finds as ``user_data`` of that member.
-    """
-
-    name: str
-    """1 to 249 characters; how members of a group find that they have the same."""
-
-    def assign(
-        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
-    ) -> Mapping[str, Mapping[str, Sequence[int]]]:
-        """Member id -> topic -> partitions. ``partitions`` has the partition count of each topic."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,14 @@ client is made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NewType, TypeAlias, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NewType, Protocol, TypeAlias, TypedDict, runtime_checkable
 
 if TYPE_CHECKING:
     from headrace._core.fetch_events import LogDiverged, PositionReset
-    from headrace.consumer_settings import Assignor
     from headrace.delivery import DeliveredBatch
     from headrace.serializers import Serializer
+    from headrace_common.core.assignors import MemberSubscription
 
 Acks: TypeAlias = Literal["all", "-1", "0", "1", -1, 0, 1]
 CompressionType: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -39,6 +39,28 @@ AutoOffsetReset: TypeAlias = Literal["latest", "earliest", "none"] | ByDuration
 
 Partitioner: TypeAlias = Callable[[str, Any, int], Any]
 """``f(topic, key, partitions)``; see ``headrace.bulk_partitioner`` for one that is given many keys."""
+
+
+@runtime_checkable
+class Assignor(Protocol):
+    """
+    An assignor of your own, for ``partition_assignment_strategy``. All members of a group need one of its name.
+
+    It may also have ``cooperative = True``: members then keep what they hold while they join again, and what it moves
+    from one member to another must be left out of one assignment, so that the old owner gives it up first.
+
+    And it may have ``user_data(topics: Collection[str]) -> bytes``, which each member calls, in a thread, whenever it
+    joins: what it returns, 1 MiB at most, the leader finds as ``user_data`` of that member.
+    """
+
+    name: str
+    """1 to 249 characters; how members of a group find that they have the same."""
+
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, int]
+    ) -> Mapping[str, Mapping[str, Sequence[int]]]:
+        """Member id -> topic -> partitions. ``partitions`` has the partition count of each topic."""
+        ...
 
 
 class ClientSettingsDict(TypedDict, total=False):

@@ -22,7 +22,7 @@ from headrace_common.core.batch import (
     stamp,
     without,
 )
-from headrace_common.core.batch.decoded import decode_batch
+from headrace_common.core.batch.decode import decode_batch
 
 from .broker_thread import BrokerThread
 

@@ -6,13 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from headrace._tokens import PreparedTransaction
     from headrace.aio.admin import AdminClient
     from headrace.aio.consumer import Consumer
     from headrace.aio.producer import Producer
     from headrace.aio.transactions import PreparedTransactions, UnitOwner
     from headrace.delivery import DeliveredBatch, Delivery
     from headrace.records import Record, RecordMetadata, TimestampType, TopicPartition
-    from headrace.transactions import PreparedTransaction
 
 _HOME: Final = {
     "AdminClient": "headrace.aio.admin",

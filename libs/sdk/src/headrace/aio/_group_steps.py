@@ -24,8 +24,8 @@ from typing import Any, Final, TypeVar
 from headrace._core.group_messages import Did, Job, Kind, Polled
 from headrace._core.phases import Phase
 from headrace._runtime import LoopThread
-from headrace.aio._consumer_setup import GroupHealth
 from headrace.aio._group import Group
+from headrace.aio._health import GroupHealth
 from headrace.aio._reading import Reading
 from headrace.aio._transaction_positions import TransactionPositions
 from headrace.errors import HeadraceError, InvalidRegularExpression, Overloaded, Rejected

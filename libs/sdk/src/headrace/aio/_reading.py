@@ -24,9 +24,9 @@ from headrace._descriptors import needing_descriptors
 from headrace._runtime import Tasks, in_thread
 from headrace._transport.port import FetchStream, Transport
 from headrace.aio._client import ClusterClient, Leader
-from headrace.aio._consumer_setup import ConsumerHealth, GroupHealth
 from headrace.aio._fetch_wire import FetchWire
 from headrace.aio._hand_out import HandOut
+from headrace.aio._health import ConsumerHealth, GroupHealth
 from headrace.aio._offsets import OffsetQueries
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, Overloaded, UnknownTopicOrPartition, WaitTimedOut, error_for

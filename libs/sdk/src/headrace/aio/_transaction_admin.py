@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
+from headrace._tokens import PreparedTransaction
 from headrace.admin_transaction_types import (
     OpenList,
     OpenTransaction,
@@ -14,7 +15,6 @@ from headrace.admin_transaction_types import (
     TransactionList,
 )
 from headrace.errors import HeadraceError, Rejected, error_for
-from headrace.transactions import PreparedTransaction
 from headrace_common.core.moments import parse_duration_ms
 from headrace_proto.v1 import admin_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn

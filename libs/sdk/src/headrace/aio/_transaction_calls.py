@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from headrace._tokens import PreparedTransaction
 from headrace.aio._transaction_offsets import Member, Offsets, check_member, check_offsets, of_consumer
 from headrace.aio._transactions import Transactions
 from headrace.records import Committed
-from headrace.transactions import PreparedTransaction
 
 if TYPE_CHECKING:
     from headrace.aio._consumer_setup import PartitionLike

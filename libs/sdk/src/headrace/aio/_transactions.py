@@ -14,12 +14,12 @@ from typing import Any, Final, Protocol
 
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, State, TransactionCore
+from headrace._tokens import PreparedTransaction
 from headrace._transport.port import Coordinator, Transport
 from headrace.aio._transaction_link import Asking, TransactionLink
 from headrace.aio._transaction_offsets import Also, TransactionOffsets
 from headrace.errors import AlreadyDecided, HeadraceError, TransactionAbortable
 from headrace.settings import ProducerSettings
-from headrace.transactions import PreparedTransaction
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.failpoints import failpoint
 from headrace_proto.v1 import transaction_pb2 as pb

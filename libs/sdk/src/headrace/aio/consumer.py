@@ -18,7 +18,6 @@ from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginn
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
-    ConsumerHealth,
     PartitionLike,
     check_offset,
     check_timestamp,
@@ -28,6 +27,7 @@ from headrace.aio._consumer_setup import (
     read_arguments,
 )
 from headrace.aio._group_calls import GroupCalls
+from headrace.aio._health import ConsumerHealth
 from headrace.aio._offsets import OffsetAndTimestamp
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed

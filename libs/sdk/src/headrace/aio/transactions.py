@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from headrace._descriptors import needing_descriptors
+from headrace._tokens import OwnerEpoch, PreparedTransaction
 from headrace.aio._transaction_link import Ask, TransactionLink, plain_judge
 from headrace.aio._transactions import check_verdict
 from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
 from headrace.finding import bootstrap_addresses
 from headrace.settings import DecidingSettings, read_settings, waits_as_told
-from headrace.transactions import OwnerEpoch, PreparedTransaction
 from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import transaction_pb2 as pb
 

@@ -19,7 +19,8 @@ from headrace_common.core.batch.control import (
     read_fence,
     read_marker,
 )
-from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, DecodedBatch, decode_batch
+from headrace_common.core.batch.decode import decode_batch
+from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, DecodedBatch
 from headrace_common.core.batch.header import (
     HEADER_SIZE,
     HEADERS_PER_BATCH_MAX,

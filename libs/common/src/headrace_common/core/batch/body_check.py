@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from headrace_common.core.batch.column_reader import read_directory
 from headrace_common.core.batch.compression import check_frame
-from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, ColumnBatch, decode_batch, frame_of
+from headrace_common.core.batch.decode import decode_batch
+from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, ColumnBatch, frame_of
 from headrace_common.core.batch.header import CODEC_MASK, HEADER_SIZE, MAGIC_ROWS, BatchHeader
 from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 

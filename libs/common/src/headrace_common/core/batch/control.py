@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 
 from headrace_common.core.batch.column_writer import assemble, record_columns
 from headrace_common.core.batch.columns import RecordColumns
-from headrace_common.core.batch.decoded import DecodedBatch, decode_batch
+from headrace_common.core.batch.decode import decode_batch
+from headrace_common.core.batch.decoded import DecodedBatch
 from headrace_common.core.batch.header import (
     CONTROL_BIT,
     MAGIC_COLUMNS,

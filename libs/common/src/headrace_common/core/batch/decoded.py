@@ -1,7 +1,7 @@
 """
 One batch, decoded: the face that both formats show to the SDK, to compaction and to tools.
 
-``decode_batch`` checks everything first; what it returns does not fail afterwards.
+``decode`` makes it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,11 @@ from headrace_common.core.batch.compression import inflate_exact
 from headrace_common.core.batch.header import (
     HEADER_SIZE,
     HEADERS_PER_BATCH_MAX,
-    MAGIC_ROWS,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Codec,
-    check_crc,
-    read_header,
 )
-from headrace_common.core.errors import CorruptBatch, UnsupportedCompression, UnsupportedVersion
+from headrace_common.core.errors import CorruptBatch, UnsupportedVersion
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,34 +118,6 @@ class DecodedBatch(ABC):
 
         schema = batch_schema()
         return pa.RecordBatch.from_arrays([self.arrow_column(name) for name in schema.names], schema=schema)
-
-
-def decode_batch(
-    batch: Body, *, verify_crc: bool = True, inflated_max: int = INFLATED_MAX_DEFAULT, where: str = ""
-) -> DecodedBatch:
-    """
-    Decode exactly one batch of either format. ``where`` (topic-partition@offset) begins the text of errors.
-
-    Raises:
-        CorruptBatch: the bytes are not a batch, or inflate to more than ``inflated_max`` bytes.
-        UnsupportedVersion: a newer version wrote it.
-        UnsupportedCompression: a codec that is not known here.
-    """
-    try:
-        header = read_header(batch)
-        if verify_crc:
-            check_crc(batch, header)
-        if not header.record_count:
-            return EmptyBatch(header)
-        if header.magic == MAGIC_ROWS:
-            from headrace_common.core.batch.rows import RowBatch
-
-            return RowBatch(batch, header, inflated_max)
-        return ColumnBatch(*inflated_body(batch, header, inflated_max), header)
-    except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as failed:
-        if not where:
-            raise
-        raise type(failed)(f"{where}: {failed}") from None
 
 
 class ColumnBatch(DecodedBatch):

@@ -13,7 +13,8 @@ from typing import Final
 
 from headrace_common.core.batch.column_reader import read_directory
 from headrace_common.core.batch.columns import HEADERS
-from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT, decode_batch
+from headrace_common.core.batch.decode import decode_batch
+from headrace_common.core.batch.decoded import INFLATED_MAX_DEFAULT
 from headrace_common.core.batch.header import HEADER_SIZE, MAGIC_ROWS, BatchHeader, Codec
 from headrace_common.core.errors import CorruptBatch, InvalidRecord, UnsupportedVersion
 

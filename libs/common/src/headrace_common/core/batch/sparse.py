@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from headrace_common.core.batch.decoded import decode_batch
+from headrace_common.core.batch.decode import decode_batch
 from headrace_common.core.batch.header import (
     CODEC_MASK,
     FIELDS,
