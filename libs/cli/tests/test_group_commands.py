@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from headrace.group_types import (
-    GroupDescription,
-    GroupInfo,
-    GroupList,
-    MemberInfo,
-    MissingShard,
-    PartitionLag,
-    PlannedOffset,
-    ResetPlan,
-)
+from headrace.group_types import PlannedOffset, ResetPlan
 from headrace.records import TopicPartition
 from headrace_cli.app import app
 from headrace_cli.commands.group import parts
@@ -31,11 +22,11 @@ from headrace_cli.offset_file import read_offsets, write_offsets
 from headrace_cli.session import Session
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
-    GroupNotFound,
     HeadraceError,
     LeaderNotAvailable,
     NonEmptyGroup,
 )
+from headrace_proto.v1 import admin_pb2, coordinator_pb2, errors_pb2
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 runner = CliRunner()
@@ -46,7 +37,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.missing: tuple[MissingShard, ...] = ()
+        self.missing: list[admin_pb2.UnansweredShard] = []
         self.members = 0
         self.refusal: HeadraceError | None = None
         self.lost: HeadraceError | None = None
@@ -57,21 +48,45 @@ class FakeAdmin:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def list_groups(self, *, states: Iterable[str]) -> GroupList:
-        self.asked.append(list(states))
-        return GroupList((GroupInfo("g", "consumer", "stable", 1, 2),), self.missing)
+    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
+        assert not change
+        return getattr(self, rpc)(request)
 
-    def describe_group(self, group_id: str) -> GroupDescription:
+    def ListGroups(self, request: admin_pb2.ListClusterGroupsRequest) -> admin_pb2.ListClusterGroupsResponse:
+        self.asked.append([coordinator_pb2.GroupState.Name(state) for state in request.states])
+        listing = coordinator_pb2.GroupListing(
+            group_id="g", protocol=coordinator_pb2.CONSUMER, state=coordinator_pb2.STABLE, members=1
+        )
+        group = admin_pb2.ListedGroup(group=listing, coordinator=2)
+        return admin_pb2.ListClusterGroupsResponse(groups=[group], unanswered=self.missing)
+
+    def DescribeGroups(self, request: coordinator_pb2.DescribeGroupsRequest) -> coordinator_pb2.DescribeGroupsResponse:
+        (group_id,) = request.group_ids
         if group_id != "g":
-            raise GroupNotFound(f"there is no group {group_id!r}")
-        member = MemberInfo("m-1", None, "app", "h:1", 4, "STABLE", ("t",), None, (T1, T0), (T0,))
-        return GroupDescription("g", "consumer", "stable", 4, 4, "uniform", 2, 7, (member,))
+            error, text = errors_pb2.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}"
+            group = coordinator_pb2.GroupDescription(group_id=group_id, error=error, message=text)
+            return coordinator_pb2.DescribeGroupsResponse(groups=[group])
+        member = coordinator_pb2.MemberDescription(
+            member_id="m-1", client_id="app", client_address="h:1", member_epoch=4, state="STABLE", topics=["t"]
+        )
+        member.assigned.add(topic="t", partitions=[0, 1])
+        member.target.add(topic="t", partitions=[0])
+        group = coordinator_pb2.GroupDescription(
+            group_id="g", protocol=coordinator_pb2.CONSUMER, state=coordinator_pb2.STABLE, members=[member]
+        )
+        return coordinator_pb2.DescribeGroupsResponse(groups=[group])
 
-    def group_lag(self, group_id: str, topics: Iterable[str], *, ages: bool) -> dict[TopicPartition, PartitionLag]:
-        self.asked.append((group_id, list(topics), ages))
-        zero = PartitionLag(T0, 5, None, "", 1, 0, 9, 4, 2_500 if ages else None, "m-1", "app", None)
-        one = PartitionLag(T1, 3, None, "", 1, None, None, None, None, None, None, self.lost)
-        return {T1: one, T0: zero}
+    def DescribeGroupLag(self, request: admin_pb2.DescribeGroupLagRequest) -> admin_pb2.DescribeGroupLagResponse:
+        self.asked.append((request.group_id, list(request.topics), not request.without_age))
+        answer = admin_pb2.DescribeGroupLagResponse(state=coordinator_pb2.STABLE)
+        behind = answer.partitions.add(topic="t", partition=0, committed_offset=5, leader_epoch=-1, lag=4)
+        behind.log_start_offset, behind.end_offset, behind.member_id, behind.client_id = 0, 9, "m-1", "app"
+        if not request.without_age:
+            behind.lag_ms = 2_500
+        other = answer.partitions.add(topic="t", partition=1, committed_offset=3, leader_epoch=-1)
+        if self.lost is not None:
+            other.error.code, other.error.message = int(self.lost.code), str(self.lost)
+        return answer
 
     def reset_offsets(self, group_id: str, topics: Any, *, execute: bool, **where: Any) -> ResetPlan:
         self.asked.append((group_id, topics, where, execute))
@@ -111,9 +126,10 @@ def data(*argv: str) -> Any:
 
 def test_groups_are_listed_and_a_list_that_is_not_whole_says_so_and_ends_with_4(admin: FakeAdmin) -> None:
     assert "stable" in run("list", "--state", "stable").stdout
-    assert admin.asked == [["stable"]]
+    assert admin.asked == [["STABLE"]]
     assert data("list")["missing_shards"] == []
-    admin.missing = (MissingShard(7, None, CoordinatorNotAvailable("no coordinator has shard 7")),)
+    lost = errors_pb2.ErrorDetail(code=errors_pb2.COORDINATOR_NOT_AVAILABLE, message="no coordinator has shard 7")
+    admin.missing = [admin_pb2.UnansweredShard(shard=7, error=lost)]
     result = run("list", code=4)
     assert "stable" in result.stdout
     assert "1 shard cannot answer (7)" in result.stderr

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from headrace.admin_restore_types import RestoreInfo, StrayList, StrayLog, StrayTopic
 from headrace.admin_types import PartitionInfo, TopicDescription
 from headrace.errors import MetadataUnavailable
 from headrace_cli.app import app
 from headrace_cli.session import Session
+from headrace_proto.v1 import cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
 
 runner = CliRunner()
 ID = bytes(range(16))
@@ -21,16 +22,13 @@ ID = bytes(range(16))
 
 class FakeAdmin:
     def __init__(self) -> None:
-        self.restore: RestoreInfo | None = None
-        self.strays = StrayList((), ())
+        self.found = pb.DescribeRestoreResponse()
         self.asked: list[Any] = []
         self.failure: Exception | None = None
 
-    def describe_restore(self) -> RestoreInfo | None:
-        return self.restore
-
-    def list_strays(self) -> StrayList:
-        return self.strays
+    def ask(self, rpc: str, request: pb.DescribeRestoreRequest, *, change: bool = False) -> pb.DescribeRestoreResponse:
+        assert (rpc, request.strays) == ("DescribeRestore", change)
+        return self.found
 
     def adopt_topic(self, topic_id: str, name: str | None, **how: Any) -> Any:
         self.asked.append((topic_id, name, how))
@@ -58,8 +56,18 @@ def run(*argv: str, code: int = 0) -> Any:
     return result
 
 
-def restored(*missing: int, finished: bool) -> RestoreInfo:
-    return RestoreInfo(finished, (0, 1, 2), missing, 9, 1_700_000_000_000, 1_700_000_060_000, 2, 1)
+def restored(*missing: int, finished: bool) -> pb.DescribeRestoreResponse:
+    restore = pb.Restore(
+        finished=finished,
+        expected=[0, 1, 2],
+        missing=missing,
+        backup_revision=9,
+        backup_time_ms=1_700_000_000_000,
+        restore_time_ms=1_700_000_060_000,
+        adopted_topics=2,
+        empty_topics=1,
+    )
+    return pb.DescribeRestoreResponse(restore=restore)
 
 
 def test_there_was_none(admin: FakeAdmin) -> None:
@@ -68,28 +76,33 @@ def test_there_was_none(admin: FakeAdmin) -> None:
 
 
 def test_it_waits_for_brokers(admin: FakeAdmin) -> None:
-    admin.restore = restored(1, 2, finished=False)
+    admin.found = restored(1, 2, finished=False)
     said = run("cluster", "restore-status", code=7)
     assert "start: broker 1, 2" in said.stderr
     assert "2023-11-14 22:13:20 UTC" in said.stdout
     found = json.loads(run("cluster", "restore-status", "-o", "json", code=7).stdout)["restore"]
     assert (found["missing_brokers"], found["finished"], found["backup_time_ms"]) == ([1, 2], False, 1_700_000_000_000)
-    admin.restore = restored(finished=False)
-    admin.restore = RestoreInfo(False, (0, 1, 2), (), 9, 1, 2, 0, 0, (1,))
+    admin.found = restored(finished=False)
+    admin.found.silent.append(1)
     assert "look into their logs: broker 1" in run("cluster", "restore-status", code=7).stderr
-    admin.restore = restored(finished=False)
+    admin.found = restored(finished=False)
     assert "in a moment" in run("cluster", "restore-status", code=7).stderr
 
 
 def test_it_is_finished(admin: FakeAdmin) -> None:
-    admin.restore = restored(finished=True)
+    admin.found = restored(finished=True)
     assert "finished" in run("cluster", "restore-status").stderr
 
 
 def test_strays(admin: FakeAdmin) -> None:
     assert "no stray logs" in run("topic", "strays").stderr
-    logs = (StrayLog(1, 0, 5, False), StrayLog(2, 0, 6, True))
-    admin.strays = StrayList((StrayTopic(ID, "late", 1, logs, "its name late is taken"),), (3,))
+    logs = [
+        pb.StrayLog(broker_id=1, partition=0, log_end_offset=5),
+        pb.StrayLog(broker_id=2, partition=0, log_end_offset=6, damaged=True),
+    ]
+    late = cluster_pb2.Topic(name="late", partition_count=1)
+    stray = pb.StrayTopic(topic_id=ID, topic=late, logs=logs, note="its name late is taken")
+    admin.found = pb.DescribeRestoreResponse(strays=[stray], silent=[3])
     said = run("topic", "strays")
     assert ID.hex() in said.stdout
     assert "broker 3 does not answer" in said.stderr

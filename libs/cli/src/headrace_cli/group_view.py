@@ -1,28 +1,18 @@
 """
-What ``headrace group`` asks the admin service, as plain rows for people and programs. The only user of the types that
-``AdminClient`` has for groups.
+What ``headrace group`` asks the admin service, as plain rows for people and programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
-from headrace_common.core.errors import HeadraceError
+from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace import AdminClient
-    from headrace.group_types import (
-        GroupDescription,
-        MemberInfo,
-        MissingShard,
-        PartitionLag,
-        PlannedOffset,
-        ResetPlan,
-    )
-    from headrace.records import TopicPartition
+    from headrace.group_types import MissingShard, PlannedOffset, ResetPlan
 
 Row = dict[str, Any]
 
@@ -31,61 +21,23 @@ _HELD: Final = ("assigned", "target")
 
 def list_groups(admin: AdminClient, states: Sequence[str]) -> Row:
     """All groups, and the shards that are missing."""
-    found = admin.list_groups(states=states)
-    return {
-        "groups": [
-            {
-                "group": g.group_id,
-                "protocol": g.protocol,
-                "state": g.state,
-                "members": g.members,
-                "coordinator": g.coordinator,
-            }
-            for g in found.groups
-        ],
-        "missing_shards": [missing_row(m, "/v1/groups") for m in found.missing],
-    }
+    from headrace.group_types import group_state
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import admin_pb2
+
+    request = admin_pb2.ListClusterGroupsRequest(states=map(group_state, states))
+    return answers.groups(admin.ask("ListGroups", request))
 
 
 def describe(admin: AdminClient, group_id: str) -> Row:
-    """A group with its members."""
-    return _group(admin.describe_group(group_id))
+    """A group with its members. Raises: GroupNotFound."""
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import coordinator_pb2
 
-
-def _group(group: GroupDescription) -> Row:
-    return {
-        "group": group.group_id,
-        "protocol": group.protocol,
-        "state": group.state,
-        "generation": group.generation,
-        "assignment_epoch": group.assignment_epoch,
-        "assignor": group.assignor,
-        "coordinator": group.coordinator,
-        "shard": group.shard,
-        "members": [_member(m) for m in group.members],
-    }
-
-
-def _member(m: MemberInfo) -> Row:
-    return {
-        "member_id": m.member_id,
-        "client_id": m.client_id,
-        "client_address": m.client_address,
-        "group_instance_id": m.group_instance_id,
-        "state": m.state,
-        "member_epoch": m.member_epoch,
-        "topics": list(m.topics),
-        "pattern": m.pattern,
-        "assigned": _by_topic(m.assigned),
-        "target": _by_topic(m.target),
-    }
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> list[Row]:
-    numbers: dict[str, list[int]] = {}
-    for topic, n in sorted(partitions):
-        numbers.setdefault(topic, []).append(n)
-    return [{"topic": topic, "partitions": held} for topic, held in numbers.items()]
+    (found,) = admin.ask("DescribeGroups", coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id])).groups
+    if found.error:
+        raise error_for(found.error, found.message)
+    return answers.group(found)
 
 
 def member_for_people(m: Row) -> Row:
@@ -95,51 +47,29 @@ def member_for_people(m: Row) -> Row:
 
 def lag(admin: AdminClient, group_id: str, topics: Sequence[str], *, ages: bool) -> Row:
     """How far a group is behind, in all and per partition."""
-    lags = admin.group_lag(group_id, topics, ages=ages)
-    rows = [_lag(group_id, one) for _, one in sorted(lags.items())]
-    return {
-        "group": group_id,
-        "state": admin.describe_group(group_id).state,
-        "total_lag": sum(row["lag"] or 0 for row in rows),
-        "lag_seconds_max": max((row["lag_seconds"] for row in rows if row["lag_seconds"] is not None), default=None),
-        "partitions": rows,
-    }
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import admin_pb2
 
-
-def _lag(group_id: str, one: PartitionLag) -> Row:
-    return {
-        "topic": one.partition.topic,
-        "partition": one.partition.partition,
-        "committed_offset": one.committed_offset,
-        "leader_epoch": one.leader_epoch,
-        "metadata": one.metadata,
-        "committed_at_ms": one.committed_at_ms,
-        "log_start_offset": one.log_start_offset,
-        "end_offset": one.end_offset,
-        "lag": one.lag,
-        "lag_seconds": None if one.lag_ms is None else one.lag_ms / 1_000,
-        "member_id": one.member_id,
-        "client_id": one.client_id,
-        "error": error_of(one.error, f"{path(group_id)}/lag"),
-    }
+    request = admin_pb2.DescribeGroupLagRequest(group_id=group_id, topics=topics, without_age=not ages)
+    return answers.lag(group_id, admin.ask("DescribeGroupLag", request))
 
 
 def committed(admin: AdminClient, group_id: str, topics: Sequence[str]) -> list[tuple[str, int, int]]:
     """What a group has committed."""
-    lags = admin.group_lag(group_id, topics, ages=False)
-    return [
-        (tp.topic, tp.partition, o.committed_offset) for tp, o in sorted(lags.items()) if o.committed_offset is not None
-    ]
+    rows = lag(admin, group_id, topics, ages=False)["partitions"]
+    return [(r["topic"], r["partition"], r["committed_offset"]) for r in rows if r["committed_offset"] is not None]
 
 
 def plan(reset: ResetPlan) -> Row:
     """A plan, or what became of it."""
+    from headrace_common.rpc.answers import group_path
+
     return {
         "group": reset.group_id,
         "executed": reset.executed,
         "new_group": reset.new_group,
         "members": reset.members,
-        "partitions": [_planned(p, f"{path(reset.group_id)}/offsets/reset") for p in reset.partitions],
+        "partitions": [_planned(p, f"{group_path(reset.group_id)}/offsets/reset") for p in reset.partitions],
     }
 
 
@@ -164,13 +94,17 @@ def with_change(row: Row) -> Row:
 
 def delete(admin: AdminClient, group_ids: Sequence[str]) -> list[Row]:
     """What became of each group."""
-    return [{"group": i, "error": error_of(e, path(i))} for i, e in admin.delete_groups(group_ids).items()]
+    from headrace_common.rpc.answers import group_path
+
+    return [{"group": i, "error": error_of(e, group_path(i))} for i, e in admin.delete_groups(group_ids).items()]
 
 
 def delete_offsets(admin: AdminClient, group_id: str, topics: Sequence[str | tuple[str, int]]) -> list[Row]:
     """What became of each partition."""
+    from headrace_common.rpc.answers import group_path
+
     done = admin.delete_offsets(group_id, topics)
-    where = f"{path(group_id)}/offsets/delete"
+    where = f"{group_path(group_id)}/offsets/delete"
     return [
         {"topic": tp.topic, "partition": tp.partition, "error": error_of(e, where)} for tp, e in sorted(done.items())
     ]
@@ -179,11 +113,6 @@ def delete_offsets(admin: AdminClient, group_id: str, topics: Sequence[str | tup
 def missing_row(shard: MissingShard, where: str) -> Row:
     """A shard that could not be asked."""
     return {"shard": shard.shard, "coordinator": shard.coordinator, "error": error_of(shard.error, where)}
-
-
-def path(group_id: str) -> str:
-    """Where REST has a group."""
-    return f"/v1/groups/{quote(group_id, safe='')}"
 
 
 def error_of(error: HeadraceError | None, where: str) -> Row | None:

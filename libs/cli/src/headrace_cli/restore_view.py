@@ -13,20 +13,11 @@ Row = dict[str, Any]
 
 def restore(admin: AdminClient) -> Row | None:
     """The last restore; None: there was none."""
-    found = admin.describe_restore()
-    if found is None:
-        return None
-    return {
-        "finished": found.finished,
-        "expected_brokers": list(found.expected_brokers),
-        "missing_brokers": list(found.missing_brokers),
-        "silent_brokers": list(found.silent_brokers),
-        "backup_revision": found.backup_revision,
-        "backup_time_ms": found.backup_time_ms,
-        "restore_time_ms": found.restore_time_ms,
-        "adopted_topics": found.adopted_topics,
-        "empty_topics": found.empty_topics,
-    }
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import controller_pb2 as pb
+
+    found: Row | None = answers.restore(admin.ask("DescribeRestore", pb.DescribeRestoreRequest()))["restore"]
+    return found
 
 
 def for_people(found: Row) -> Row:
@@ -48,29 +39,12 @@ def waits_for(found: Row) -> str:
 
 
 def strays(admin: AdminClient) -> Row:
-    """Stray logs by topic, and brokers that did not answer."""
-    found = admin.list_strays()
-    return {
-        "strays": [
-            {
-                "topic_id": stray.topic_id.hex(),
-                "name": stray.name,
-                "partitions": stray.partitions,
-                "logs": [
-                    {
-                        "broker": log.broker,
-                        "partition": log.partition,
-                        "log_end_offset": log.log_end_offset,
-                        "damaged": log.damaged,
-                    }
-                    for log in stray.logs
-                ],
-                "note": stray.note,
-            }
-            for stray in found.topics
-        ],
-        "silent_brokers": list(found.silent_brokers),
-    }
+    """Stray logs by topic, and brokers that did not answer. Every broker is asked for all it has."""
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import controller_pb2 as pb
+
+    request = pb.DescribeRestoreRequest(strays=True)
+    return answers.strays(admin.ask("DescribeRestore", request, change=True))  # so it is given its time
 
 
 def stray_for_people(row: Row) -> Row:

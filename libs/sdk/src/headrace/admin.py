@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from headrace._setting_names import Servers
+    from headrace._tokens import PreparedTransaction
     from headrace._transport.port import Transport
     from headrace.admin_feature_types import FeaturesInfo
     from headrace.admin_restore_types import RestoreInfo, StrayList
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan
     from headrace.records import TopicPartition
     from headrace.setting_types import AdminSettingsDict
-    from headrace.transactions import PreparedTransaction
 
 T = TypeVar("T")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, error_for
+from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace_proto.v1 import admin_pb2, errors_pb2
+    from headrace_proto.v1 import admin_pb2, coordinator_pb2, errors_pb2
     from headrace_proto.v1 import coordinator_pb2 as wire
 
 
@@ -269,3 +269,19 @@ def _protocol(protocol: wire.GroupProtocol.ValueType) -> str | None:
     from headrace_proto.v1 import coordinator_pb2 as pb
 
     return pb.GroupProtocol.Name(protocol).lower() if protocol in {pb.CLASSIC, pb.CONSUMER} else None
+
+
+def group_state(state: str) -> coordinator_pb2.GroupState.ValueType:
+    """
+    The state of this name, as the wire has it.
+
+    Raises:
+        Rejected: there is no such state.
+    """
+    from headrace_proto.v1 import coordinator_pb2
+
+    _, *names = coordinator_pb2.GroupState.keys()  # the first stands for none
+    if state.upper() not in names:
+        known = ", ".join(map(str.lower, names))
+        raise Rejected(f"there is no state {state!r}; there are {known}")
+    return coordinator_pb2.GroupState.Value(state.upper())

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from headrace.errors import HeadraceError, Rejected, error_for
-from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan, error_or_none
+from headrace.group_types import GroupDescription, GroupList, PartitionLag, ResetPlan, error_or_none, group_state
 from headrace.records import TopicPartition
 from headrace_common.core.moments import parse_duration_ms, parse_moment_ms
 from headrace_proto.v1 import admin_pb2 as pb
@@ -38,7 +38,7 @@ class GroupAdmin:
         Raises:
             Rejected: there is no such state.
         """
-        request = pb.ListClusterGroupsRequest(states=[_state(state) for state in states])
+        request = pb.ListClusterGroupsRequest(states=[group_state(state) for state in states])
         return GroupList.of(await self._call(lambda stub, timeout: stub.ListGroups(request, timeout=timeout)))
 
     async def describe_group(self, group_id: str) -> GroupDescription:
@@ -210,11 +210,3 @@ def _int64(what: str, number: int) -> int:
     if not -(2**63) <= number < 2**63:
         raise Rejected(f"{what} is {number}, which no offset can be; see group_lag() for those there are")
     return number
-
-
-def _state(state: str) -> coordinator.GroupState.ValueType:
-    _, *names = coordinator.GroupState.keys()  # the first stands for none
-    if state.upper() not in names:
-        known = ", ".join(map(str.lower, names))
-        raise Rejected(f"there is no state {state!r}; there are {known}")
-    return coordinator.GroupState.Value(state.upper())
