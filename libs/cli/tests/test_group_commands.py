@@ -159,10 +159,10 @@ def test_lag_is_shown_in_records_and_seconds(admin: FakeAdmin) -> None:
 
 
 def test_lag_that_is_not_fully_known_ends_with_its_reason(admin: FakeAdmin) -> None:
-    admin.lost = LeaderNotAvailable("nobody leads t-1 now")
+    admin.lost = LeaderNotAvailable("t-1 has no leader now")
     result = run("lag", "g", code=4)
     assert "4" in result.stdout
-    assert "1 partition of 2 not fully known; t-1: nobody leads" in result.stderr
+    assert "1 partition of 2 not fully known; t-1: t-1 has no leader" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_what_hangs_is_found_with_the_command_that_ends_it(admin: FakeAdmin) -> 
     assert (row["topic"], row["partition"], row["held_back"], row["standing"]) == ("t", 0, 23, "hanging")
     admin.hanging = ()
     assert "nothing hangs" in run("find-hanging").stderr
-    admin.unasked = {T1: LeaderNotAvailable("nobody leads t-1 now")}
+    admin.unasked = {T1: LeaderNotAvailable("t-1 has no leader now")}
     assert "1 partition could not be asked" in run("find-hanging", code=4).stderr
 
 

@@ -395,7 +395,7 @@ class TestStatus:
         world.coordinators.prepare("sink", prepared_ms=NOW_MS - 1_430 * MINUTE_MS)
         judged = await world.engines.statuses.now()
         assert judged.state is State.HEALTHY
-        assert "it is prepared, and whoever has its token decides it" in judged.verdict
+        assert "it is prepared, and the holder of its token decides it" in judged.verdict
         world.coordinators.prepare("sink", prepared_ms=NOW_MS - 1_440 * MINUTE_MS)
         judged = await world.engines.statuses.now()
         assert judged.state is State.DEGRADED

@@ -155,7 +155,7 @@ async def test_two_restores_at_once_do_not_mix() -> None:
 
     first, second = made(name="first"), made(name="second", incarnation=b"m" * 16)
     store = Interrupted(FakeClock())
-    with pytest.raises(Conflict, match="somebody else"):
+    with pytest.raises(Conflict, match="another program"):
         await restore_writing.write(store, first, replace=False)
     assert await content(store) == whole(second)
 

@@ -71,7 +71,7 @@ _HINTS_BY_KIND = {
     Kind.INVALID: "Correct it; --help shows what the command takes.",
     Kind.CONFLICT: "`headrace cluster status` and `headrace broker list` show how it is now.",
     Kind.BUSY: "`headrace cluster health` says what is missing; then try again.",
-    Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show what there is.",
+    Kind.NOT_FOUND: "`headrace topic list` and `headrace broker list` show the names.",
 }
 
 _HINTS = {

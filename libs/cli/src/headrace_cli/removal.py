@@ -53,7 +53,7 @@ def check_removable(found: Sequence[Holding]) -> None:
         return
     said = ", ".join(f"broker {b.id} ({b.state}) holds {counted(len(b.partitions), 'replica')}" for b in holding)
     steps = [f"`headrace broker decommission {b.id} --wait`" for b in holding]
-    hint = f"{', '.join(steps)} moves what is there to other brokers; then try again."
+    hint = f"{', '.join(steps)} moves its replicas to other brokers; then try again."
     away = [str(broker.id) for broker in holding if broker.state != ONLINE]
     if away:
         hint += f" First bring back {', '.join(away)}: its records may be nowhere else."

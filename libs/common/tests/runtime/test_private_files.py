@@ -59,7 +59,7 @@ def test_what_somebody_else_owns_is_named_and_left(top: Path, monkeypatch: pytes
     before = mode(top)
     narrowed = narrow(top)
     assert (narrowed.count, len(narrowed.left)) == (0, NAMED_MAX)
-    assert str(narrowed).startswith(f"these stay open to other users, because somebody else owns them: {top}, ")
+    assert str(narrowed).startswith(f"these stay open to other users, because another user owns them: {top}, ")
     assert mode(top) == before
 
 

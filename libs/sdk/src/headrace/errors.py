@@ -371,7 +371,7 @@ class LogTruncated(DataLost):
         """The log is as it was read below ``offset``; the reader was at ``lost``."""
         error = cls(
             f"{partition}: records {offset} to {lost - 1} were read and are lost: a leader was elected that did not "
-            f"hold them. Seek to {offset} to go on with what is there now, or set auto_offset_reset"
+            f"hold them. Seek to {offset} to go on with the records that remain, or set auto_offset_reset"
         )
         error.partition, error.offset = partition, offset
         return error

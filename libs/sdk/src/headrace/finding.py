@@ -163,7 +163,7 @@ def local_cluster(data_dir: Path) -> ClusterAddress | None:
     return ClusterAddress(tuple(servers), str(file), id, str(file))
 
 
-_START: Final = "`headrace up` writes it anew, after `headrace down` where the cluster runs"
+_START: Final = "`headrace up` writes it again, after `headrace down` where the cluster runs"
 
 
 def _unusable(text: str) -> InvalidConfig:

@@ -171,7 +171,7 @@ class RangeReader(Lifetime):
         except NoPosition:
             self._check_usable()  # closing takes the positions away
             names = sorted({tp.topic for tp, _ in self._queue.left()})
-            text = f"{', '.join(names[:NAMED_MAX])}: deleted, and created anew: what was to be read is gone"
+            text = f"{', '.join(names[:NAMED_MAX])}: deleted, and created again: what was to be read is gone"
             raise UnknownTopicOrPartition(text) from None
         except PositionOutOfRange as error:
             if error.partition is None:

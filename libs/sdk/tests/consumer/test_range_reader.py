@@ -234,7 +234,7 @@ def test_a_topic_made_anew_in_the_middle_is_not_taken_for_the_old_one() -> None:
         world.show({"t": 2})
         world.show({"t": 2, "one": 1})
         fill(world, "one", partitions=1, batches=20)
-        with pytest.raises(UnknownTopicOrPartition, match="one: deleted, and created anew"):
+        with pytest.raises(UnknownTopicOrPartition, match="one: deleted, and created again"):
             list(reader)
 
 
@@ -249,7 +249,7 @@ def test_a_topic_with_another_id_is_not_read() -> None:
     assert len(read(world.reader([("one", 0, 0, 5)], topic_ids={"one": new}))[TopicPartition("one", 0)]) == 5
     with (
         world.reader([("one", 0, 0, 5)], topic_ids={"one": old}) as reader,
-        pytest.raises(UnknownTopicOrPartition, match="created anew"),
+        pytest.raises(UnknownTopicOrPartition, match="created again"),
     ):
         next(reader)
 

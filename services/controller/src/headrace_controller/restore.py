@@ -39,7 +39,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
         "--brokers",
         required=True,
         metavar="IDS",
-        help="every broker that may hold logs, with commas; nobody leads until all of them were asked",
+        help="every broker that may hold logs, with commas; no partition has a leader until all of them were asked",
     )
     parser.add_argument("--replace", action="store_true", help="delete the metadata that is there first")
     parser.add_argument("file", type=Path, metavar="FILE", help="a backup, or a directory: its newest whole one")

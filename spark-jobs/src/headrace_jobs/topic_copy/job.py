@@ -106,7 +106,7 @@ def _check(args: argparse.Namespace, read: dict[str, str], write: dict[str, str]
         if args.same_topics:
             raise InvalidConfig("--same-topics within one cluster would copy topics onto themselves")
         if args.output_topic in names(args.topic):
-            raise InvalidConfig(f"{args.output_topic} would be copied onto itself, for ever; write to another topic")
+            raise InvalidConfig(f"{args.output_topic} would be copied onto itself, forever; write to another topic")
 
 
 def run(

@@ -109,5 +109,5 @@ def check_together(*, planned: int, committed: int, written: int) -> None:
     if committed > written:
         raise Conflict(
             f"the checkpoint has committed micro-batches up to {committed} and the lake holds up to {written}: files "
-            "or log of the lake are gone; restore them, or begin anew with another checkpoint"
+            "or log of the lake are gone; restore them, or begin again with another checkpoint"
         )

@@ -190,7 +190,7 @@ def _run(
     found = demo.run()
     if found.problems:
         listed = "\n  ".join(found.problems)
-        wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts anew."
+        wipe_it = "`make run ARGS=--fresh` (or `headrace demo --fresh`) wipes the data and starts again."
         raise CommandFailed(f"topic flights is not what it should be:\n  {listed}", hint=wipe_it)
     _tell_found(console, found)
     spark = get_spark()

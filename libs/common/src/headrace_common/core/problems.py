@@ -32,8 +32,8 @@ _STATUS_OF_CODE: Final[Mapping[ErrorCode, int]] = {
 }
 _NEXT_STEP: Final[Mapping[Kind, str]] = {
     Kind.INVALID: "Correct the request; as it is it will never succeed.",
-    Kind.NOT_FOUND: "Check the name; list what there is.",
-    Kind.CONFLICT: "Look at what is there now, then decide.",
+    Kind.NOT_FOUND: "Check the name; list the names that exist.",
+    Kind.CONFLICT: "Look at the current state, then decide.",
     Kind.MOVED: "Wait a moment and send the same request again.",
     Kind.FENCED: "Start the operation again from its beginning.",
     Kind.BUSY: "Wait a moment and send the same request again.",
@@ -49,7 +49,7 @@ _NEXT_STEP_OF_CODE: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.INVALID_TXN_STATE: "GET /v1/transactions/{id} shows how it is; GET /v1/transactions-prepared the tokens "
     "that decide prepared ones, GET /v1/transactions-open what holds readers back.",
     ErrorCode.TXN_VERDICT_UNKNOWN: "Look at the data, or into the application's own records: what became of it is not "
-    "kept for ever.",
+    "kept forever.",
     ErrorCode.CONCURRENT_TRANSACTIONS: "Its end is being written; wait a moment and send the same request again.",
 }
 

@@ -78,9 +78,7 @@ TOPIC_SETTINGS: Final = _table(
     ),
     Setting("min.insync.replicas", Type.INT, "1", "Replicas that must hold a record before it is acknowledged.", low=1),
     Setting("retention.bytes", Type.LONG, "-1", "Bytes a partition keeps; -1: no bound.", low=-1),
-    Setting(
-        "retention.ms", Type.LONG, str(WEEK_MS), "How long a partition keeps records, in ms; -1: for ever.", low=-1
-    ),
+    Setting("retention.ms", Type.LONG, str(WEEK_MS), "How long a partition keeps records, in ms; -1: forever.", low=-1),
     Setting("segment.bytes", Type.INT, str(1 << 30), "A segment is sealed at this size.", low=1024),
     Setting(
         "segment.jitter.ms",

@@ -86,7 +86,7 @@ def open_tokens(config: ServerConfig, clock: Clock) -> NodeTokens | None:
             loopback_only=config.node_token_loopback_only,
         )
     _log.warning(
-        "no node token: whoever reaches a port of a node can pass for a node; give all nodes the same "
+        "no node token: anyone who reaches a port of a node can pass for a node; give all nodes the same "
         "--node-token-file, made with python -m headrace_common.runtime.token_file FILE"
     )
     return None

@@ -38,7 +38,7 @@ class Narrowed:
         said = [f"{self.count} of its files and directories were open to other users, and are not any more"]
         if self.left:
             names = ", ".join(map(str, self.left))
-            said.append(f"these stay open to other users, because somebody else owns them: {names}")
+            said.append(f"these stay open to other users, because another user owns them: {names}")
         return "; ".join(said if self.count else said[1:])
 
 

@@ -135,7 +135,7 @@ class FetchPositions:
         if not same:
             self._led_by(partition, leader, leader_epoch)
         if leader == NO_NODE:
-            self._wrong(partition, LeaderNotAvailable(f"nobody leads {tp} now"), now_ms)
+            self._wrong(partition, LeaderNotAvailable(f"{tp} has no leader now"), now_ms)
         self._settle(partition)
 
     def _led_by(self, partition: PartitionFetch, leader: NodeId, leader_epoch: int) -> None:

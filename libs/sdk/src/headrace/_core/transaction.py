@@ -51,7 +51,7 @@ class Remedy(Enum):
     """What to do about an error of a coordinator."""
 
     AGAIN = "ask it again after a pause"
-    ELSEWHERE = "find the coordinator anew, and ask that"
+    ELSEWHERE = "find the coordinator again, and ask that"
     RAISE = "tell the application"
 
 

@@ -82,7 +82,7 @@ class OffsetQueries:
             if leader is None:
                 raise UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
             if leader.broker == NO_NODE:
-                errors[tp] = LeaderNotAvailable(f"nobody leads {tp} now")
+                errors[tp] = LeaderNotAvailable(f"{tp} has no leader now")
             else:
                 by_broker.setdefault(leader.broker, []).append(tp)
         chunks = [

@@ -243,7 +243,7 @@ class Reading:
     def _look_for_deleted(self) -> None:
         gone = frozenset(name for name in (*self._topics, *self.group_topics) if self._cluster.known(name) is None)
         for name in sorted(gone - self.deleted):
-            _log.warning("topic %r, which is subscribed to, was deleted; it is read again if it is made anew", name)
+            _log.warning("topic %r, which is subscribed to, was deleted; it is read again if it is created again", name)
         self.deleted = gone
 
     def _metadata_changed(self) -> None:

@@ -120,7 +120,7 @@ def _target(now: Placement, name: PartitionName, old: NodeId) -> NodeId:
     if not free:
         raise InvalidReplicationFactor(
             f"{name} has {len(now.replicas[name])} replicas and no other broker can take the one of broker {old}: "
-            f"{len(now.open)} could; start another broker, or create the topic anew with fewer replicas"
+            f"{len(now.open)} could; start another broker, or create the topic again with fewer replicas"
         )
     counts = now.per_topic[name.topic]
     return min(free, key=lambda b: (now.crowding_change(name, old, b), counts[b], now.total[b], b))

@@ -57,7 +57,9 @@ def _unavailable(status: Status) -> list[str]:
 
 
 def _restored(restore: Unfinished) -> str:
-    what = "the metadata was restored from a backup, and nobody leads until the logs of all brokers were compared"
+    what = (
+        "the metadata was restored from a backup, and no partition has a leader until all brokers' logs were compared"
+    )
     if not restore.missing and restore.silent:
         they = "broker" if len(restore.silent) == 1 else "brokers"
         does = "does not say what it has" if len(restore.silent) == 1 else "do not say what they have"

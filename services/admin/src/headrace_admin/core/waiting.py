@@ -76,7 +76,7 @@ def _what_then(t: OpenTransaction) -> str:
         return "`headrace txn find-hanging` says whether anybody is going to end it"
     match t.owner.state:
         case TxnState.PREPARED:
-            return "it is prepared, and whoever has its token decides it: `headrace txn prepared`"
+            return "it is prepared, and the holder of its token decides it: `headrace txn prepared`"
         case TxnState.ONGOING:
             return f"it ends by itself or by its timeout, or with `headrace txn abort {t.owner.transactional_id}`"
     return "its end is on its way to that partition"

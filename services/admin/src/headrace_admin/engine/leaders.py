@@ -147,7 +147,7 @@ def _by_leader(
             continue
         if found.leader == NO_NODE:
             lost[one] = LeaderNotAvailable(
-                f"nobody leads {_called(image, found.id)} now; `headrace cluster health` says what to start"
+                f"{_called(image, found.id)} has no leader now; `headrace cluster health` says what to start"
             )
         else:
             led.setdefault(found.leader, []).append((one, found.id))

@@ -230,7 +230,7 @@ def _check_open(was: pb.TransactionDescription) -> None:
     i = was.transactional_id
     if was.state == pb.TXN_PREPARED:
         raise InvalidTxnState(
-            f"the transaction of {i!r} is prepared, and whoever has its token decides it: `headrace txn prepared` "
+            f"the transaction of {i!r} is prepared, and the holder of its token decides it: `headrace txn prepared` "
             "shows the token, `headrace txn abort TOKEN` aborts it"
         )
     if was.state in _ENDING:

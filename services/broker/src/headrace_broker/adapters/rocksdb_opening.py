@@ -73,7 +73,7 @@ def opened(
         if evidence is None:
             raise StorageFailed(
                 f"{error}; the evidence file beside it is not readable either, so the store was left as it is: is it "
-                f"the right volume? If it is, move {directory.path} away: with an empty one all is copied anew"
+                f"the right volume? If it is, move {directory.path} away: with an empty one all is copied again"
             ) from error
         notes.append(_put_aside(directory, error))
         reason = f"the store was put aside: {error}"
@@ -126,7 +126,7 @@ def _put_aside(directory: DataDirectory, reason: StorageFailed) -> str:
         raise StorageFailed(f"{database} cannot be opened ({reason}), nor be put aside: {error}") from error
     directory.forget_token()
     text = (
-        f"the store could not be opened and was put aside as {aside}; every log of this broker is copied anew from "
+        f"the store could not be opened and was put aside as {aside}; every log of this broker is copied again from "
         f"others, and one that has no other replica stays offline until an operator decides ({reason})"
     )
     _log.error("the store was put aside", extra={"reason": text})

@@ -127,9 +127,7 @@ def _rewrite(
     os.rename(database, damaged)
     os.rename(_fresh(database), database)
     sync_directory(database.parent)
-    _log.warning(
-        "the store was written anew without what cannot be read", extra={"lost": len(lost), "old": str(damaged)}
-    )
+    _log.warning("the store was rewritten without what cannot be read", extra={"lost": len(lost), "old": str(damaged)})
     return RocksDbStore(database, sizes), lost
 
 
@@ -146,7 +144,7 @@ def sound_store(
     if not found.unreadable and not noted.exists():
         return store
     if not _has_room(store.path):
-        found.cuts.append("files that cannot be read stay: the disk has no room to write the others anew")
+        found.cuts.append("files that cannot be read stay: the disk has no room to rewrite the others")
         rocksdb_recovery.without(found, found.unreadable, evidence)
         found.kept.update((log, Offset(0)) for log in found.unreadable)
         if noted.exists():

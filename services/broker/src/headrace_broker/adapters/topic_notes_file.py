@@ -111,7 +111,7 @@ class TopicNotesFile:
         return {topic_id: len(line) for topic_id, line in lines.items()}
 
     def _set_aside(self, error: OSError) -> None:
-        _log.warning("topic notes cannot be read: %s; set aside in %s and made anew", error, self._aside)
+        _log.warning("topic notes cannot be read: %s; set aside in %s and created again", error, self._aside)
         self._anew = True
         try:
             os.replace(self._path, self._aside)
@@ -125,7 +125,7 @@ class TopicNotesFile:
         if not found.unreadable:
             return
         _log.warning(
-            "topic notes are damaged (%s): set aside in %s; what is missing is noted anew from the next metadata",
+            "topic notes are damaged (%s): set aside in %s; what is missing is noted again from the next metadata",
             found.unreadable[0],
             self._aside,
             extra={"lines": len(found.unreadable), "topics": len(found.notes)},

@@ -286,7 +286,7 @@ def _manifest(database: Path) -> tuple[int, int]:
         if isinstance(found, Fault):
             if found.torn:
                 break  # the last edit was being written; RocksDB takes the state before it
-            text = f"{manifest} is damaged at byte {found.at} ({found.reason}); the replica must be copied anew"
+            text = f"{manifest} is damaged at byte {found.at} ({found.reason}); the replica must be copied again"
             raise StorageFailed(text) if found.reason.endswith(_NOT_KNOWN) else StoreBroken(text)
         numbers = _edit_numbers(_payload(data, found))
         needed = max(needed, numbers.get(_TAG_LOG_NUMBER, 0), numbers.get(_TAG_MIN_LOG_NUMBER, 0))

@@ -79,7 +79,7 @@ class LostBatches:
         if len(others) < max(enough, 1):
             return False
         extra = {"topic": replica.topic, "partition": str(replica.id), "in_sync": others, "reason": str(error)}
-        _log.critical("a stored batch cannot be read; the log is copied anew after a restart", extra=extra)
+        _log.critical("a stored batch cannot be read; the log is copied again after a restart", extra=extra)
         try:
             self._store.distrust(replica.core.log)
         except StorageFailed as failed:

@@ -238,7 +238,7 @@ class Replicas:
                 f" ({damage.reason}); {ACCEPT_LOSS}"
             )
         if known.leader == NO_NODE:
-            return LeaderNotAvailable(f"nobody leads {name} now; retry")
+            return LeaderNotAvailable(f"{name} has no leader now; retry")
         if known.leader != self.broker_id:
             return NotLeader(f"broker {known.leader} leads {name}; refresh metadata and ask there")
         return NotLeader(f"this broker is not ready to lead {name} yet; retry")

@@ -22,7 +22,7 @@ GAUGES: Final[Mapping[str, str]] = {
     "restore_unfinished": "1 while nobody leads, since the metadata was restored and not all logs were seen",
     "topics": "Topics",
     "partitions": "Partitions",
-    "offline_partitions": "Partitions that nobody leads",
+    "offline_partitions": "Partitions without a leader",
     "under_replicated_partitions": "Partitions with fewer replicas in sync than they have",
     "under_min_isr_partitions": "Partitions with fewer replicas in sync than min.insync.replicas",
     "not_preferred_partitions": "Partitions led by another replica than their first",

@@ -110,6 +110,6 @@ def _check_members(partition: Partition, proposal: Proposal, brokers: Brokers) -
             raise Rejected(f"broker {member} would join {partition.id} without the epoch it fetched with; name it")
         if epoch is not None and epoch != brokers.epochs.get(member):
             raise IneligibleReplica(
-                f"broker {member} fetched from {partition.id} with epoch {epoch} and was started anew since; it joins "
+                f"broker {member} fetched from {partition.id} with epoch {epoch} and was restarted since; it joins "
                 "when it fetches with its present epoch"
             )

@@ -341,8 +341,8 @@ class ControllerEngine:
             missing = ", ".join(map(str, mirror.restore.missing(mirror.image)))
             why = f"brokers {missing} have not joined; start them" if missing else "try again in a moment"
             raise MetadataUnavailable(
-                "the metadata was restored from a backup, and nobody leads until the logs of all brokers were "
-                f"compared: {why}"
+                "the metadata was restored from a backup, and no partition has a leader until all brokers' "
+                f"logs were compared: {why}"
             )
         return term
 

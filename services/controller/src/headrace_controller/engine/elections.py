@@ -167,7 +167,7 @@ class Elections:
             now, rules = self._settling.brokers(), self._settling.rules_of(partition)
             living = leadership.candidates(partition, kind, now)
             if not answers.still_hold(living, now.epochs):
-                raise MetadataUnavailable(f"a broker of {partition.id} was started anew just now; try again")
+                raise MetadataUnavailable(f"a broker of {partition.id} was restarted just now; try again")
             return leadership.commanded(partition, kind, now, rules, answers.ends.get(partition.id, {}))
 
         return list(zip(ids, await self._settling.attempt(ids, step), strict=True))

@@ -283,7 +283,7 @@ class Nodes:
         if damaged:
             some = sorted(map(str, damaged))[:_NAMED_IN_LOG]
             extra = {"broker": broker, "logs": len(damaged), "partitions": some}
-            log.error("replicas are not what was acknowledged; they are copied anew", extra=extra)
+            log.error("replicas are not what was acknowledged; they are copied again", extra=extra)
 
     def _registration(self, joining: Joining) -> Decision:
         mirror = self._follower.mirror

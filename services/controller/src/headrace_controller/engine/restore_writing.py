@@ -102,7 +102,7 @@ async def _commit(store: MetadataStore, operations: Sequence[Operation], compare
         return outcome.revision
     if records.CONTROLLER_KEY in outcome.found:
         raise ControllersRun
-    raise Conflict("somebody else changes this store just now; see that no other restore runs, then run this again")
+    raise Conflict("another program is changing this store; make sure that no other restore runs, then run this again")
 
 
 def _pieces(rows: Sequence[Row]) -> Iterator[list[Row]]:

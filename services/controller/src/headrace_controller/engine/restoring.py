@@ -101,7 +101,7 @@ class Restoring:
             async with self._settling.turn:
                 await self._finish(restore, answers)
         except (Interrupted, Changed):
-            return "a broker was started anew, or the metadata changed, while logs were compared"
+            return "a broker was restarted, or the metadata changed, while logs were compared"
         except (MetadataUnavailable, StoreOutcomeUnknown) as error:
             return str(error)
         self._settling.nodes_changed()
@@ -173,7 +173,9 @@ class Restoring:
         told, at_ms = self._told
         now = self._clock.monotonic_ms()
         if why != told or now - at_ms >= _TELL_EVERY_MS:
-            log.warning("nobody leads until the restore of the metadata is finished", extra={"reason": why})
+            log.warning(
+                "no partition has a leader until the restore of the metadata is finished", extra={"reason": why}
+            )
             self._told = (why, now)
 
     def _tell_end(self, plan: Plan) -> None:

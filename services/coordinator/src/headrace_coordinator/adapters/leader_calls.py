@@ -99,7 +99,7 @@ class LeaderCalls:
     async def _attempt(self, attempt: Callable[[Leader], Awaitable[T]], leader: Leader | None) -> T:
         """An attempt that is answered soon costs one timer; only one that lasts is looked after."""
         if leader is None:
-            raise LeaderNotAvailable(f"nobody leads {self.where} now")
+            raise LeaderNotAvailable(f"{self.where} has no leader now")
         try:
             async with asyncio.timeout(None) as limit:
                 watch = _Watch(limit, lambda: self._leader() != leader)

@@ -179,7 +179,7 @@ class Host(ABC, Generic[C, E, V]):
         """The shard has another owner, or another epoch: drop everything at once."""
         if self._run_task is not None:
             self._run_task.cancel()
-        self._drop(Phase.LOST, NotCoordinator(f"shard {self.number} has moved; find its coordinator anew"))
+        self._drop(Phase.LOST, NotCoordinator(f"shard {self.number} has moved; find its coordinator again"))
 
     def check_serving(self) -> None:
         """
@@ -190,7 +190,7 @@ class Host(ABC, Generic[C, E, V]):
             case Phase.LOADING:
                 raise CoordinatorLoading(f"shard {self.number} is being read; try again in a moment")
             case Phase.LOST:
-                raise NotCoordinator(f"shard {self.number} has moved; find its coordinator anew")
+                raise NotCoordinator(f"shard {self.number} has moved; find its coordinator again")
             case Phase.FAILED:
                 raise CoordinatorNotAvailable(
                     f"shard {self.number} cannot be served now, the coordinator's log says why; try again"
@@ -256,10 +256,10 @@ class Host(ABC, Generic[C, E, V]):
             except FencedWriter as error:
                 self._around.measures.lost()
                 log.warning("shard lost: %s", error, extra=about)
-                self._drop(Phase.LOST, NotCoordinator(f"another coordinator has shard {self.number}; find it anew"))
+                self._drop(Phase.LOST, NotCoordinator(f"another coordinator has shard {self.number}; find it again"))
             except HeadraceError as error:
                 log.error("shard cannot be served: %s", error, extra=about)
-                self._drop(Phase.FAILED, CoordinatorNotAvailable(f"shard {self.number} is read anew: {error}"))
+                self._drop(Phase.FAILED, CoordinatorNotAvailable(f"shard {self.number} is read again: {error}"))
             finally:
                 await shard_log.close()
             failures += 1

@@ -117,7 +117,7 @@ class ShardHost(Host[Shard, Event, Visible]):
         self.check_serving()
         stream = self._streams.get(event.stream)
         if stream is None:
-            raise NotCoordinator(f"shard {self.number} has moved meanwhile; find the group's coordinator anew")
+            raise NotCoordinator(f"shard {self.number} has moved meanwhile; find the group's coordinator again")
         stream.taken()
         self._take_in(event)
 

@@ -25,7 +25,7 @@ from headrace_proto.v1 import coordinator_pb2_grpc, transaction_pb2
 NO_MESSAGE: Final = "the bytes on the stream are no message of it; use the generated client of this version"
 LINGER_S_MAX: Final = 5.0
 """How long a client that sends no more may wait for what is still to come: the answer to its leave, above all."""
-LEAVING: Final = "this coordinator is leaving; find the group's coordinator anew"
+LEAVING: Final = "this coordinator is leaving; find the group's coordinator again"
 _CONSUMER: Final = "consumer_heartbeat"
 _EITHER: Final = "leave"
 _EOF: Final[Any] = grpc.aio.EOF

@@ -28,14 +28,14 @@ from headrace_coordinator.core.transactions.values import (
 _WHY = {
     EndCause.TIMEOUT: "its timeout was up",
     EndCause.OPERATOR: "an operator did it",
-    EndCause.TOKEN: "whoever had its token did it",
+    EndCause.TOKEN: "the holder of its token did it",
 }
 
 
 def unknown_id(transactional_id: str) -> HeadraceError:
     """Nothing is known of the id."""
     return InvalidProducerIdMapping(
-        f"the transactional id {transactional_id!r} is not known, or was forgotten; initialize it anew"
+        f"the transactional id {transactional_id!r} is not known, or was forgotten; initialize it again"
     )
 
 
@@ -152,5 +152,5 @@ def _had_before(txn: Transaction, asked: Producer) -> bool:
 
 def _other_producer(txn: Transaction, asked: Producer) -> HeadraceError:
     return InvalidProducerIdMapping(
-        f"{txn.transactional_id!r} has another producer id than {asked.producer_id}; initialize it anew"
+        f"{txn.transactional_id!r} has another producer id than {asked.producer_id}; initialize it again"
     )

@@ -124,7 +124,7 @@ class Units:
             if decided is None or not decided.commit:
                 became = "is not prepared" if decided is None else "was aborted"
                 text = f"the listed transaction of {token.transactional_id!r}, producer {token.producer_id} epoch "
-                return TransactionAbortable(f"{text}{token.epoch}, {became}; abort the others and do the unit anew")
+                return TransactionAbortable(f"{text}{token.epoch}, {became}; abort the others and do the unit again")
         return found
 
 
