@@ -26,7 +26,7 @@ from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.rebuilding import rebuilt
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Posting
-from headrace_broker.rpc import encode
+from headrace_broker.rpc import encode_logs
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import HEADER_SIZE, Codec, RecordColumns, build_batch, decode_batch, read_header
@@ -554,7 +554,7 @@ async def test_how_far_it_is_is_told() -> None:
         await rewrite(engine)
         await engine.broker.cleaner.look()
         replica = log(engine)
-        told = encode.log_description(replica, None, engine.broker.compaction(replica))
+        told = encode_logs.log_description(replica, None, engine.broker.compaction(replica))
         end = replica.core.segments.active.base_offset
         assert (told.compaction.cleaned_to, told.compaction.cleanable_to) == (end, end)
         assert told.compaction.last_ms == engine.clock.now_ms()
@@ -564,7 +564,7 @@ async def test_how_far_it_is_is_told() -> None:
         [gauge] = engine.broker.topic_gauges()
         assert (gauge.topic, gauge.log_bytes, gauge.oldest_age_s) == ("t", replica.core.segments.size, 2.0)
     async with running_engine({"t": 1}) as engine:
-        told = encode.log_description(log(engine), None, engine.broker.compaction(log(engine)))
+        told = encode_logs.log_description(log(engine), None, engine.broker.compaction(log(engine)))
         assert not told.HasField("compaction")
         assert not told.HasField("oldest_timestamp_ms")
 
@@ -588,10 +588,10 @@ async def test_a_log_of_which_all_was_trimmed_has_no_bytes() -> None:
     async with running({"segment.bytes": str(1 << 20)}) as engine:
         await rewrite(engine)
         replica = log(engine)
-        assert encode.log_description(replica, None).size_bytes == replica.core.segments.size > 0
+        assert encode_logs.log_description(replica, None).size_bytes == replica.core.segments.size > 0
         await engine.broker.trim([(T0, replica.core.log_end)])
         assert replica.core.segments.size > 0, "retention goes by the segments as they were written"
-        told = encode.log_description(replica, engine.broker.segments(replica))
+        told = encode_logs.log_description(replica, engine.broker.segments(replica))
         assert (told.size_bytes, [segment.size_bytes for segment in told.segments]) == (0, [0])
         [gauge] = engine.broker.topic_gauges()
         assert (gauge.log_bytes, gauge.oldest_age_s) == (0, 0)

@@ -13,7 +13,7 @@ from headrace_broker.engine import scrubber
 from headrace_broker.engine.produce import ProduceEntry
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.scrubber import FIRST_MS, Scrub
-from headrace_broker.rpc import encode
+from headrace_broker.rpc import encode_logs
 from headrace_broker.testing.batches import batch_of
 from headrace_broker.testing.engine import Engine, running_engine
 from headrace_broker.testing.standalone import topic_id_of
@@ -58,7 +58,7 @@ async def test_a_pass_reads_every_batch_of_every_log() -> None:
     size = 3 * (len(batch_of(2)) + len(batch_of(1)))
     assert (done.running, done.logs, done.logs_done, done.bytes_read, done.lost) == (False, 2, 2, size, 0)
     assert done.last_ended_ms is not None
-    assert encode.scrub(done).last_ended_ms == done.last_ended_ms
+    assert encode_logs.scrub(done).last_ended_ms == done.last_ended_ms
 
 
 async def test_what_is_lost_is_told_and_the_other_logs_are_read() -> None:

@@ -20,7 +20,7 @@ from headrace_broker.engine.broker import Broker
 from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.fetch import FetchSession
 from headrace_broker.engine.produce import ProduceSession
-from headrace_broker.rpc import decode, encode
+from headrace_broker.rpc import decode, encode, encode_logs
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import NodeKey, Role, ShardKind
@@ -313,7 +313,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         free, total, reserve = broker.disk()
         return pb.DescribeLogsResponse(
             logs=[
-                encode.log_description(
+                encode_logs.log_description(
                     one,
                     broker.segments(one) if request.segments else None,
                     compaction,
@@ -325,8 +325,8 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             disk_free_bytes=free,
             disk_total_bytes=total,
             disk_reserve_bytes=reserve,
-            recovery_report=encode.report_text(broker.report),
-            scrub=encode.scrub(broker.scrub()),
+            recovery_report=encode_logs.report_text(broker.report),
+            scrub=encode_logs.scrub(broker.scrub()),
         )
 
     async def LogEnds(self, request: pb.LogEndsRequest, context: Context) -> pb.LogEndsResponse:
@@ -344,7 +344,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         """See the proto."""
         del context
         async for page in self._broker.inventory([decode.topic_id(one) for one in request.topic_ids]):
-            yield encode.inventory_page(page)
+            yield encode_logs.inventory_page(page)
 
     async def WriteTxnMarkers(
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
