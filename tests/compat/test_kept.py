@@ -18,7 +18,7 @@ from headrace.transactions import PreparedTransactions
 from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.features import HIGHEST
 from headrace_common.core.image import EMPTY_IMAGE, Role
-from headrace_common.rpc.convert import delta_from_proto
+from headrace_common.rpc.convert_delta import delta_from_proto
 from headrace_controller.core import records
 from headrace_controller.core.store import Put, Transaction
 from headrace_controller.engine.nodes import Joining

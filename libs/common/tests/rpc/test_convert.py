@@ -24,7 +24,8 @@ from headrace_common.core.image import (
     Topic,
     TopicDeletion,
 )
-from headrace_common.rpc.convert import delta_from_proto, delta_to_proto, node_from_proto, node_to_proto
+from headrace_common.rpc.convert import node_from_proto, node_to_proto
+from headrace_common.rpc.convert_delta import delta_from_proto, delta_to_proto
 from headrace_proto.v1 import cluster_pb2 as pb
 
 int32 = st.integers(0, 2**31 - 1)

@@ -40,12 +40,8 @@ from headrace_common.core.image import (
 )
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Security
-from headrace_common.rpc.convert import (
-    delta_from_proto,
-    node_key_to_proto,
-    partition_ref_to_proto,
-    shard_kind_to_proto,
-)
+from headrace_common.rpc.convert import node_key_to_proto, partition_ref_to_proto, shard_kind_to_proto
+from headrace_common.rpc.convert_delta import delta_from_proto
 from headrace_common.rpc.node_gate import KnownNodes, NodeGate, Tokens, node_security
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms

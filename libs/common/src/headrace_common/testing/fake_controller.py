@@ -26,7 +26,8 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_common.rpc.convert import delta_to_proto, node_from_proto, node_key_from_proto, shard_kind_from_proto
+from headrace_common.rpc.convert import node_from_proto, node_key_from_proto, shard_kind_from_proto
+from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb

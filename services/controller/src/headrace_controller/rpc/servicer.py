@@ -17,7 +17,6 @@ from headrace_common.core.image import ImageDelta, NodeKey, Role
 from headrace_common.rpc.convert import (
     NamesPartition,
     active_controller_to_proto,
-    delta_to_proto,
     node_from_proto,
     node_key_from_proto,
     node_to_proto,
@@ -28,6 +27,7 @@ from headrace_common.rpc.convert import (
     topic_id_from_proto,
     topic_to_proto,
 )
+from headrace_common.rpc.convert_delta import delta_to_proto
 from headrace_common.rpc.node_gate import NodeGate
 from headrace_controller.config import LivenessConfig
 from headrace_controller.core.sessions import Heartbeat

@@ -15,7 +15,7 @@ from headrace_common.core.features import HIGHEST
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.rpc.channels import open_channel
-from headrace_common.rpc.convert import delta_from_proto
+from headrace_common.rpc.convert_delta import delta_from_proto
 from headrace_common.rpc.options import server_options
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.service import bind
