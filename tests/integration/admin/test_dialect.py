@@ -141,3 +141,10 @@ def test_moves(run: Run, http: httpx.Client, topic: str) -> None:
     told(run("partition", "move", f"{topic}-0={wanted}", "--dry-run"), moved, "partition move")
     elected = http.post("/v1/elections", json={"type": "preferred", "partitions": [{"topic": topic}]}).json()
     told(run("partition", "elect", topic), elected, "partition elect")
+
+
+def test_metadata_of_a_topic_that_is_not_there(run: Run, topic: str) -> None:
+    (there,) = run("debug", "metadata", topic)["topics"]
+    assert (there["name"], there["error"]) == (topic, None)
+    there, gone = sorted(run("debug", "metadata", topic, "nonsense", code=3)["topics"], key=lambda t: t["name"])
+    assert (there["error"], gone["error"]["code"]) == (None, "UNKNOWN_TOPIC_OR_PARTITION")

@@ -66,11 +66,15 @@ def metadata(
     session: Session,
     topics: Annotated[list[str] | None, typer.Argument(help="Only these", autocompletion=completing.topics)] = None,
 ) -> None:
-    """The metadata that a broker gives to clients."""
+    """The metadata that a broker gives to clients. Ends with 3 where it does not have one of the topics."""
     from headrace_cli import admin_view
+    from headrace_common.core.problems import error_of_problem
 
     data = admin_view.metadata(session.bootstrap, topics or [])
     show(data, Output.YAML if session.output is Output.TABLE else session.output)
+    wrong = [topic for topic in data["topics"] if topic["error"] is not None]
+    if wrong:
+        raise error_of_problem(wrong[0]["error"])
 
 
 def bundle(
