@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace_common.core import arrow, murmur2
-from headrace_common.core.batch import RecordColumns, build_batch, column_reader, column_writer, decode_batch
+from headrace_common.core.batch import RecordColumns, build_batch, byte_columns, column_reader, decode_batch
 from headrace_common.core.errors import Rejected
 from headrace_common.core.murmur2 import partitions_for
 
-MODULES = (arrow, column_reader, column_writer, murmur2)
+MODULES = (arrow, byte_columns, column_reader, murmur2)
 BYTES = st.none() | st.binary(max_size=12)
 COLUMN = st.one_of(
     st.lists(BYTES, min_size=1, max_size=80),

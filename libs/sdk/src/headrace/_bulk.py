@@ -302,7 +302,7 @@ def _lengths(values: Any, keys: Any, headers: Any) -> Any:
 
 
 def _binary(column: Any, what: str) -> pa.Array[Any]:
-    from headrace_common.core.batch.column_writer import as_binary
+    from headrace_common.core.batch.byte_columns import as_binary
 
     try:
         made: pa.Array[Any] = as_binary(column)

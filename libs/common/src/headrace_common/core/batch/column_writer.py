@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_common.core.arrow import has_arrow
+from headrace_common.core.batch.byte_columns import PADDING, Column, Piece, arrow_column, bytes_column, bytes_of
 from headrace_common.core.batch.columns import (
     DIRECTORY_ENTRY,
-    FIXED_WIDTH,
-    HAS_VALIDITY,
     HEADER_KEY,
     HEADER_VALUE,
     HEADERS,
@@ -46,30 +44,10 @@ from headrace_common.core.batch.header import (
 from headrace_common.core.errors import InvalidRecord, RecordTooLarge
 
 if TYPE_CHECKING:
-    from headrace_common.core.batch.columns import BytesColumn, HeaderList, IntColumn
+    from headrace_common.core.batch.columns import HeaderList, IntColumn
 
-Piece = bytes | memoryview
 _RESERVED: Final = b"\0\0\0"
 _INFLATED_LENGTH: Final = struct.Struct("<I")
-_PADDING: Final = (b"", b"\0" * 7, b"\0" * 6, b"\0" * 5, b"\0" * 4, b"\0" * 3, b"\0" * 2, b"\0")
-
-
-_LARGE: Final = 4096
-"""From this many records on a list is not handed to pyarrow, unless it has nulls."""
-
-
-class _Column:
-    """One column, ready to be written: its id, flags, pieces, and their bytes in all."""
-
-    __slots__ = ("flags", "id", "length", "pieces")
-
-    def __init__(self, column_id: int, flags: int, pieces: Sequence[Piece], length: int) -> None:
-        if length > INT32_MAX:
-            raise RecordTooLarge(f"{length} bytes are more than one column can have; send fewer records at a time")
-        self.id = column_id
-        self.flags = flags
-        self.pieces = pieces
-        self.length = length
 
 
 def build_batch(
@@ -127,36 +105,36 @@ def build_sparse(
 
     kept = np.flatnonzero(keep).astype("<i4") if deltas is None else deltas[keep]
     count, chosen = len(kept), pa.array(keep)
-    written: list[_Column] = []
+    written: list[Column] = []
     if timestamps is not None:
-        written.append(_Column(TIMESTAMP, 0, [_bytes_of(timestamps[keep])], 8 * count))
-    written.append(_Column(OFFSET_DELTA, 0, [_bytes_of(kept)], 4 * count))
-    if keys is not None and (key := _arrow_column(KEY, keys.filter(chosen), count, absent_if_null=True)):
+        written.append(Column(TIMESTAMP, 0, [bytes_of(timestamps[keep])], 8 * count))
+    written.append(Column(OFFSET_DELTA, 0, [bytes_of(kept)], 4 * count))
+    if keys is not None and (key := arrow_column(KEY, keys.filter(chosen), count, absent_if_null=True)):
         written.append(key)
     if headers is not None:
         written += _headers_columns_of(headers.filter(chosen))
-    value = _arrow_column(VALUE, values.filter(chosen), count, absent_if_null=False)
+    value = arrow_column(VALUE, values.filter(chosen), count, absent_if_null=False)
     assert value is not None, "there is always a value column"
     written.append(value)
     plain = header._replace(attributes=header.attributes & ~CODEC_MASK, record_count=count)
     return assemble(plain, written, header.codec)
 
 
-def record_columns(columns: RecordColumns, count: int) -> list[_Column]:
+def record_columns(columns: RecordColumns, count: int) -> list[Column]:
     """The columns of keys, headers and values."""
-    written: list[_Column] = []
-    if columns.keys is not None and (key := _bytes_column(KEY, columns.keys, count, absent_if_null=True)):
+    written: list[Column] = []
+    if columns.keys is not None and (key := bytes_column(KEY, columns.keys, count, absent_if_null=True)):
         written.append(key)
     if columns.headers is not None:
         given: Any = columns.headers
         written += _headers_columns_of(given) if hasattr(given, "type") else _headers_columns(given)
-    value = _bytes_column(VALUE, columns.values, count)
+    value = bytes_column(VALUE, columns.values, count)
     assert value is not None, "there is always a value column"
     written.append(value)
     return written
 
 
-def assemble(header: BatchHeader, columns: list[_Column], codec: Codec) -> bytes:
+def assemble(header: BatchHeader, columns: list[Column], codec: Codec) -> bytes:
     """The batch of a header and its columns: directory, compression, length and CRC."""
     pieces, size = _body(columns)
     if size > INT32_MAX - HEADER_SIZE:
@@ -181,7 +159,7 @@ def _sealed_columns(header: BatchHeader, pieces: list[Piece], size: int) -> byte
     return sealed([FIELDS.pack(header[0], size - LENGTH_PREFIX, *header[2:]), _RESERVED, *pieces], size)
 
 
-def _body(columns: list[_Column]) -> tuple[list[Piece], int]:
+def _body(columns: list[Column]) -> tuple[list[Piece], int]:
     """The directory and the columns, each of which starts at a multiple of 8; and their bytes in all."""
     directory: list[bytes] = []
     pieces: list[Piece] = []
@@ -193,32 +171,32 @@ def _body(columns: list[_Column]) -> tuple[list[Piece], int]:
         if column is last:
             flags |= LAST_COLUMN
         elif length & 7:
-            padding = _PADDING[length & 7]
+            padding = PADDING[length & 7]
             pieces.append(padding)
             size += len(padding)
         directory.append(DIRECTORY_ENTRY.pack(column.id, flags, 0, length))
     return directory + pieces, size
 
 
-def _timestamps(given: int | IntColumn, count: int) -> tuple[int, int, list[_Column]]:
+def _timestamps(given: int | IntColumn, count: int) -> tuple[int, int, list[Column]]:
     """Base, maximum, and the column unless all are equal."""
     if isinstance(given, int):
         return given, given, []
     if count < SMALL:
         listed = [int(each) for each in given]
         low, high = min(listed), max(listed)
-        column = [] if low == high else [_Column(TIMESTAMP, 0, [struct.pack(f"<{count}q", *listed)], 8 * count)]
+        column = [] if low == high else [Column(TIMESTAMP, 0, [struct.pack(f"<{count}q", *listed)], 8 * count)]
         return listed[0], high, column
     import numpy as np
 
     from_list = isinstance(given, list)  # fromiter is quicker for those
     array = np.fromiter(given, "<i8", count) if from_list else np.ascontiguousarray(given, dtype="<i8")
     high = int(array.max())
-    column = [] if int(array.min()) == high else [_Column(TIMESTAMP, 0, [_bytes_of(array)], 8 * count)]
+    column = [] if int(array.min()) == high else [Column(TIMESTAMP, 0, [bytes_of(array)], 8 * count)]
     return int(array[0]), high, column
 
 
-def _offset_deltas(columns: RecordColumns, count: int) -> tuple[int, list[_Column]]:
+def _offset_deltas(columns: RecordColumns, count: int) -> tuple[int, list[Column]]:
     """The last delta, and the column if the batch has holes."""
     if columns.offset_deltas is None and columns.last_offset_delta is None:
         return count - 1, []
@@ -226,7 +204,7 @@ def _offset_deltas(columns: RecordColumns, count: int) -> tuple[int, list[_Colum
     last = deltas[-1] if columns.last_offset_delta is None else columns.last_offset_delta
     if last == count - 1:
         return last, []
-    return last, [_Column(OFFSET_DELTA, 0, [struct.pack(f"<{count}i", *deltas)], 4 * count)]
+    return last, [Column(OFFSET_DELTA, 0, [struct.pack(f"<{count}i", *deltas)], 4 * count)]
 
 
 def offset_deltas_of(columns: RecordColumns, count: int) -> list[int]:
@@ -246,7 +224,7 @@ def offset_deltas_of(columns: RecordColumns, count: int) -> list[int]:
     return deltas
 
 
-def _headers_columns(headers: Sequence[HeaderList]) -> list[_Column]:
+def _headers_columns(headers: Sequence[HeaderList]) -> list[Column]:
     counts = list(map(len, headers))
     total = sum(counts)
     if not total:
@@ -259,14 +237,14 @@ def _headers_columns(headers: Sequence[HeaderList]) -> list[_Column]:
         raise InvalidRecord(f"a header key cannot be written as UTF-8: {failed.reason}") from None
     values = [value for record in headers for _, value in record]
     lists = struct.pack(f"<{len(counts) + 1}i", *accumulate(counts, initial=0))
-    key_column = _bytes_column(HEADER_KEY, keys, total)
-    value_column = _bytes_column(HEADER_VALUE, values, total)
+    key_column = bytes_column(HEADER_KEY, keys, total)
+    value_column = bytes_column(HEADER_VALUE, values, total)
     assert key_column is not None, "only columns of nulls can be absent"
     assert value_column is not None, "only columns of nulls can be absent"
-    return [_Column(HEADERS, 0, [lists], len(lists)), key_column, value_column]
+    return [Column(HEADERS, 0, [lists], len(lists)), key_column, value_column]
 
 
-def _headers_columns_of(lists: Any) -> list[_Column]:
+def _headers_columns_of(lists: Any) -> list[Column]:
     """From an Arrow array of lists of headers; none of the lists is null."""
     pairs = lists.flatten()
     total = len(pairs)
@@ -274,147 +252,9 @@ def _headers_columns_of(lists: Any) -> list[_Column]:
         return []
     if total > HEADERS_PER_BATCH_MAX:
         raise RecordTooLarge(f"{total} headers are more than the {HEADERS_PER_BATCH_MAX} that one batch may hold")
-    counts = _bytes_of(lists.offsets.to_numpy() - lists.offsets[0].as_py())
-    key_column = _arrow_column(HEADER_KEY, pairs.field(0), total, absent_if_null=False)
-    value_column = _arrow_column(HEADER_VALUE, pairs.field(1), total, absent_if_null=False)
+    counts = bytes_of(lists.offsets.to_numpy() - lists.offsets[0].as_py())
+    key_column = arrow_column(HEADER_KEY, pairs.field(0), total, absent_if_null=False)
+    value_column = arrow_column(HEADER_VALUE, pairs.field(1), total, absent_if_null=False)
     assert key_column is not None, "only columns of nulls can be absent"
     assert value_column is not None, "only columns of nulls can be absent"
-    return [_Column(HEADERS, 0, [counts], len(counts)), key_column, value_column]
-
-
-def _bytes_column(column_id: int, given: BytesColumn, count: int, *, absent_if_null: bool = False) -> _Column | None:
-    """A column of byte strings; None if all are null and such a column may be absent."""
-    if not isinstance(given, list | tuple):
-        if hasattr(given, "type"):
-            return _arrow_column(column_id, given, count, absent_if_null)
-        given = list(given)
-    if count < SMALL:
-        return _small_column(column_id, given, count, absent_if_null)
-    if width := _one_width(given, count):
-        return _Column(column_id, FIXED_WIDTH, given, width * count)  # type: ignore[arg-type]  # no None is among them
-    if count >= _LARGE:
-        try:
-            return _large_column(column_id, given, count)
-        except TypeError:  # there is a None
-            pass
-    if not has_arrow():
-        return _listed_column(column_id, given, count, absent_if_null)
-    import pyarrow as pa
-
-    return _arrow_column(column_id, pa.array(given, pa.binary()), count, absent_if_null)
-
-
-def _listed_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> _Column | None:
-    """A column with lengths of their own, and perhaps nulls, where there is no pyarrow."""
-    import numpy as np
-
-    present = [value for value in given if value is not None]
-    if len(present) == count:
-        return _large_column(column_id, given, count)
-    if absent_if_null and not present:
-        return None
-    column = _large_column(column_id, [b"" if value is None else value for value in given], count)
-    there = np.fromiter((value is not None for value in given), np.bool_, count)
-    validity = _padded(_bytes_of(np.packbits(there, bitorder="little")))
-    return _Column(column_id, HAS_VALIDITY, [*validity, *column.pieces], column.length + sum(map(len, validity)))
-
-
-def _large_column(column_id: int, given: Sequence[bytes | None], count: int) -> _Column:
-    """Without a None, and without a copy of its own: the fresh pages of one cost more than pyarrow's speed saves."""
-    import numpy as np
-
-    lengths = np.fromiter(map(len, given), np.int32, count)  # type: ignore[arg-type]  # None fails, and tells
-    ends = np.empty(count + 2 & ~1, np.int64)
-    ends[0] = ends[-1] = 0
-    np.cumsum(lengths, out=ends[1 : count + 1])
-    size = int(ends[count])
-    if size > INT32_MAX:
-        raise RecordTooLarge(f"{size} bytes are more than one column can have; send fewer records at a time")
-    pieces: list[Any] = [_bytes_of(ends.astype("<i4")), *given]
-    return _Column(column_id, 0, pieces, 4 * len(ends) + size)
-
-
-def _one_width(given: Sequence[bytes | None], count: int) -> int:
-    """The length that all have, else 0. Three are looked at first, because they mostly settle it."""
-    try:
-        width = len(given[0])  # type: ignore[arg-type]  # None fails, and tells
-        if len(given[-1]) != width or len(given[count >> 1]) != width:  # type: ignore[arg-type]
-            return 0
-        return width if list(map(len, given)).count(width) == count else 0  # type: ignore[arg-type]
-    except TypeError:
-        return 0
-
-
-def _small_column(column_id: int, given: Sequence[bytes | None], count: int, absent_if_null: bool) -> _Column | None:
-    pieces: list[Piece] = []
-    flags = 0
-    present = given
-    if None in given:
-        present = [value for value in given if value is not None]
-        if absent_if_null and not present:
-            return None
-        flags = HAS_VALIDITY
-        bits = sum(1 << at for at, value in enumerate(given) if value is not None)
-        pieces.append(bits.to_bytes(8, "little"))
-    blob = b"".join(present)  # type: ignore[arg-type]  # no None is left
-    width, rest = divmod(len(blob), count)
-    lengths = [0 if value is None else len(value) for value in given]
-    if width and not rest and lengths.count(width) == count:
-        return _Column(column_id, FIXED_WIDTH, [*pieces, blob], 8 * len(pieces) + len(blob))
-    ends = struct.pack(f"<{count + 1}i", *accumulate(lengths, initial=0))
-    pieces += [*_padded(ends), blob]
-    return _Column(column_id, flags, pieces, sum(map(len, pieces)))
-
-
-def _arrow_column(column_id: int, given: Any, count: int, absent_if_null: bool) -> _Column | None:
-    """From an Arrow array of any binary or text type, sliced or chunked; its bytes are copied once, into the batch."""
-    import numpy as np
-
-    if given.null_count == count and absent_if_null:
-        return None
-    array = as_binary(given)
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(memoryview(offsets), "<i4", count + 1, array.offset * 4)
-    first, last = int(ends[0]), int(ends[-1])
-    blob: Piece = memoryview(data)[first:last] if last > first else b""
-    flags = 0
-    pieces: list[Piece] = []
-    if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
-        flags, pieces = HAS_VALIDITY, _padded(_bytes_of(np.packbits(valid, bitorder="little")))
-    width = int(ends[1]) - first
-    if width and width * count == last - first and bool((np.diff(ends) == width).all()):
-        flags |= FIXED_WIDTH
-    else:
-        pieces += _padded(_bytes_of(ends - np.int32(first) if first else ends))
-    pieces.append(blob)
-    return _Column(column_id, flags, pieces, sum(map(len, pieces)))
-
-
-def as_binary(given: Any) -> Any:
-    """``given`` as one array of 32-bit binary; without a copy where it is that or text already."""
-    import pyarrow as pa
-
-    if isinstance(given, pa.ChunkedArray):
-        given = given.combine_chunks()
-    if isinstance(given, pa.ChunkedArray):
-        raise RecordTooLarge("the chunks are more than one batch can have; send fewer records at a time")
-    kind = given.type
-    if pa.types.is_binary(kind) or pa.types.is_string(kind):
-        return given
-    if pa.types.is_dictionary(kind):
-        given = given.dictionary_decode()
-    try:
-        return given.cast(pa.binary())
-    except pa.ArrowInvalid as failed:
-        raise RecordTooLarge(f"the array does not fit into one batch: {failed}") from None
-    except pa.ArrowNotImplementedError:
-        raise TypeError(f"keys and values must be bytes or text, not {kind}; cast the column first") from None
-
-
-def _bytes_of(array: Any) -> memoryview:
-    return memoryview(array).cast("B")
-
-
-def _padded(piece: Piece) -> list[Piece]:
-    return [piece, _PADDING[len(piece) & 7]] if len(piece) & 7 else [piece]
+    return [Column(HEADERS, 0, [counts], len(counts)), key_column, value_column]

@@ -132,7 +132,7 @@ def _listed(given: Any) -> Sequence[bytes | None]:
     if hasattr(given, "type"):
         import pyarrow as pa
 
-        from headrace_common.core.batch.column_writer import as_binary
+        from headrace_common.core.batch.byte_columns import as_binary
 
         listed: list[bytes | None] = as_binary(given).cast(pa.binary()).to_pylist()
         return listed
