@@ -92,7 +92,9 @@ def _root(
     profile: ProfileOption = None,
     output: OutputOption = None,
     debug: DebugOption = False,
-    _show: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which it is")] = False,
+    _show: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version")
+    ] = False,
 ) -> None:
     note_options(ctx, bootstrap=bootstrap, profile=profile, output=output, debug=debug)
 

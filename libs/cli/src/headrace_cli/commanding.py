@@ -45,9 +45,7 @@ ProfileOption = Annotated[
         autocompletion=completing.profiles,
     ),
 ]
-OutputOption = Annotated[
-    Output | None, typer.Option("--output", "-o", help="How to print data; table unless told otherwise")
-]
+OutputOption = Annotated[Output | None, typer.Option("--output", "-o", help="How to print data; the default is table")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show a traceback with an error")]
 
 

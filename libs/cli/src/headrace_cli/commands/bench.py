@@ -29,10 +29,10 @@ WARM_UP = 300
 
 Records = Annotated[int, typer.Option("--records", "-n", min=1, help="How many")]
 Size = Annotated[int, typer.Option("--size", min=1, max=1_000_000, help="Bytes of a value; random, so incompressible")]
-Partitions = Annotated[int, typer.Option("--partitions", min=1, help="Of the topic that is made for it")]
-Topic = Annotated[str | None, typer.Option("--topic", help="Use this one; else one is made, and deleted at the end")]
+Partitions = Annotated[int, typer.Option("--partitions", min=1, help="Partitions of the topic that is created")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Use this topic; else one is created and deleted")]
 Acks = Annotated[str, typer.Option(help="all, 1 or 0")]
-Linger = Annotated[float, typer.Option("--linger", min=0, help="How long records wait for company, in ms")]
+Linger = Annotated[float, typer.Option("--linger", min=0, help="How long a batch waits for more records, in ms")]
 Batch = Annotated[int, typer.Option("--batch", min=1, help="Largest batch, in bytes")]
 Compression = Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd")]
 FlushInfo = Annotated[bool, typer.Option("--flush-info", help="Add the flush policy of the local cluster")]

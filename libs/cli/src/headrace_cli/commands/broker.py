@@ -18,7 +18,7 @@ from headrace_cli.session import Session
 if TYPE_CHECKING:
     from headrace import AdminClient
 
-HELP = "The brokers one by one"
+HELP = "Brokers: list, describe, drain, decommission"
 DRAIN_SECONDS = 5.0
 
 
@@ -114,9 +114,10 @@ def configs(
     session: Session,
     broker: BrokerId,
     setting: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="Change these; KEY= gives the cluster's back")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE...]", help="Settings to change; KEY= resets to the cluster's"),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also those that have their default")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include settings with default values")] = False,
     dry_run: DryRun = False,
 ) -> None:
     """Show or change settings of one broker. They go before those of `cluster configs`."""

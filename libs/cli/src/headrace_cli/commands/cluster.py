@@ -61,7 +61,7 @@ def _end(state: str) -> None:
 def rebalance(
     session: Session,
     *,
-    plan: Annotated[bool, typer.Option("--plan", "--dry-run", help="Show what would move; so without either")] = False,
+    plan: Annotated[bool, typer.Option("--plan", "--dry-run", help="Show what would move; the default")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Start it")] = False,
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only these")] = None,
     throttle: Throttle = None,
@@ -125,7 +125,7 @@ def show_plan(session: Session, found: dict[str, Any]) -> None:
 def can_remove(
     session: Session,
     *,
-    brokers: Annotated[str, typer.Option("--brokers", metavar="ID[,ID...]", help="Those that are to go")],
+    brokers: Annotated[str, typer.Option("--brokers", metavar="ID[,ID...]", help="Brokers to remove")],
 ) -> None:
     """May these brokers be taken away for good? Ends with 1 while one of them holds replicas."""
     from headrace_cli.removal import ONLINE, PARTITIONS_SHOWN, check_removable, holdings
@@ -215,9 +215,10 @@ def describe(session: Session) -> None:
 def configs(
     session: Session,
     setting: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE...]", help="Change these; KEY= gives the default back")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE...]", help="Settings to change; KEY= resets to the default"),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Also those that have their default")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Include settings with default values")] = False,
     dry_run: DryRun = False,
     at_start: Annotated[
         bool,

@@ -56,12 +56,12 @@ def register(app: typer.Typer) -> None:
 def consume(
     session: Session,
     *,
-    topic: Annotated[str, typer.Argument(help="What to read", autocompletion=completing.topics)],
+    topic: Annotated[str, typer.Argument(help="Topic to read", autocompletion=completing.topics)],
     start: Annotated[str | None, typer.Option("--from", help=FROM_HELP)] = None,
     until: Annotated[str | None, typer.Option("--until", help=UNTIL_HELP)] = None,
     count: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after so many records")] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; may be given often")
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only this one; repeatable")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="Only records with this key")] = None,
     grep: Annotated[
@@ -71,7 +71,7 @@ def consume(
         str | None, typer.Option("--format", "-f", help="json, or text with %t %p %o %T %k %s %h, \\n and \\t")
     ] = None,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", "-e", help="As --until end; starts at the beginning unless told otherwise")
+        bool, typer.Option("--exit-at-end", "-e", help="As --until end; starts at the beginning by default")
     ] = False,
     base64: Annotated[bool, typer.Option("--base64", help="Print keys and values in base64")] = False,
     raw: Annotated[
@@ -82,7 +82,7 @@ def consume(
         typer.Option(
             "--group",
             "-g",
-            help="As a member of this group: goes on where it was, commits what was printed",
+            help="Read as a member of this group: continue at its offsets, commit printed records",
             autocompletion=completing.groups,
         ),
     ] = None,

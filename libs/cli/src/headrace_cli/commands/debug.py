@@ -19,7 +19,7 @@ from headrace_cli.terminal import hint, is_terminal
 OFFLINE_SECONDS = 300
 """How long reading a data directory may take."""
 
-HELP = "Look at what is stored, as it is"
+HELP = "Look at stored data directly"
 OFFLINE_COLUMNS = ("log_id", "topic_id", "partition", "log_start_offset", "log_end_offset", "high_watermark_checkpoint")
 
 
@@ -82,7 +82,7 @@ def bundle(
     *,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="FILE", help="headrace-bundle-TIME.tar.gz here, unless told otherwise; -: stdout"),
+        typer.Option("--to", metavar="FILE", help="Default: headrace-bundle-TIME.tar.gz here; -: stdout"),
     ] = None,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
 ) -> None:

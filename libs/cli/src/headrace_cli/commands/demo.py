@@ -43,7 +43,7 @@ def demo(
     session: Session,
     *,
     data_dir: DataDirOption = Path(DEFAULT_DATA_DIR),
-    rate: Annotated[float, typer.Option(min=0, help="Rows a second; 0 is as fast as it goes")] = 15_000,
+    rate: Annotated[float, typer.Option(min=0, help="Rows a second; 0: no limit")] = 15_000,
     fresh: Annotated[bool, typer.Option("--fresh", help="Wipe the data directory first")] = False,
     stay: Annotated[
         bool | None, typer.Option("--stay/--exit", help="Keep the cluster at the end; so at a terminal, outside of CI")

@@ -21,19 +21,17 @@ if TYPE_CHECKING:
 LOOK_MS = 20_000
 """The admin service waits 15 s for a coordinator that is on its way, and says then what is missing."""
 
-HELP = "Consumer groups: who reads, how far they are behind, and where they go on"
+HELP = "Consumer groups: members, lag and offsets"
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id", autocompletion=completing.groups)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic", "-t", metavar="TOPIC", help="Only this one; may be given often", autocompletion=completing.topics
-    ),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; repeatable", autocompletion=completing.topics),
 ]
 TopicParts = Annotated[
     list[str] | None,
-    typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="All of it, or some partitions; may be given often"),
+    typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="All of it, or some partitions; repeatable"),
 ]
 
 
@@ -123,7 +121,7 @@ def reset(
     *,
     topic: TopicParts = None,
     all_topics: Annotated[bool, typer.Option("--all-topics", help="All that the group has committed")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record that is there")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record that still exists")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="One past the last record")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="What is committed; else the end")] = False,
     to_datetime: Annotated[

@@ -53,13 +53,11 @@ def up(
         typer.Option(metavar="group|always|os", help="When appends reach the disk before they are acknowledged"),
     ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; may be given often")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A broker setting; repeatable")
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Start again what dies")] = True,
-    restart_delay_ms: Annotated[int, typer.Option(min=0, max=60_000, help="Wait before that")] = 500,
-    etcd: Annotated[
-        str | None, typer.Option(metavar="PATH", help="An etcd to use instead of the one that comes along")
-    ] = None,
+    restart: Annotated[bool, typer.Option("--restart/--no-restart", help="Restart processes that die")] = True,
+    restart_delay_ms: Annotated[int, typer.Option(min=0, max=60_000, help="Delay before a restart")] = 500,
+    etcd: Annotated[str | None, typer.Option(metavar="PATH", help="An etcd to use instead of the bundled one")] = None,
     etcd_members: Annotated[int | None, typer.Option(min=1, max=7, help="3 for tests of a quorum")] = None,
     port: Annotated[
         list[str] | None,

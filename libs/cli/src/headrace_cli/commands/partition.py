@@ -53,7 +53,7 @@ def move(
     throttle: Throttle = None,
     wait: Wait = False,
     timeout: Timeout = 3_600,
-    status: Annotated[bool, typer.Option("--status", help="Show what is under way instead")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show moves in progress instead")] = False,
 ) -> None:
     """Give partitions other replicas. New replicas copy while the old ones serve."""
     if status:
@@ -99,10 +99,8 @@ def wait_until_moved(
 
 def cancel(
     session: Session,
-    partitions: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC-N...]", help="Those to be cancelled")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every one that is under way")] = False,
+    partitions: Annotated[list[str] | None, typer.Argument(metavar="[TOPIC-N...]", help="Partitions to cancel")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All moves in progress")] = False,
 ) -> None:
     """Stop moving: back to the replicas before it."""
     from headrace_cli import replication_view as view
@@ -139,7 +137,9 @@ def reassignments(session: Session) -> None:
 
 def throttle(
     session: Session,
-    rate: Annotated[str | None, typer.Argument(metavar="[BYTES_PER_S|off]", help="Without it: show what it is")] = None,
+    rate: Annotated[
+        str | None, typer.Argument(metavar="[BYTES_PER_S|off]", help="Without it: show the current rate")
+    ] = None,
 ) -> None:
     """Show or change how fast each broker copies for replicas that move; also for what is under way."""
     from headrace_cli import replication_view as view

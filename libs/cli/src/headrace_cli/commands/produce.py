@@ -34,9 +34,9 @@ def register(app: typer.Typer) -> None:
 def produce(
     session: Session,
     *,
-    topic: Annotated[str, typer.Argument(help="Where to", autocompletion=completing.topics)],
+    topic: Annotated[str, typer.Argument(help="Topic to write to", autocompletion=completing.topics)],
     files: Annotated[list[Path] | None, typer.Argument(help="Files of lines; standard input without any")] = None,
-    value: Annotated[list[str] | None, typer.Option("--value", "-v", help="Send this; may be given often")] = None,
+    value: Annotated[list[str] | None, typer.Option("--value", "-v", help="Send this; repeatable")] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of all records")] = None,
     key_separator: Annotated[str | None, typer.Option(help="Lines are KEY SEPARATOR VALUE")] = None,
     header: Annotated[
@@ -47,7 +47,9 @@ def produce(
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of by key")] = None,
     acks: Annotated[str, typer.Option(help="all, 1 or 0")] = "all",
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd")] = "none",
-    linger_ms: Annotated[float, typer.Option("--linger", min=0, help="How long records wait for company, in ms")] = 5,
+    linger_ms: Annotated[
+        float, typer.Option("--linger", min=0, help="How long a batch waits for more records, in ms")
+    ] = 5,
     timeout: Annotated[float, typer.Option(min=1, help="How long the last ones may take, in seconds")] = 60,
 ) -> None:
     """Write records to a topic, one for each line."""

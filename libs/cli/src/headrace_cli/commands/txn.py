@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 LOOK_MS = 20_000
 """The admin service waits 15 s for a coordinator that is on its way, and says then what is missing."""
 
-HELP = "Transactions: which are open, what nobody decides, and what holds readers back"
+HELP = "Transactions: open, prepared, and those that hold readers back"
 
 OlderThan = Annotated[str, typer.Option("--older-than", metavar="10m", help="Only those for at least that long")]
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; may be given often")
-]
+Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only this one; repeatable")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")]
 
 
