@@ -46,9 +46,7 @@ def create(
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", "-r", min=1, help="The cluster's default without")
     ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable")
-    ] = None,
+    config: Annotated[list[str] | None, typer.Option("--config", "-c", metavar="KEY=VALUE", help="Repeatable")] = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Be content if it is there")] = False,
     dry_run: DryRun = False,
 ) -> None:
