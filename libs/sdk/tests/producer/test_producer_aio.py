@@ -314,7 +314,7 @@ async def test_a_topic_that_does_not_exist_is_told_with_what_to_do(
 ) -> None:
     monkeypatch.setattr("headrace.aio._client.UNKNOWN_TOPIC_GRACE_MS", 0)
     async with producer(cluster) as p:
-        with pytest.raises(UnknownTopicOrPartition, match=r"nobody.* create it first"):
+        with pytest.raises(UnknownTopicOrPartition, match=r"nobody.* headrace topic create"):
             await p.send("nobody", b"x")
         with pytest.raises(Rejected, match="characters"):
             await p.send("no body", b"x")

@@ -751,8 +751,9 @@ SHOWN_NAME_CHARS_MAX: Final = 249
 
 def unknown_topic(name: str) -> UnknownTopicOrPartition:
     """The error of a topic that does not exist, in one wording for all services and clients. A long name is cut."""
+    shown = name[:SHOWN_NAME_CHARS_MAX]
     return UnknownTopicOrPartition(
-        f"topic {name[:SHOWN_NAME_CHARS_MAX]!r} does not exist; check its name, or create it first"
+        f"topic {shown!r} does not exist; check its name, or create it with `headrace topic create`"
     )
 
 
