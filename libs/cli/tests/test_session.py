@@ -133,7 +133,7 @@ def test_an_error_is_a_sentence_a_next_step_and_a_code_never_a_traceback() -> No
     result = runner.invoke(failing(errors.unknown_topic("x")), [])
     assert result.exit_code == 3
     assert result.stderr == (
-        "error: topic 'x' does not exist; check its name, or create it with `headrace topic create`\n"
+        "error: topic 'x' does not exist; check its name, or create it with: headrace topic create\n"
         "`headrace topic list` shows the topics.\n"
     )
     assert result.stdout == ""

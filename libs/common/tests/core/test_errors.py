@@ -54,6 +54,4 @@ def test_every_error_has_a_text_and_a_kind() -> None:
 def test_a_topic_that_does_not_exist_is_told_in_bounded_words() -> None:
     error = unknown_topic("t" * 10_000)
     assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert (
-        str(error) == f"topic '{'t' * 249}' does not exist; check its name, or create it with `headrace topic create`"
-    )
+    assert str(error) == f"topic '{'t' * 249}' does not exist; check its name, or create it with: headrace topic create"

@@ -753,7 +753,7 @@ def unknown_topic(name: str) -> UnknownTopicOrPartition:
     """The error of a topic that does not exist, in one wording for all services and clients. A long name is cut."""
     shown = name[:SHOWN_NAME_CHARS_MAX]
     return UnknownTopicOrPartition(
-        f"topic {shown!r} does not exist; check its name, or create it with `headrace topic create`"
+        f"topic {shown!r} does not exist; check its name, or create it with: headrace topic create"
     )
 
 
