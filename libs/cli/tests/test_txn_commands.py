@@ -3,47 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from headrace.admin_transaction_types import (
-    OpenList,
-    OpenTransaction,
-    PreparedList,
-    TransactionDescription,
-    TransactionInfo,
-    TransactionList,
-)
 from headrace.errors import AlreadyDecided
-from headrace.group_types import MissingShard
-from headrace.records import TopicPartition
 from headrace.transactions import PreparedTransaction
 from headrace_cli.app import app
 from headrace_cli.commands import txn
 from headrace_cli.session import Session
 from headrace_common.core.errors import (
-    CoordinatorNotAvailable,
     HeadraceError,
     InvalidTxnState,
-    LeaderNotAvailable,
-    TransactionalIdNotFound,
     TxnVerdictUnknown,
 )
+from headrace_proto.v1 import admin_pb2, errors_pb2
+from headrace_proto.v1 import transaction_pb2 as pb
 
 NOW_MS = 1_700_000_000_000
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOKEN = PreparedTransaction("sink/3", 9, 2, 0xFEEDBEEF)
-LOST = MissingShard(7, None, CoordinatorNotAvailable("no coordinator has shard 7"))
-ONGOING = TransactionDescription("pay", "ongoing", 4, 1, 60_000, NOW_MS - 90_000, None, 2, 7, (T0, T1), (), None)
-PREPARED = TransactionDescription(
-    "sink/3", "prepared", 9, 2, 60_000, NOW_MS - 99_000, NOW_MS - 86_400_000, 2, 7, (T1,), (), TOKEN
+LOST = admin_pb2.UnansweredShard(
+    shard=7,
+    error=errors_pb2.ErrorDetail(code=errors_pb2.COORDINATOR_NOT_AVAILABLE, message="no coordinator has shard 7"),
 )
-ENDING = replace(ONGOING, state="prepare_abort", without_marker=(T1,))
-HANGING = OpenTransaction(T0, 4711, 3, 100, 23, NOW_MS - 960_000, NOW_MS - 950_000, "hanging", None, None)
+
+
+def described(i: str, state: pb.TxnState.ValueType, *partitions: int, **more: Any) -> admin_pb2.DescribedTransaction:
+    """A transactional id; ``without``: partitions that lack their marker."""
+    without = more.pop("without", ())
+    fields = {"producer_id": 4, "producer_epoch": 1, "timeout_ms": 60_000, "started_at_ms": NOW_MS - 90_000} | more
+    fields.setdefault("prepared_at_ms", -1)
+    found = admin_pb2.DescribedTransaction(
+        transaction=pb.TransactionDescription(transactional_id=i, state=state, **fields)
+    )
+    for n in partitions:
+        found.partitions.add(topic="t", partition=n, without_marker=n in without)
+    return found
+
+
+ONGOING = described("pay", pb.TXN_ONGOING, 0, 1)
+ENDING = described("end", pb.TXN_PREPARE_ABORT, 0, 1, without=(1,))
+PREPARED = described(
+    "sink/3",
+    pb.TXN_PREPARED,
+    1,
+    producer_id=9,
+    producer_epoch=2,
+    prepared_at_ms=NOW_MS - 86_400_000,
+    token=TOKEN.message(),
+)
+HANGING = admin_pb2.OpenTransaction(
+    topic="t",
+    partition=0,
+    producer_id=4711,
+    producer_epoch=3,
+    first_offset=100,
+    held_back=23,
+    open_since_ms=NOW_MS - 960_000,
+    last_write_ms=NOW_MS - 950_000,
+    standing=admin_pb2.TXN_HANGING,
+)
 runner = CliRunner()
 
 
@@ -52,9 +72,9 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
-        self.missing: tuple[MissingShard, ...] = ()
-        self.hanging: tuple[OpenTransaction, ...] = (HANGING,)
-        self.unasked: dict[TopicPartition, HeadraceError] = {}
+        self.missing: list[admin_pb2.UnansweredShard] = []
+        self.hanging = [HANGING]
+        self.unasked: list[admin_pb2.UnaskedPartitions] = []
         self.refusal: HeadraceError | None = None
         self.empty = False
 
@@ -64,31 +84,72 @@ class FakeAdmin:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def list_transactions(self, **how: Any) -> TransactionList:
-        self.asked.append(how)
-        if self.empty:
-            return TransactionList((), self.missing)
-        pay = TransactionInfo("pay", "ongoing", 4, 1, NOW_MS - 90_000, None, 2)
-        return TransactionList((pay, TransactionInfo("rest", "empty", 5, 0, None, None, 2)), self.missing)
+    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
+        assert change == (rpc.startswith("Abort") and not request.validate_only)
+        return getattr(self, rpc)(request)
 
-    def describe_transaction(self, i: str) -> TransactionDescription:
+    def ListTransactions(self, request: pb.ListTransactionsRequest) -> admin_pb2.ListClusterTransactionsResponse:
+        self.asked.append((list(request.states), list(request.producer_ids), request.older_than_ms))
+        answer = admin_pb2.ListClusterTransactionsResponse(unanswered=self.missing)
+        for i, state, started_at_ms in (("pay", pb.TXN_ONGOING, NOW_MS - 90_000), ("rest", pb.TXN_EMPTY, -1)):
+            listing = pb.TransactionListing(
+                transactional_id=i, state=state, producer_id=4, started_at_ms=started_at_ms, prepared_at_ms=-1
+            )
+            if not self.empty:
+                answer.transactions.add(transaction=listing, coordinator=2)
+        return answer
+
+    def DescribeTransactions(
+        self, request: pb.DescribeTransactionsRequest
+    ) -> admin_pb2.DescribeClusterTransactionsResponse:
+        (i,) = request.transactional_ids
         found = {"pay": ONGOING, "sink/3": PREPARED, "end": ENDING}.get(i)
         if found is None:
-            raise TransactionalIdNotFound(f"there is no transactional id {i!r}")
-        return found
+            error, text = errors_pb2.TRANSACTIONAL_ID_NOT_FOUND, f"there is no transactional id {i!r}"
+            lost = pb.TransactionDescription(transactional_id=i, error=error, message=text)
+            found = admin_pb2.DescribedTransaction(transaction=lost)
+        return admin_pb2.DescribeClusterTransactionsResponse(transactions=[found])
 
-    def list_prepared_transactions(self, *, older_than: str) -> PreparedList:
-        self.asked.append(older_than)
-        return PreparedList((PREPARED,), self.missing, 86_400_000)
+    def ListPreparedTransactions(
+        self, request: admin_pb2.ListPreparedTransactionsRequest
+    ) -> admin_pb2.ListPreparedTransactionsResponse:
+        self.asked.append(request.older_than_ms)
+        return admin_pb2.ListPreparedTransactionsResponse(
+            transactions=[PREPARED], unanswered=self.missing, prepared_max_ms=86_400_000
+        )
 
-    def find_hanging_transactions(self, topics: Iterable[str], *, older_than: str | None) -> OpenList:
-        self.asked.append((list(topics), older_than))
-        return OpenList(self.hanging, 0, self.unasked, self.missing)
+    def ListOpenTransactions(
+        self, request: admin_pb2.ListOpenTransactionsRequest
+    ) -> admin_pb2.ListOpenTransactionsResponse:
+        older_than_ms = request.older_than_ms if request.HasField("older_than_ms") else None
+        self.asked.append((list(request.topics), older_than_ms, request.hanging_only))
+        answer = admin_pb2.ListOpenTransactionsResponse(unasked=self.unasked, unanswered=self.missing)
+        if not request.hanging_only:
+            answer.more = 3
+            answer.transactions.add().CopyFrom(HANGING)
+            known = answer.transactions[0]
+            known.standing, known.transactional_id, known.state = admin_pb2.TXN_COORDINATED, "pay", pb.TXN_ONGOING
+        answer.transactions.extend(self.hanging)
+        return answer
 
-    def list_open_transactions(self, topics: Iterable[str], *, older_than: str) -> OpenList:
-        self.asked.append((list(topics), older_than))
-        known = replace(HANGING, standing="coordinated", transactional_id="pay", state="ongoing")
-        return OpenList((known, *self.hanging), 3, self.unasked, self.missing)
+    def AbortTransaction(
+        self, request: admin_pb2.AbortClusterTransactionRequest
+    ) -> admin_pb2.AbortClusterTransactionResponse:
+        named = [getattr(request, n) if request.HasField(n) else None for n in ("producer_id", "producer_epoch")]
+        self.asked.append((request.transactional_id, *named, request.validate_only))
+        if self.refusal is not None:
+            raise self.refusal
+        return admin_pb2.AbortClusterTransactionResponse(transaction=ONGOING, aborted=not request.validate_only)
+
+    def AbortHangingTransaction(
+        self, request: admin_pb2.AbortHangingTransactionRequest
+    ) -> admin_pb2.AbortHangingTransactionResponse:
+        producer_id = request.producer_id if request.HasField("producer_id") else None
+        where = (request.topic, request.partition)
+        self.asked.append((where, producer_id, request.validate_only, request.force))
+        if self.refusal is not None:
+            raise self.refusal
+        return admin_pb2.AbortHangingTransactionResponse(transaction=HANGING, aborted=not request.validate_only)
 
     def commit_prepared(self, token: PreparedTransaction) -> None:
         self._decided("commit", token)
@@ -100,22 +161,6 @@ class FakeAdmin:
         self.asked.append((what, token))
         if self.refusal is not None:
             raise self.refusal
-
-    def abort_transaction(
-        self, i: str, *, producer_id: int | None = None, producer_epoch: int | None = None, validate_only: bool = False
-    ) -> TransactionDescription:
-        self.asked.append((i, producer_id, producer_epoch, validate_only))
-        if self.refusal is not None:
-            raise self.refusal
-        return self.describe_transaction(i)
-
-    def abort_hanging_transaction(
-        self, partition: tuple[str, int], producer_id: int | None, *, validate_only: bool = False, force: bool = False
-    ) -> OpenTransaction:
-        self.asked.append((partition, producer_id, validate_only, force))
-        if self.refusal is not None:
-            raise self.refusal
-        return HANGING
 
 
 @pytest.fixture
@@ -138,11 +183,11 @@ def data(*argv: str) -> Any:
 
 def test_transactions_are_listed_and_a_list_that_is_not_whole_says_so_and_ends_with_4(admin: FakeAdmin) -> None:
     shown = run("list", "--state", "ongoing", "--producer-id", "4", "--older-than", "1m").stdout
-    assert admin.asked == [{"states": ["ongoing"], "producer_ids": [4], "older_than": "1m"}]
+    assert admin.asked == [([pb.TXN_ONGOING], [4], 60_000)]
     assert "90.00" in shown, "seconds since it was opened"
     rows = data("list")["transactions"]
     assert [(r["transactional_id"], r["started_at_ms"]) for r in rows] == [("pay", NOW_MS - 90_000), ("rest", None)]
-    admin.missing = (LOST,)
+    admin.missing = [LOST]
     result = run("list", code=4)
     assert "pay" in result.stdout
     assert "1 shard cannot answer (7)" in result.stderr
@@ -153,7 +198,7 @@ def test_an_empty_list_says_there_are_none_only_where_all_were_asked_for_all(adm
     admin.empty = True
     assert "there are none" in run("list").stderr
     assert run("list", "--state", "ongoing").stderr == "none of these\n"
-    admin.missing = (LOST,)
+    admin.missing = [LOST]
     assert "there are none" not in run("list", code=4).stderr
 
 
@@ -170,7 +215,7 @@ def test_one_is_described_with_its_partitions(admin: FakeAdmin) -> None:
 
 def test_prepared_ones_come_with_their_age_and_what_decides_them(admin: FakeAdmin) -> None:
     result = run("prepared", "--older-than", "1h")
-    assert admin.asked == ["1h"]
+    assert admin.asked == [3_600_000]
     assert str(TOKEN) in result.stdout
     assert "headrace txn commit TOKEN" in result.stderr
     assert "86,400.00" in result.stdout
@@ -181,14 +226,15 @@ def test_prepared_ones_come_with_their_age_and_what_decides_them(admin: FakeAdmi
 
 def test_what_hangs_is_found_with_the_command_that_ends_it(admin: FakeAdmin) -> None:
     result = run("find-hanging", "--topic", "t", "--older-than", "20m")
-    assert admin.asked == [(["t"], "20m")]
+    assert admin.asked == [(["t"], 1_200_000, True)]
     assert "headrace txn abort --partition t-0 --producer-id 4711" in result.stderr
     assert "960.00" in result.stdout
     (row,) = data("find-hanging")["transactions"]
     assert (row["topic"], row["partition"], row["held_back"], row["standing"]) == ("t", 0, 23, "hanging")
-    admin.hanging = ()
+    admin.hanging = []
     assert "nothing hangs" in run("find-hanging").stderr
-    admin.unasked = {T1: LeaderNotAvailable("t-1 has no leader now")}
+    lost = errors_pb2.ErrorDetail(code=errors_pb2.LEADER_NOT_AVAILABLE, message="t-1 has no leader now")
+    admin.unasked = [admin_pb2.UnaskedPartitions(topic="t", partitions=[1], error=lost)]
     assert "1 partition could not be asked" in run("find-hanging", code=4).stderr
 
 

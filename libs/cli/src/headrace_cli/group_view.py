@@ -12,7 +12,7 @@ from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace import AdminClient
-    from headrace.group_types import MissingShard, PlannedOffset, ResetPlan
+    from headrace.group_types import PlannedOffset, ResetPlan
 
 Row = dict[str, Any]
 
@@ -108,11 +108,6 @@ def delete_offsets(admin: AdminClient, group_id: str, topics: Sequence[str | tup
     return [
         {"topic": tp.topic, "partition": tp.partition, "error": error_of(e, where)} for tp, e in sorted(done.items())
     ]
-
-
-def missing_row(shard: MissingShard, where: str) -> Row:
-    """A shard that could not be asked."""
-    return {"shard": shard.shard, "coordinator": shard.coordinator, "error": error_of(shard.error, where)}
 
 
 def error_of(error: HeadraceError | None, where: str) -> Row | None:

@@ -1,71 +1,44 @@
 """
-What ``headrace txn`` asks the admin service, as plain rows for people and programs. The only user of the types that
-``AdminClient`` has for transactions.
+What ``headrace txn`` asks the admin service, as plain rows for people and programs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from headrace_cli.group_view import error_of, missing_row
 from headrace_cli.output import moment_for_people
+from headrace_common.core.errors import error_for
+from headrace_common.core.moments import parse_duration_ms
 
 if TYPE_CHECKING:
     from headrace import AdminClient
-    from headrace.admin_transaction_types import OpenList, OpenTransaction, TransactionDescription
-    from headrace.group_types import MissingShard
-    from headrace.records import TopicPartition
-    from headrace_common.core.errors import ErrorCode, HeadraceError
 
 Row = dict[str, Any]
-
-_WHERE: Final = "/v1/transactions"
 
 
 def list_transactions(admin: AdminClient, states: Sequence[str], producer_ids: Sequence[int], older_than: str) -> Row:
     """Transactional ids, and the shards that are missing."""
-    found = admin.list_transactions(states=states, producer_ids=producer_ids, older_than=older_than)
-    return {
-        "transactions": [
-            {
-                "transactional_id": t.transactional_id,
-                "state": t.state,
-                "producer_id": t.producer_id,
-                "producer_epoch": t.producer_epoch,
-                "started_at_ms": t.started_at_ms,
-                "prepared_at_ms": t.prepared_at_ms,
-                "coordinator": t.coordinator,
-            }
-            for t in found.transactions
-        ],
-        "missing_shards": _missing(found.missing),
-    }
+    from headrace.admin_transaction_types import state_number
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import transaction_pb2
+
+    request = transaction_pb2.ListTransactionsRequest(
+        states=map(state_number, states), producer_ids=producer_ids, older_than_ms=parse_duration_ms(older_than)
+    )
+    return answers.transactions(admin.ask("ListTransactions", request))
 
 
 def describe(admin: AdminClient, transactional_id: str) -> Row:
-    """A transactional id with its partitions."""
-    return described(admin.describe_transaction(transactional_id))
+    """A transactional id with its partitions. Raises: TransactionalIdNotFound."""
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import transaction_pb2
 
-
-def described(t: TransactionDescription) -> Row:
-    """A transactional id with its partitions."""
-    without = set(t.without_marker)
-    return {
-        "transactional_id": t.transactional_id,
-        "state": t.state,
-        "producer_id": t.producer_id,
-        "producer_epoch": t.producer_epoch,
-        "timeout_ms": t.timeout_ms,
-        "started_at_ms": t.started_at_ms,
-        "prepared_at_ms": t.prepared_at_ms,
-        "coordinator": t.coordinator,
-        "shard": t.shard,
-        "token": None if t.token is None else str(t.token),
-        "partitions": [
-            {"topic": p.topic, "partition": p.partition, "without_marker": p in without} for p in t.partitions
-        ],
-    }
+    request = transaction_pb2.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    (found,) = admin.ask("DescribeTransactions", request).transactions
+    if found.transaction.error:
+        raise error_for(found.transaction.error, found.transaction.message)
+    return answers.transaction(found)
 
 
 def described_for_people(found: Row) -> Row:
@@ -77,12 +50,11 @@ def described_for_people(found: Row) -> Row:
 
 def prepared(admin: AdminClient, older_than: str) -> Row:
     """What is prepared, with what decides it."""
-    found = admin.list_prepared_transactions(older_than=older_than)
-    return {
-        "transactions": [described(t) for t in found.transactions],
-        "prepared_max_ms": found.prepared_max_ms,
-        "missing_shards": _missing(found.missing),
-    }
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import admin_pb2
+
+    request = admin_pb2.ListPreparedTransactionsRequest(older_than_ms=parse_duration_ms(older_than))
+    return answers.transactions(admin.ask("ListPreparedTransactions", request))
 
 
 def prepared_for_people(found: Row, now_ms: int) -> list[Row]:
@@ -98,40 +70,43 @@ def prepared_for_people(found: Row, now_ms: int) -> list[Row]:
     ]
 
 
-def open_list(found: OpenList) -> Row:
-    """What is open, and who could not be asked."""
-    return {
-        "transactions": [open_row(t) for t in found.transactions],
-        "more": found.more,
-        "unasked": _unasked(found.unasked),
-        "missing_shards": _missing(found.missing),
-    }
+def still_open(admin: AdminClient, topics: Sequence[str], older_than: str | None, *, hanging: bool = False) -> Row:
+    """What is open, or what of it nobody will end; and who could not be asked."""
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import admin_pb2
+
+    request = admin_pb2.ListOpenTransactionsRequest(
+        topics=topics,
+        hanging_only=hanging,
+        older_than_ms=None if older_than is None else parse_duration_ms(older_than),
+    )
+    return answers.transactions(admin.ask("ListOpenTransactions", request))
 
 
-def _unasked(unasked: Mapping[TopicPartition, HeadraceError]) -> list[Row]:
-    """One row per topic and kind of error."""
-    rows: dict[tuple[str, ErrorCode], Row] = {}
-    for tp, error in sorted(unasked.items()):
-        row: Row = {"topic": tp.topic, "partitions": [], "error": error_of(error, _WHERE)}
-        rows.setdefault((tp.topic, error.code), row)["partitions"].append(tp.partition)
-    return list(rows.values())
+def abort(
+    admin: AdminClient, i: str, producer_id: int | None, producer_epoch: int | None = None, *, dry_run: bool
+) -> Row:
+    """What was aborted, or would be."""
+    from headrace_common.rpc.json_form import json_of
+    from headrace_proto.v1 import admin_pb2
+
+    request = admin_pb2.AbortClusterTransactionRequest(
+        transactional_id=i, producer_id=producer_id, producer_epoch=producer_epoch, validate_only=dry_run
+    )
+    return json_of(admin.ask("AbortTransaction", request, change=not dry_run))
 
 
-def open_row(t: OpenTransaction) -> Row:
-    """What a producer has open in one partition."""
-    return {
-        "topic": t.partition.topic,
-        "partition": t.partition.partition,
-        "producer_id": t.producer_id,
-        "producer_epoch": t.producer_epoch,
-        "first_offset": t.first_offset,
-        "held_back": t.held_back,
-        "open_since_ms": t.open_since_ms,
-        "last_write_ms": t.last_write_ms,
-        "standing": t.standing,
-        "transactional_id": t.transactional_id,
-        "state": t.state,
-    }
+def abort_hanging(
+    admin: AdminClient, partition: tuple[str, int], producer_id: int | None, *, dry_run: bool, force: bool
+) -> Row:
+    """What was ended in a partition, or would be."""
+    from headrace_common.rpc.json_form import json_of
+    from headrace_proto.v1 import admin_pb2
+
+    request = admin_pb2.AbortHangingTransactionRequest(
+        topic=partition[0], partition=partition[1], producer_id=producer_id, validate_only=dry_run, force=force
+    )
+    return json_of(admin.ask("AbortHangingTransaction", request, change=not dry_run))
 
 
 def open_for_people(row: Row, now_ms: int) -> Row:
@@ -145,7 +120,3 @@ def open_for_people(row: Row, now_ms: int) -> Row:
 def age_seconds(since_ms: int | None, now_ms: int) -> float | None:
     """How long ago; clocks differ, so never below 0."""
     return None if since_ms is None else max(0, now_ms - since_ms) / 1_000
-
-
-def _missing(shards: Sequence[MissingShard]) -> list[Row]:
-    return [missing_row(m, _WHERE) for m in shards]

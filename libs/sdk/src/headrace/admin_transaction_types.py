@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._tokens import PreparedTransaction
-from headrace.errors import HeadraceError, error_for
+from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.group_types import MissingShard
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace_proto.v1 import admin_pb2
+    from headrace_proto.v1 import admin_pb2, transaction_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +204,21 @@ def state_name(state: int) -> str:
     if state not in pb.TxnState.values() or state == pb.TXN_STATE_UNSPECIFIED:
         return "unknown"
     return pb.TxnState.Name(pb.TxnState.ValueType(state)).removeprefix("TXN_").lower()
+
+
+def state_number(name: str) -> transaction_pb2.TxnState.ValueType:
+    """
+    The state of this name, as the wire has it.
+
+    Raises:
+        Rejected: there is no such state.
+    """
+    from headrace_proto.v1 import transaction_pb2
+
+    known = {n.removeprefix("TXN_").lower(): value for n, value in transaction_pb2.TxnState.items() if value}
+    if name not in known:
+        raise Rejected(f"there is no state {name!r} of a transaction; there are: {', '.join(known)}")
+    return known[name]
 
 
 def _moment(ms: int) -> int | None:

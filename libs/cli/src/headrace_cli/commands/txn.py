@@ -114,7 +114,7 @@ def open_(session: Session, topic: Topics = None, older_than: OlderThan = "0s") 
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.open_list(admin.list_open_transactions(topic or [], older_than=older_than))
+        found = view.still_open(admin, topic or [], older_than)
     _show_open(session, found, "nothing is open")
     _end_whole(found)
 
@@ -131,7 +131,7 @@ def find_hanging(
     from headrace_cli import txn_view as view
 
     with session.admin(default_api_timeout_ms=LOOK_MS) as admin:
-        found = view.open_list(admin.find_hanging_transactions(topic or [], older_than=older_than))
+        found = view.still_open(admin, topic or [], older_than, hanging=True)
     _show_open(session, found, "nothing hangs")
     hanging = [row for row in found["transactions"] if row["standing"] == "hanging"]
     if hanging and session.output is Output.TABLE:
@@ -218,25 +218,25 @@ def _abort_id(
 ) -> None:
     from headrace_cli import txn_view as view
 
-    before = admin.abort_transaction(i, producer_id=producer_id, validate_only=True)
-    found = view.described(before)
+    before = view.abort(admin, i, producer_id, dry_run=True)
+    found = before["transaction"]
     if dry_run:
-        _show_aborted(session, found, aborted=False)
+        _show_aborted(session, before)
         session.say("nothing was changed; without --dry-run it is aborted, and its producer goes on with its next")
         return
     where = counted(len(found["partitions"]), "partition")
     confirm(f"abort the transaction of {i}, open in {where}? All that it wrote is lost", yes)
-    admin.abort_transaction(i, producer_id=before.producer_id, producer_epoch=before.producer_epoch)
+    done = view.abort(admin, i, found["producer_id"], found["producer_epoch"], dry_run=False)
     if session.output is not Output.TABLE:
-        _show_aborted(session, found, aborted=True)
+        _show_aborted(session, done)
     session.say(f"aborted: {i}, in {where}; readers go on in a moment")
 
 
-def _show_aborted(session: Session, found: Row, *, aborted: bool) -> None:
+def _show_aborted(session: Session, found: Row) -> None:
     if session.output is Output.TABLE:
-        _show_one(session, found)
+        _show_one(session, found["transaction"])
     else:
-        session.show({"aborted": aborted, "transaction": found})
+        session.show(found)
 
 
 def _abort_prepared(
@@ -280,20 +280,19 @@ def _abort_hanging(
 ) -> None:
     from headrace_cli import txn_view as view
 
-    before = admin.abort_hanging_transaction(partition, producer_id, validate_only=True, force=force)
-    row = view.open_row(before)
-    name = str(before.partition)
+    before = view.abort_hanging(admin, partition, producer_id, dry_run=True, force=force)
+    row = view.open_for_people(before["transaction"], _now_ms())
+    producer, name = row["producer_id"], row["partition"]
     if dry_run:
-        shown = view.open_for_people(row, _now_ms()) if session.output is Output.TABLE else row
-        session.show(shown if session.output is Output.TABLE else {"aborted": False, "transaction": row})
-        session.say(f"nothing was changed; without --dry-run what producer {before.producer_id} wrote there is aborted")
+        session.show(row if session.output is Output.TABLE else before)
+        session.say(f"nothing was changed; without --dry-run what producer {producer} wrote there is aborted")
         return
-    held = counted(before.held_back, "record")
-    confirm(f"abort what producer {before.producer_id} has open in {name}, which holds {held} back?", yes)
-    admin.abort_hanging_transaction(partition, before.producer_id, force=force)
+    held = counted(row["held_back"], "record")
+    confirm(f"abort what producer {producer} has open in {name}, which holds {held} back?", yes)
+    done = view.abort_hanging(admin, partition, producer, dry_run=False, force=force)
     if session.output is not Output.TABLE:
-        session.show({"aborted": True, "transaction": row})
-    session.say(f"aborted: producer {before.producer_id} in {name}; readers of read_committed go on")
+        session.show(done)
+    session.say(f"aborted: producer {producer} in {name}; readers of read_committed go on")
 
 
 def _named(text: str) -> tuple[str, int]:

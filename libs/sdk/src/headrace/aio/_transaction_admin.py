@@ -13,6 +13,7 @@ from headrace.admin_transaction_types import (
     PreparedList,
     TransactionDescription,
     TransactionList,
+    state_number,
 )
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace_common.core.moments import parse_duration_ms
@@ -49,7 +50,7 @@ class TransactionAdmin:
             Rejected: there is no such state.
         """
         request = txn.ListTransactionsRequest(
-            states=[_state(s) for s in ([states] if isinstance(states, str) else states)],
+            states=[state_number(s) for s in ([states] if isinstance(states, str) else states)],
             producer_ids=producer_ids,
             older_than_ms=_ms(older_than),
         )
@@ -216,13 +217,6 @@ def _described(t: pb.DescribedTransaction) -> TransactionDescription | HeadraceE
 def _several(topics: Iterable[str]) -> list[str]:
     """A text alone is one topic, not its letters."""
     return [topics] if isinstance(topics, str) else list(topics)
-
-
-def _state(name: str) -> txn.TxnState.ValueType:
-    known = {n.removeprefix("TXN_").lower(): value for n, value in txn.TxnState.items() if value}
-    if name not in known:
-        raise Rejected(f"there is no state {name!r} of a transaction; there are: {', '.join(known)}")
-    return known[name]
 
 
 def _ms(duration: timedelta | str | int) -> int:
