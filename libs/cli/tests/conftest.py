@@ -8,10 +8,11 @@ import pytest
 
 from headrace_cli.session import Session
 from headrace_common.core.errors import ErrorCode
-from headrace_proto.v1 import admin_pb2, cluster_pb2, errors_pb2
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 ID = bytes(range(16))
+FLIGHTS = cluster_pb2.Topic(name="flights", topic_id=ID, partition_count=2, configs={"retention.ms": "5"})
 
 
 class FakeStub:
@@ -28,6 +29,7 @@ class FakeStub:
         self.refused: dict[int, ErrorCode] = {}
         self.moves: list[admin_pb2.PlannedMove] = []
         self.replicas_left: list[int] = [0]
+        self.compaction: broker_pb2.LogCompaction | None = None
         self.judged("healthy", "all is there")
 
     def judged(self, state: str, why: str) -> None:
@@ -68,11 +70,37 @@ class FakeStub:
             return pb.DescribeTopicsResponse(
                 topics=[pb.TopicResult(name=name, error=errors_pb2.UNKNOWN_TOPIC_OR_PARTITION)]
             )
-        topic = pb.TopicDescription(topic=cluster_pb2.Topic(name=name, topic_id=ID), partitions=self.partitions)
+        topic = pb.TopicDescription(topic=FLIGHTS, partitions=self.partitions)
         return pb.DescribeTopicsResponse(topics=[pb.TopicResult(name=name, topic=topic)])
 
     def ListTopics(self, request: Any, timeout: float) -> pb.ListTopicsResponse:
-        return pb.ListTopicsResponse(topics=[cluster_pb2.Topic(name="flights", topic_id=ID)])
+        return pb.ListTopicsResponse(topics=[FLIGHTS])
+
+    def DescribeLogs(
+        self, request: admin_pb2.DescribeClusterLogsRequest, timeout: float
+    ) -> admin_pb2.DescribeClusterLogsResponse:
+        log = broker_pb2.LogDescription(
+            topic_id=ID,
+            state=broker_pb2.ONLINE,
+            log_start_offset=10,
+            log_end_offset=30,
+            high_watermark=30,
+            last_stable_offset=30,
+            size_bytes=2048,
+            leader_epoch=3,
+            oldest_timestamp_ms=86_400_000,
+            compaction=self.compaction,
+        )
+        if request.request.segments:
+            log.segments.add(base_offset=10, end_offset=30, size_bytes=2048, created_at_ms=0)
+            log.segments[0].min_timestamp_ms, log.segments[0].max_timestamp_ms = 86_400_000, 90_000_000
+        silent = admin_pb2.BrokerLogs(broker_id=1)
+        silent.error.code, silent.error.message = int(ErrorCode.OVERLOADED), "it does not answer"
+        answer = admin_pb2.DescribeClusterLogsResponse(brokers=[silent])
+        kept = answer.brokers.add(broker_id=2).logs
+        kept.logs.append(log)
+        kept.disk_free_bytes, kept.disk_total_bytes, kept.recovery_report = 1 << 30, 2 << 30, "clean"
+        return answer
 
     def _outcome(self, number: int) -> pb.PartitionOutcome:
         code = self.refused.get(number)

@@ -10,25 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from headrace.admin_types import (
-    BrokerInfo,
-    BrokerLogs,
-    ClusterDescription,
-    CompactionInfo,
-    ConfigEntry,
-    LogInfo,
-    PartitionInfo,
-    SegmentInfo,
-    TopicDescription,
-    TopicInfo,
-)
+from headrace.admin_types import ConfigEntry, PartitionInfo, TopicDescription
 from headrace.delivery import DeliveredBatch
 from headrace.records import TopicPartition
 from headrace_cli.app import app
 from headrace_cli.commands.produce import _standard_input
 from headrace_cli.exits import CommandFailed
 from headrace_cli.session import Session
-from headrace_common.core.errors import Overloaded, RequestTimedOut, unknown_topic
+from headrace_common.core.errors import RequestTimedOut, unknown_topic
+from headrace_proto.v1 import broker_pb2
 
 ID = bytes(range(16))
 runner = CliRunner()
@@ -39,7 +29,6 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.compaction: CompactionInfo | None = None
         self.ask: Callable[..., Any]
 
     def __enter__(self) -> FakeAdmin:
@@ -58,35 +47,9 @@ class FakeAdmin:
             raise unknown_topic(name)
         self.asked.append(("delete", name))
 
-    def list_topics(self, *, include_internal: bool) -> list[TopicInfo]:
-        return [TopicInfo("flights", ID, 2, False, {"retention.ms": "5"})]
-
     def describe_topic(self, name: str) -> TopicDescription:
         partitions = (PartitionInfo(0, 2, 3, (2,), (2,)), PartitionInfo(1, None, 4, (1,), (), (1,)))
         return TopicDescription(name, ID, False, {"retention.ms": "5"}, partitions)
-
-    def describe_logs(
-        self, *, broker: int | None = None, topics: Iterable[str] = (), segments: bool = False
-    ) -> list[BrokerLogs]:
-        parts = (SegmentInfo(10, 30, 2048, 0, None, 86_400_000, 90_000_000),) if segments else ()
-        log = LogInfo(
-            ID,
-            0,
-            "online",
-            10,
-            30,
-            30,
-            2048,
-            3,
-            parts,
-            None,
-            oldest_timestamp_ms=86_400_000,
-            compaction=self.compaction,
-        )
-        return [
-            BrokerLogs(1, (), 0, 0, "", "it does not answer", None, Overloaded("it does not answer")),
-            BrokerLogs(2, (log,), 1 << 30, 2 << 30, "clean", None),
-        ]
 
     def alter_configs(self, changes: Mapping[str, str | None], **what: Any) -> dict[str, ConfigEntry]:
         self.asked.append(("alter", dict(changes), what))
@@ -101,15 +64,6 @@ class FakeAdmin:
     def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         self.asked.append(("trim", dict(offsets)))
         return {TopicPartition(*partition): 30 for partition in offsets}
-
-    def describe_cluster(self) -> ClusterDescription:
-        return ClusterDescription("c1", 1, tuple(self.list_brokers()), 1, 2, 1, 0, True)
-
-    def list_brokers(self) -> list[BrokerInfo]:
-        return [
-            BrokerInfo(1, "b1:1", None, True, False, "0.1.0"),
-            BrokerInfo(2, "b2:1", "rack-a", False, False, "0.1.0"),
-        ]
 
 
 @pytest.fixture
@@ -196,8 +150,10 @@ def test_a_topic_that_is_not_compacted_says_nothing_of_compaction(admin: FakeAdm
     assert "compaction" not in result.stdout
 
 
-def test_how_far_replicas_are_compacted(admin: FakeAdmin) -> None:
-    admin.compaction = CompactionInfo(20, 28, 3000, 1000, None, "a record is too young", False)
+def test_how_far_replicas_are_compacted(admin: FakeAdmin, stub: Any) -> None:
+    stub.compaction = broker_pb2.LogCompaction(
+        cleaned_to=20, cleanable_to=28, clean_bytes=3000, dirty_bytes=1000, waits_for="a record is too young"
+    )
     described = data("topic", "describe", "flights")
     assert described["records"] is None  # offsets have gaps
     compaction = {
@@ -216,7 +172,9 @@ def test_how_far_replicas_are_compacted(admin: FakeAdmin) -> None:
     assert "too young" not in text
     assert "none since their brokers started; at most 25% dirty; 0 of 1 replica stuck" in text
     assert "1000 B (25%)" in out("topic", "describe", "flights", "--segments")
-    admin.compaction = CompactionInfo(20, 28, 0, 0, 5, "batch 22 cannot be read", True)
+    stub.compaction = broker_pb2.LogCompaction(
+        cleaned_to=20, cleanable_to=28, last_ms=5, waits_for="batch 22 cannot be read", stuck=True
+    )
     assert "batch 22 cannot be read" in out("topic", "describe", "flights")
     assert data("topic", "list", "--sizes")["topics"][0]["stuck_compactions"] == 1
 

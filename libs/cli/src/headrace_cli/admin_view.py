@@ -1,6 +1,4 @@
-"""
-What commands ask the admin service, as plain rows for people and programs. The only user of ``AdminClient``'s types.
-"""
+"""What commands ask the admin service about topics, brokers and their logs, as REST answers it."""
 
 from __future__ import annotations
 
@@ -8,13 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_cli import log_view
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_common.core.problems import problem_body
+from headrace_common.core.errors import error_for
 
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer
-    from headrace.admin_types import BrokerLogs, ConfigEntry, LogInfo, PartitionInfo, TopicDescription
+    from headrace.admin_types import ConfigEntry, PartitionInfo
+    from headrace.admin_types import TopicDescription as Described
+    from headrace_proto.v1.admin_pb2 import BrokerLogs
+    from headrace_proto.v1.broker_pb2 import LogDescription
+    from headrace_proto.v1.cluster_pb2 import Topic
+    from headrace_proto.v1.controller_pb2 import TopicDescription, TopicResult
 
 _SOURCES: Final = {
     "default": "default",
@@ -28,6 +30,8 @@ _SOURCES: Final = {
 TrimOffsets = dict[tuple[str, int], int]
 """By topic and partition: what is below goes; -1: all there is."""
 Row = dict[str, Any]
+
+TOPICS_PER_PAGE: Final = 1_000
 
 
 # --- topics ---------------------------------------------------------------------------------------------------
@@ -53,38 +57,67 @@ def topic_there(admin: AdminClient, name: str) -> Row:
 
 def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> list[Row]:
     """All topics; with ``sizes`` brokers are asked for all their logs."""
-    topics = admin.list_topics(include_internal=internal)
-    rows = [
-        {
-            "name": t.name,
-            "id": t.topic_id.hex(),
-            "partitions": t.partitions,
-            "internal": t.internal,
-            "configs": _by_name(t.configs),
-        }
-        for t in topics
-    ]
+    from headrace_common.rpc.json_form import json_of
+
+    topics = _topics(admin, internal)
     if not sizes:
-        return rows
-    of: dict[bytes, list[LogInfo]] = {t.topic_id: [] for t in topics}
-    for broker in admin.describe_logs():
-        for log in broker.logs:
+        return [json_of(t) for t in topics]
+    of: dict[bytes, list[LogDescription]] = {t.topic_id: [] for t in topics}
+    for broker in _logs(admin):
+        for log in broker.logs.logs:
             of.get(log.topic_id, []).append(log)
-    return [row | _holds(of[topic.topic_id]) for row, topic in zip(rows, topics, strict=True)]
+    return [json_of(t) | _holds(of[t.topic_id]) for t in topics]
 
 
-def _holds(logs: list[LogInfo]) -> Row:
+def _topics(admin: AdminClient, internal: bool) -> list[Topic]:
+    from headrace_proto.v1 import controller_pb2 as pb
+
+    found: list[Topic] = []
+    more = True
+    while more:
+        after = found[-1].name if found else ""
+        request = pb.ListTopicsRequest(after=after, limit=TOPICS_PER_PAGE, include_internal=internal)
+        answer = admin.ask("ListTopics", request)
+        found += answer.topics
+        more = answer.more and bool(answer.topics)
+    return found
+
+
+def _logs(
+    admin: AdminClient, broker: int | None = None, topic_id: bytes | None = None, *, segments: bool = False
+) -> list[BrokerLogs]:
+    """What brokers keep, or one of them, of all topics or of one; who does not answer is there with its error."""
+    from headrace_proto.v1 import admin_pb2, broker_pb2
+
+    wanted = broker_pb2.DescribeLogsRequest(topic_ids=[] if topic_id is None else [topic_id], segments=segments)
+    request = admin_pb2.DescribeClusterLogsRequest(broker_id=broker, request=wanted)
+    found: list[BrokerLogs] = list(admin.ask("DescribeLogs", request).brokers)
+    return found
+
+
+def _described(admin: AdminClient, name: str) -> TopicDescription:
+    """Raises: HeadraceError: there is no such topic."""
+    from headrace_proto.v1 import controller_pb2 as pb
+
+    result: TopicResult
+    (result,) = admin.ask("DescribeTopics", pb.DescribeTopicsRequest(names=[name])).topics
+    if result.error:
+        raise error_for(result.error, result.message)
+    return result.topic
+
+
+def _holds(logs: list[LogDescription]) -> Row:
     """Who leads is not asked: the longest log of a partition stands for it."""
-    longest: dict[int, LogInfo] = {}
+    longest: dict[int, LogDescription] = {}
     for log in logs:
         if log.partition not in longest or log.log_end_offset > longest[log.partition].log_end_offset:
             longest[log.partition] = log
-    oldest = [log.oldest_timestamp_ms for log in longest.values() if log.oldest_timestamp_ms is not None]
+    oldest = [log.oldest_timestamp_ms for log in longest.values() if log.HasField("oldest_timestamp_ms")]
     return {
         "size_bytes": sum(log.size_bytes for log in longest.values()),
         "replica_bytes": sum(log.size_bytes for log in logs),
         "oldest_timestamp_ms": min(oldest, default=None),
-        "stuck_compactions": sum(log.compaction is not None and log.compaction.stuck for log in logs),
+        "stuck_compactions": sum(log.compaction.stuck for log in logs),
     }
 
 
@@ -93,24 +126,24 @@ def describe_topic(admin: AdminClient, name: str, *, segments: bool = False) -> 
     A topic with its settings, its partitions, what their leaders hold, and the logs of all replicas. ``records`` is
     None where compaction leaves gaps between offsets.
     """
-    topic = admin.describe_topic(name)
-    brokers = admin.describe_logs(topics=[name], segments=segments)
-    logs = log_view.logs(brokers, {topic.topic_id: name})
-    leaders = {p.partition: p.leader for p in topic.partitions}
-    led = {log["partition"]: log for log in logs if log["broker"] == leaders.get(log["partition"])}
-    described = topic_row(topic, led)
-    counts = [
-        p["high_watermark"] - p["log_start_offset"] for p in described["partitions"] if p["high_watermark"] is not None
-    ]
-    compacted = any(log["compaction"] is not None for log in logs)
-    holders = {replica for p in topic.partitions for replica in p.replicas}
-    return {
-        **described,
-        "records": None if compacted else sum(counts),
-        **log_view.total(logs, leaders),
-        "logs": logs,
-        "unanswered": log_view.unanswered([b for b in brokers if b.broker_id in holders]),
+    from headrace_common.rpc import answers
+    from headrace_proto.v1 import admin_pb2
+
+    described = _described(admin, name)
+    kept = admin_pb2.DescribeClusterLogsResponse(
+        brokers=_logs(admin, None, described.topic.topic_id, segments=segments)
+    )
+    told, logs = answers.topic(described, kept), answers.topic_logs(described, kept)
+    led = answers.leader_logs(described, kept).values()
+    compacted = any(log["compaction"] is not None for log in logs["logs"])
+    oldest = [log.oldest_timestamp_ms for log in led if log.HasField("oldest_timestamp_ms")]
+    held = {
+        "records": None if compacted else sum(log.high_watermark - log.log_start_offset for log in led),
+        "size_bytes": sum(log.size_bytes for log in led),
+        "replica_bytes": sum(log["size_bytes"] for log in logs["logs"]),
+        "oldest_timestamp_ms": min(oldest, default=None),
     }
+    return told | held | logs
 
 
 def set_topic_configs(admin: AdminClient, name: str, changes: Mapping[str, str | None], *, dry_run: bool) -> list[Row]:
@@ -192,18 +225,19 @@ def trim_plan(admin: AdminClient, name: str, offsets: TrimOffsets) -> list[Row]:
 
 
 def list_brokers(admin: AdminClient, rows: Iterable[Row]) -> list[Row]:
-    """All brokers, as ``replication_view.brokers`` has them, with what their disks hold."""
-    holds = {logs.broker_id: logs for logs in admin.describe_logs()}
-    return [row | _holding(holds.get(row["id"])) for row in rows]
+    """All brokers, as ``replication_view.cluster`` has them, with what their disks hold."""
+    kept = {logs.broker_id: logs for logs in _logs(admin)}
+    return [row | _holding(kept.get(row["id"])) for row in rows]
 
 
 def describe_broker(admin: AdminClient, row: Row) -> Row:
     """One broker with what its disk holds, what recovery found, and its settings."""
-    row = dict(row)
-    for logs in admin.describe_logs(broker=row["id"]):
-        row |= _holding(logs) | {"disk_total_bytes": logs.disk_total_bytes, "recovery_report": logs.recovery_report}
-        row["scrub"] = None if logs.scrub is None else asdict(logs.scrub)
-    return row | {"configs": broker_configs(admin, row["id"], {})}
+    from headrace_common.rpc.json_form import json_of
+
+    (kept,) = _logs(admin, row["id"])
+    told = {} if kept.HasField("error") else json_of(kept.logs)
+    told.pop("logs", None)
+    return row | told | _holding(kept) | {"configs": broker_configs(admin, row["id"], {})}
 
 
 def broker_configs(
@@ -219,16 +253,15 @@ def describe_logs(
     admin: AdminClient, broker: int | None, topic: str | None, partition: int | None, segments: bool
 ) -> Row:
     """Every replica's log, and who did not answer. Raises: CommandFailed when all who were asked are silent."""
-    names = {t.topic_id: t.name for t in admin.list_topics(include_internal=True)}
-    answers = admin.describe_logs(broker=broker, topics=[] if topic is None else [topic], segments=segments)
-    silent = [f"broker {b.broker_id}: {b.error}" for b in answers if b.error]
-    if silent and len(silent) == len(answers):
+    from headrace_common.rpc import answers
+
+    topic_id = None if topic is None else _described(admin, topic).topic.topic_id
+    kept = _logs(admin, broker, topic_id, segments=segments)
+    told = answers.logs(kept, {t.topic_id: t.name for t in _topics(admin, internal=True)})
+    silent = [f"broker {b['broker']}: {b['error']['detail']}" for b in told["unanswered"]]
+    if silent and len(silent) == len(kept):
         raise CommandFailed("; ".join(silent), ExitCode.UNREACHABLE, "`headrace broker list` shows who is there.")
-    logs = log_view.logs(answers, names)
-    return {
-        "logs": [log for log in logs if partition is None or log["partition"] == partition],
-        "unanswered": log_view.unanswered(answers),
-    }
+    return told | {"logs": [log for log in told["logs"] if partition is None or log["partition"] == partition]}
 
 
 def metadata(bootstrap: str, topics: list[str]) -> Row:
@@ -261,47 +294,40 @@ def metadata(bootstrap: str, topics: list[str]) -> Row:
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def topic_row(topic: TopicDescription, led: Mapping[int, Row] | None = None) -> Row:
-    """``led``: the log of each partition's leader, where it is known."""
+def topic_row(topic: Described) -> Row:
+    """A topic as a change of it answers; nobody was asked what its logs hold."""
     return {
         "name": topic.name,
         "id": topic.topic_id.hex(),
         "internal": topic.internal,
         "configs": _by_name(topic.configs),
-        "partitions": [partition_row(p, (led or {}).get(p.partition)) for p in topic.partitions],
+        "partitions": [_partition_row(p) for p in topic.partitions],
         "notes": list(topic.notes),
     }
 
 
-def partition_row(p: PartitionInfo, log: Row | None = None) -> Row:
-    """One partition; ``log`` is its leader's, where it is known."""
-    return {
-        "partition": p.partition,
-        "leader": p.leader,
-        "leader_epoch": p.leader_epoch,
-        "replicas": list(p.replicas),
-        "isr": list(p.isr),
-        "elr": list(p.elr),
-        "recovering": p.recovering,
-        "adding": list(p.adding),
-        "removing": list(p.removing),
-        **log_view.extent(log),
-    }
+def _partition_row(p: PartitionInfo) -> Row:
+    from headrace_common.rpc.answers import OF_LEADER
+
+    row = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(p).items()}
+    del row["last_known_elr"]
+    return row | dict.fromkeys(OF_LEADER)
 
 
 def _by_name(configs: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(configs.items()))
 
 
-def _holding(logs: BrokerLogs | None) -> Row:
-    if logs is None or logs.failure is not None:
-        failed = logs and logs.failure
-        error = problem_body(failed, f"/v1/brokers/{logs.broker_id}/logs") if logs and failed else None
+def _holding(kept: BrokerLogs | None) -> Row:
+    from headrace_common.rpc.answers import unanswered
+
+    error = None if kept is None else unanswered(kept)
+    if kept is None or error is not None:
         return {"log_count": None, "size_bytes": None, "disk_free_bytes": None, "error": error}
     return {
-        "log_count": len(logs.logs),
-        "size_bytes": sum(log.size_bytes for log in logs.logs),
-        "disk_free_bytes": logs.disk_free_bytes,
+        "log_count": len(kept.logs.logs),
+        "size_bytes": sum(log.size_bytes for log in kept.logs.logs),
+        "disk_free_bytes": kept.logs.disk_free_bytes,
         "error": None,
     }
 

@@ -1,70 +1,13 @@
-"""Logs, their segments and how far they are compacted, as plain rows; and what of it people are shown in a table."""
+"""What people are shown of logs, their segments, and how far they are compacted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any
 
 from headrace_cli.output import age_for_people, bytes_for_people, counted, moment_for_people
-from headrace_common.core.problems import problem_body
-
-if TYPE_CHECKING:
-    from headrace.admin_types import BrokerLogs, CompactionInfo, LogInfo
 
 Row = dict[str, Any]
-
-_OF_LEADER: Final = (
-    "log_start_offset",
-    "high_watermark",
-    "last_stable_offset",
-    "size_bytes",
-    "oldest_timestamp_ms",
-    "compaction",
-)
-
-
-def unanswered(brokers: Sequence[BrokerLogs]) -> list[Row]:
-    """Brokers whose logs are not known, and why."""
-    return [
-        {"broker": b.broker_id, "error": problem_body(b.failure, f"/v1/brokers/{b.broker_id}/logs")}
-        for b in brokers
-        if b.failure is not None
-    ]
-
-
-def extent(log: Row | None) -> Row:
-    """What the leader of a partition holds; None: nobody told."""
-    return {name: None if log is None else log[name] for name in _OF_LEADER}
-
-
-def _log(log: LogInfo, topic: str | None) -> Row:
-    """All that is known of one log."""
-    return {
-        "topic": topic,
-        "topic_id": log.topic_id.hex(),
-        "partition": log.partition,
-        "state": log.state,
-        "log_start_offset": log.log_start_offset,
-        "log_end_offset": log.log_end_offset,
-        "high_watermark": log.high_watermark,
-        "last_stable_offset": log.last_stable_offset,
-        "size_bytes": log.size_bytes,
-        "leader_epoch": log.leader_epoch,
-        "note": log.note,
-        "oldest_timestamp_ms": log.oldest_timestamp_ms,
-        "compaction": _compaction(log.compaction),
-        "oldest_open": None if log.oldest_open is None else asdict(log.oldest_open),
-        "fencing_token": log.fencing_token,
-        "unreadable": log.unreadable,
-        "segments": [asdict(one) for one in log.segments],
-    }
-
-
-def logs(brokers: Sequence[BrokerLogs], names: Mapping[bytes, str]) -> list[Row]:
-    """The logs of all replicas, by partition and broker."""
-    rows = [_log(one, names.get(one.topic_id)) | {"broker": b.broker_id} for b in brokers for one in b.logs]
-    return sorted(rows, key=lambda row: (row["partition"], row["broker"]))
 
 
 def segments(logs: Sequence[Row]) -> list[Row]:
@@ -77,28 +20,6 @@ def compactions(logs: Sequence[Row]) -> list[Row]:
     return [_place(log) | log["compaction"] for log in logs if log["compaction"] is not None]
 
 
-def _compaction(one: CompactionInfo | None) -> Row | None:
-    if one is None:
-        return None
-    row = {name: getattr(one, name) for name in ("cleaned_to", "cleanable_to", "clean_bytes", "dirty_bytes")}
-    more = {"last_compacted_ms": one.last_ms, "stuck": one.stuck, "waits_for": one.waits_for}
-    return row | {"dirty_ratio": one.dirty_ratio} | more
-
-
-def total(logs: Sequence[Row], leaders: Mapping[int, int | None]) -> Row:
-    """What a topic holds: bytes at its leaders and on all brokers, and its oldest record."""
-    led = [log for log in logs if leaders.get(log["partition"]) == log["broker"]]
-    oldest = [log["oldest_timestamp_ms"] for log in led if log["oldest_timestamp_ms"] is not None]
-    return {
-        "size_bytes": sum(log["size_bytes"] for log in led),
-        "replica_bytes": sum(log["size_bytes"] for log in logs),
-        "oldest_timestamp_ms": min(oldest, default=None),
-    }
-
-
-# --- for people -------------------------------------------------------------------------------------------------
-
-
 def described_for_people(topic: Row, *, with_segments: bool, now_ms: int) -> Row:
     """A described topic with sizes, ages and times as people read them, without what is seldom of interest."""
     hidden = ("internal", "notes", "partitions", "logs", "unanswered")
@@ -108,7 +29,9 @@ def described_for_people(topic: Row, *, with_segments: bool, now_ms: int) -> Row
         shown["compacted"] = _summary(compacted, now_ms)
     rare = {name for name in ("adding", "removing", "recovering") if not any(p[name] for p in topic["partitions"])}
     seldom = rare | {"last_stable_offset", "compaction"}
-    partitions = [{k: v for k, v in p.items() if k not in seldom} for p in topic["partitions"]]
+    first = ("partition", "leader", "leader_epoch", "replicas", "isr", "elr")
+    ordered = [{name: p[name] for name in first} | p for p in topic["partitions"]]
+    partitions = [{name: value for name, value in p.items() if name not in seldom} for p in ordered]
     shown["partitions"] = [sizes_for_people(row, now_ms) for row in partitions]
     told = compacted if with_segments else [row for row in compacted if row["stuck"]]
     shown["compaction"] = [_compaction_for_people(row, now_ms) for row in told]

@@ -18,7 +18,7 @@ from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb
 from headrace_proto.v1 import controller_pb2 as pb
 
 TRANSACTIONS: Final = "/v1/transactions"
-_OF_LEADER: Final = (
+OF_LEADER: Final = (
     "log_start_offset",
     "high_watermark",
     "last_stable_offset",
@@ -111,7 +111,7 @@ def topics(answer: pb.ListTopicsResponse) -> Json:
 
 def topic(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse | None = None) -> Json:
     """A topic; ``answer`` tells what the leaders of its partitions hold."""
-    logs = {} if answer is None else _leader_logs(described, answer)
+    logs = {} if answer is None else leader_logs(described, answer)
     ordered = sorted(described.partitions, key=lambda p: p.partition)
     return json_of(described) | {"partitions": [partition(p, logs.get(p.partition)) for p in ordered]}
 
@@ -119,22 +119,26 @@ def topic(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsR
 def partition(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | None = None) -> Json:
     """A partition; ``log`` is its leader's, where it is known."""
     held = None if log is None else json_of(log)
-    return json_of(p) | {name: None if held is None else held[name] for name in _OF_LEADER}
+    return json_of(p) | {name: None if held is None else held[name] for name in OF_LEADER}
 
 
 def topic_logs(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse) -> Json:
     """All replicas of a topic; brokers that did not answer are named if they should have one."""
     name, topic_id = described.topic.name, described.topic.topic_id
     holders = {replica for p in described.partitions for replica in p.replicas}
-    logs = [
-        {"broker": b.broker_id, "topic": name} | json_of(log)
-        for b in answer.brokers
-        for log in b.logs.logs
-        if log.topic_id == topic_id
+    told = logs((b for b in answer.brokers if b.broker_id in holders or not b.HasField("error")), {topic_id: name})
+    return told | {"logs": [log for log in told["logs"] if log["topic_id"] == topic_id.hex()]}
+
+
+def logs(brokers: Iterable[admin_pb2.BrokerLogs], names: Mapping[bytes, str]) -> Json:
+    """What brokers keep, by partition and broker, and who did not answer; topics by name where ``names`` has them."""
+    asked = list(brokers)
+    rows = [
+        {"broker": b.broker_id, "topic": names.get(log.topic_id)} | json_of(log) for b in asked for log in b.logs.logs
     ]
     return {
-        "logs": sorted(logs, key=lambda log: (log["partition"], log["broker"])),
-        "unanswered": _unanswered_brokers(b for b in answer.brokers if b.broker_id in holders),
+        "logs": sorted(rows, key=lambda log: (log["partition"], log["broker"])),
+        "unanswered": [{"broker": b.broker_id, "error": unanswered(b)} for b in asked if b.HasField("error")],
     }
 
 
@@ -145,17 +149,16 @@ def broker_logs(answer: admin_pb2.BrokerLogs, names: Mapping[bytes, str]) -> Jso
     return {"broker": answer.broker_id} | told
 
 
-def _unanswered_brokers(brokers: Iterable[admin_pb2.BrokerLogs]) -> list[Json]:
-    return [
-        {"broker": b.broker_id, "error": json_of(b, f"/v1/brokers/{b.broker_id}/logs")["error"]}
-        for b in brokers
-        if b.HasField("error")
-    ]
+def unanswered(broker: admin_pb2.BrokerLogs) -> Json | None:
+    """Why a broker does not tell what it keeps; None: it does."""
+    problem: Json | None = json_of(broker, f"/v1/brokers/{broker.broker_id}/logs")["error"]
+    return problem
 
 
-def _leader_logs(
+def leader_logs(
     described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse
 ) -> dict[int, broker_pb2.LogDescription]:
+    """The log of each partition's leader, by partition."""
     leaders = {p.partition: p.leader for p in described.partitions}
     return {
         log.partition: log
