@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from random import Random
 
-from headrace_broker.adapters.memory_log import MemoryLogs, _apply, _found, _Log
+from headrace_broker.adapters.memory_log import MemoryLogs, _apply, _copied, _found, _Log
 from headrace_broker.core.rows import LogId
 from headrace_common.core.ids import Offset
 
@@ -82,18 +82,3 @@ class Disk(MemoryLogs):
         other._next_log_id = self._next_log_id
         other._recovered = [_found(number, kept) for number, kept in sorted(logs.items()) if kept.state is not None]
         return other
-
-
-def _copied(logs: dict[LogId, _Log]) -> dict[LogId, _Log]:
-    return {
-        number: _Log(
-            log.state,
-            list(log.rows),
-            dict(log.batches),
-            dict(log.segments),
-            dict(log.epochs),
-            dict(log.producers),
-            dict(log.aborted),
-        )
-        for number, log in logs.items()
-    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -10,23 +12,28 @@ from typer.testing import CliRunner
 from headrace.testing import MemoryBackend
 from headrace_cli.app import app
 from headrace_cli.session import Session
-from headrace_common.core.batch import RecordColumns, build_batch
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryBackend:
+def memory(monkeypatch: pytest.MonkeyPatch, headrace_memory: MemoryBackend) -> Iterator[None]:
     """A topic with one record outside of transactions, one of an aborted, a committed and an open one each."""
-    backend = MemoryBackend()
-    backend.create_topic("flights", 1)
-    log = backend.cluster.log("flights", 0)
-    log.append(build_batch(RecordColumns(values=[b"plain"])), 0)
-    for producer, value in ((7, b"aborted"), (8, b"committed"), (9, b"open")):
-        columns = RecordColumns(values=[value])
-        log.append(build_batch(columns, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True), 0)
-        if value != b"open":
-            log.end_transaction(producer, 1, commit=value == b"committed", leader_epoch=0, now_ms=0)
-    monkeypatch.setattr(Session, "consumer", lambda self, *topics, **settings: backend.consumer(*topics, **settings))
-    return backend
+    headrace_memory.create_topic("flights", 1)
+    with headrace_memory.producer() as producer:
+        producer.send("flights", b"plain").result(timeout=10)
+    monkeypatch.setattr(
+        Session, "consumer", lambda self, *topics, **settings: headrace_memory.consumer(*topics, **settings)
+    )
+    with ExitStack() as stack:
+        for value in ("aborted", "committed", "open"):
+            producer = stack.enter_context(headrace_memory.producer(transactional_id=value))
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("flights", value.encode()).result(timeout=10)
+            if value == "aborted":
+                producer.abort_transaction()
+            elif value == "committed":
+                producer.commit_transaction()
+        yield
 
 
 @pytest.mark.parametrize("group", [[], ["-g", "printing"]])

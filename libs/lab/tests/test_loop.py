@@ -119,10 +119,12 @@ def test_a_killed_node_never_goes_on(loop: LabLoop) -> None:
         task = loop.create_task(work(), context=node.context)
         await asyncio.sleep(0.5)
         loop.kill(node)
-        loop.bury(node)
         await asyncio.sleep(10)
         assert seen == ["begun"]
         assert not task.done()
+        await loop.bury()
+        assert seen == ["begun", "cleaned up"]
+        assert task.cancelled()
 
     run(loop, scenario())
 

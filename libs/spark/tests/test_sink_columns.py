@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace import aio
-from headrace._transport.memory import MemoryCluster
 from headrace_common.core.errors import InvalidConfig, InvalidTopic, Rejected
 from headrace_spark.core.columns import SPARK_TYPES, FieldGiven, arrow_types
 from headrace_spark.core.sink_columns import SinkColumns, check_sink_schema, tables_by_topic

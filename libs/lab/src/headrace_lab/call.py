@@ -42,7 +42,7 @@ class Pipe:
 
     __slots__ = ("_ended", "_items", "_loop", "_reader", "_unread", "_writer", "bytes_max")
 
-    def __init__(self, loop: LabLoop, bytes_max: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         """Largest message that its reader takes."""
         self._loop = loop
@@ -155,6 +155,15 @@ class Call:
     def broken(self, why: str) -> None:
         """The connection is gone."""
         self.finish(Status(grpc.StatusCode.UNAVAILABLE, why), drop=True)
+
+    async def connected(self) -> None:
+        """Wait until it is known whether somebody is there; if not, it ends."""
+        if self.connection is None:
+            await asyncio.shield(self.ended)
+
+    async def room(self) -> None:
+        """Wait until another request may go out."""
+        await self.requests.room()
 
     def send(self, raw: bytes) -> None:
         """To the server."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, Self
 
 import grpc
 import grpc.aio
 
-from headrace_lab.call import EOF, Call, Status
+from headrace_lab.call import EOF, Call, Pipe, Status
 from headrace_lab.loop import NODE
 from headrace_lab.network import Connection, Network
 
@@ -20,7 +20,56 @@ _FINISHED: Final = "RPC already finished."
 _HALF_CLOSED: Final = 'RPC is half closed after calling "done_writing".'
 
 
-class LabChannel:
+class ClientCallEnd(Protocol):
+    """A call, as its client's end has it; see ``headrace_lab.call.Call``."""
+
+    status: Status | None
+    cancelled: bool
+    ended: asyncio.Future[Status]
+    responses: Pipe
+
+    async def connected(self) -> None: ...
+
+    async def room(self) -> None: ...
+
+    def send(self, raw: bytes) -> None: ...
+
+    def send_end(self) -> None: ...
+
+    def cancel(self) -> bool: ...
+
+
+class Channel:
+    """What stubs are given: the four kinds of calls; see ``grpc.aio.Channel``."""
+
+    def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], timeout_s: float | None) -> ClientCallEnd:
+        """An RPC under way. Raises: grpc.aio.UsageError: the channel is closed."""
+        raise NotImplementedError
+
+    async def close(self, grace: float | None = None) -> None:
+        """Calls under way are cancelled."""
+        raise NotImplementedError
+
+    def unary_unary(self, method: str, *codec: Any, **options: Any) -> _Method:
+        return _Method(self, method, UnaryAnswer, *codec, **options)
+
+    def unary_stream(self, method: str, *codec: Any, **options: Any) -> _Method:
+        return _Method(self, method, StreamAnswer, *codec, **options)
+
+    def stream_unary(self, method: str, *codec: Any, **options: Any) -> _Method:
+        return _Method(self, method, UnaryAnswer, *codec, streams=True, **options)
+
+    def stream_stream(self, method: str, *codec: Any, **options: Any) -> _Method:
+        return _Method(self, method, StreamAnswer, *codec, streams=True, **options)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class LabChannel(Channel):
     """Connections of one node to an address: opened by a call, and by the next after each failure."""
 
     def __init__(self, network: Network, target: str, bytes_max: int) -> None:
@@ -30,7 +79,7 @@ class LabChannel:
         self._closed = False
 
     def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], timeout_s: float | None) -> Call:
-        """An RPC under way. Raises: grpc.aio.UsageError: the channel is closed."""
+        """See ``Channel``."""
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
         loop = self._network.loop
@@ -47,21 +96,8 @@ class LabChannel:
             self._connection = None if server is None else Connection(self._network, self._node, server)
         return self._connection
 
-    def unary_unary(self, method: str, *codec: Any, **options: Any) -> _Method:
-        """See ``grpc.aio.Channel``, as for all here."""
-        return _Method(self, method, UnaryAnswer, *codec, **options)
-
-    def unary_stream(self, method: str, *codec: Any, **options: Any) -> _Method:
-        return _Method(self, method, StreamAnswer, *codec, **options)
-
-    def stream_unary(self, method: str, *codec: Any, **options: Any) -> _Method:
-        return _Method(self, method, UnaryAnswer, *codec, streams=True, **options)
-
-    def stream_stream(self, method: str, *codec: Any, **options: Any) -> _Method:
-        return _Method(self, method, StreamAnswer, *codec, streams=True, **options)
-
     async def close(self, grace: float | None = None) -> None:
-        """Calls under way are cancelled."""
+        """See ``Channel``."""
         del grace
         self._closed = True
         connection, self._connection = self._connection, None
@@ -70,19 +106,13 @@ class LabChannel:
                 assert isinstance(call, Call)
                 call.cancel()
 
-    async def __aenter__(self) -> LabChannel:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
 
 class _Method:
     """One RPC of a stub."""
 
     def __init__(
         self,
-        channel: LabChannel,
+        channel: Channel,
         method: str,
         kind: type[_ClientCall],
         request_serializer: Callable[[Any], bytes] | None = None,
@@ -107,7 +137,9 @@ class _Method:
 class _ClientCall:
     """What all calls have."""
 
-    def __init__(self, call: Call, serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]) -> None:
+    def __init__(
+        self, call: ClientCallEnd, serialize: Callable[[Any], bytes], deserialize: Callable[[bytes], Any]
+    ) -> None:
         self._call, self._serialize, self._deserialize = call, serialize, deserialize
         self._half_closed = False
 
@@ -132,8 +164,7 @@ class _ClientCall:
 
     async def wait_for_connection(self) -> None:
         """Raises: grpc.aio.AioRpcError: there was none."""
-        if self._call.connection is None:
-            await asyncio.shield(self._call.ended)
+        await self._call.connected()
         self._raise_for_status()
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
@@ -154,7 +185,7 @@ class _ClientCall:
         if self._half_closed:
             raise asyncio.InvalidStateError(_HALF_CLOSED)
         try:
-            await self._call.requests.room()
+            await self._call.room()
         except asyncio.CancelledError:
             self._call.cancel()
             raise

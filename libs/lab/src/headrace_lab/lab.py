@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from contextvars import ContextVar, copy_context
+from typing import Any, Final
 
-from headrace_common.rpc.library import INSTEAD
+from headrace._runtime import INSTEAD as THREAD
+from headrace._runtime import LoopThread
+from headrace_common.rpc.library import INSTEAD as GRPC
 from headrace_common.runtime.machine import MACHINE
 from headrace_lab.library import LabGrpc
 from headrace_lab.loop import LabLoop, Node
 from headrace_lab.machine import LabMachine
 from headrace_lab.network import Network
+from headrace_lab.threads import LabThread
 
 
 class Lab:
@@ -20,6 +24,7 @@ class Lab:
     def __init__(self, loop: LabLoop) -> None:
         self.loop: Final = loop
         self.network: Final = Network(loop)
+        self.machine: Final = LabMachine(loop)
 
     def node(self, name: str) -> Node:
         """A process of its own, which finds the lab in place of its machine."""
@@ -27,12 +32,29 @@ class Lab:
 
 
 @contextmanager
-def laboratory(loop: LabLoop) -> Iterator[Lab]:
-    """In the block, and in tasks and nodes that are made there, time, chance and connections are the lab's."""
+def laboratory(loop: LabLoop, thread: LoopThread | None = None) -> Iterator[Lab]:
+    """
+    In the block, and in tasks and nodes that are made there, time, chance and connections are the lab's. ``thread``:
+    that on which a loop in real time runs; its time and chance are the machine's own.
+    """
     lab = Lab(loop)
-    grpc_before, machine_before = INSTEAD.set(LabGrpc(lab.network)), MACHINE.set(LabMachine(loop))
-    try:
+    with lab_found(lab, thread):
+        loop.test.join(copy_context())
         yield lab
+
+
+@contextmanager
+def lab_found(lab: Lab, thread: LoopThread | None = None) -> Iterator[None]:
+    """In the block the lab is found where the machine would be."""
+    found: list[tuple[ContextVar[Any], Any]] = [
+        (GRPC, LabGrpc(lab.network)),
+        (THREAD, thread or LabThread(lab.loop)),
+    ]
+    if lab.loop.virtual:
+        found.append((MACHINE, lab.machine))
+    before = [(variable, variable.set(instead)) for variable, instead in found]
+    try:
+        yield
     finally:
-        MACHINE.reset(machine_before)
-        INSTEAD.reset(grpc_before)
+        for variable, token in before:
+            variable.reset(token)

@@ -6,13 +6,15 @@ What stands where the ``grpc`` package stands for code that runs in the lab: cha
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
-from headrace_lab.client import LabChannel
+from headrace_lab.client import Channel, LabChannel
+from headrace_lab.far import FarChannel
 from headrace_lab.network import Network
 from headrace_lab.server import LabServer
 
@@ -24,8 +26,10 @@ class _Aio:
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def insecure_channel(self, target: str, options: Sequence[tuple[str, Any]] = ()) -> LabChannel:
-        return LabChannel(self._network, target, dict(options).get(_RECEIVE, _RECEIVE_DEFAULT))
+    def insecure_channel(self, target: str, options: Sequence[tuple[str, Any]] = ()) -> Channel:
+        near = LabChannel(self._network, target, dict(options).get(_RECEIVE, _RECEIVE_DEFAULT))
+        home = asyncio.get_running_loop()
+        return near if home is self._network.loop else FarChannel(near, self._network.loop, home)
 
     def server(
         self,

@@ -13,6 +13,7 @@ import heapq
 import logging
 import socket
 import sys
+import warnings
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
@@ -32,7 +33,8 @@ THREAD_S_MAX: Final = 0.001
 """How long what is handed to a thread takes at most."""
 
 
-CLOSINGS_MAX: Final = 10_000
+BURIALS_MAX: Final = 16
+BURIAL_S_MAX: Final = 60.0
 
 
 class Stuck(RuntimeError):
@@ -50,9 +52,14 @@ class Node:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.paused = False
         self.alive = True
-        self.context: Context = copy_context()
+        self.context: Context
         """In which what others bring to it runs."""
-        self.context.run(NODE.set, self)
+        self.join(copy_context())
+
+    def join(self, context: Context) -> None:
+        """What runs in ``context`` is its own from now on."""
+        self.context = context
+        context.run(NODE.set, self)
 
     def __repr__(self) -> str:
         return self.name
@@ -87,19 +94,11 @@ def _silence() -> Iterator[None]:
     logging.disable()
     sys.unraisablehook = lambda _: None
     try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         sys.unraisablehook = hook
         logging.disable(level)
-
-
-def _close(coroutine: Any) -> None:
-    for _ in range(CLOSINGS_MAX):
-        try:
-            coroutine.close()
-        except BaseException:  # noqa: BLE001 - it wants to wait for something more before it ends
-            continue
-        return
 
 
 async def _refuse(host: str, port: int) -> None:
@@ -126,8 +125,15 @@ class _Mute(asyncio.Transport):
 class LabLoop(asyncio.BaseEventLoop):
     """See the module's text. One thread; no sockets, no processes, no executor."""
 
+    virtual = True
+    """Whether its time is."""
+
     def __init__(self, seed: int) -> None:
         super().__init__()
+        self.begin(seed)
+
+    def begin(self, seed: int) -> None:
+        """A new history: nothing has run, and it is the first moment of virtual time."""
         self.random = Random(seed)
         self.test = Node("test")
         self.set_task_factory(self._keep)
@@ -137,15 +143,17 @@ class LabLoop(asyncio.BaseEventLoop):
         """Told of each before it runs."""
         self.connect: Callable[[str, int], Awaitable[None]] = _refuse
         """What a plain connection to a host and port comes to; a network sets it."""
-        self._burying = False
         self._now = 0.0
         self._runnable: list[Node] = []
         """Nodes that have something ready and are not paused."""
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._count = 0
+        self._dead: list[Node] = []
+        self._before: deque[asyncio.Handle] = self._ready  # type: ignore[attr-defined]  # it is asyncio's own
+        """What an adopted loop had to do when the history began."""
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the history began."""
         return self._now
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -180,7 +188,7 @@ class LabLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         """In virtual time."""
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def pause(self, node: Node) -> None:
         """Nothing of it runs until ``resume``."""
@@ -197,27 +205,27 @@ class LabLoop(asyncio.BaseEventLoop):
                 self._runnable.append(node)
 
     def kill(self, node: Node) -> None:
-        """Nothing of it ever runs again."""
+        """Nothing of it runs any more; ``bury`` frees it."""
+        self.pause(node)
         node.alive = False
-        if node.ready:
-            node.ready.clear()
-            if not node.paused:
-                self._runnable.remove(node)
+        self._dead.append(node)
 
-    def bury(self, node: Node) -> None:
-        """Free what a killed node was in the midst of; its connections are to be gone first, or others hear of it."""
-        self._burying = True
+    async def bury(self) -> None:
+        """
+        Free what killed nodes were in the midst of. It cleans up after itself here, so this is for the end, when nobody
+        notices any more. Nothing of it is heard.
+        """
+        dead, self._dead = self._dead, []
         with _silence():
-            for task in list(node.tasks):
-                _close(task.get_coro())
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio would speak of it
-        self._burying = False
-        node.tasks.clear()
-
-    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """Generators of the dead begin no tasks."""
-        if not self._burying:
-            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]  # it is asyncio's own
+            for node in dead:
+                self.resume(node)
+            for _ in range(BURIALS_MAX):  # a task that ends may have started another
+                tasks = [task for node in dead for task in node.tasks]
+                if not tasks:
+                    return
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=BURIAL_S_MAX)
 
     def _keep(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None
@@ -231,16 +239,22 @@ class LabLoop(asyncio.BaseEventLoop):
         task.add_done_callback(tasks.pop)
         return task
 
+    def leave(self) -> list[asyncio.Handle]:
+        """What the test still has to do at once when the history ends; the timers of its tasks are dropped."""
+        left = list(self.test.ready)
+        self.test.ready.clear()
+        return left
+
     def _make_ready(self, handle: asyncio.Handle) -> None:
         node = handle._context.get(NODE) or self.test  # type: ignore[attr-defined]  # a handle has its context
-        if not node.alive:
-            return
         if not node.ready and not node.paused:
             self._runnable.append(node)
         node.ready.append(handle)
 
     def _run_once(self) -> None:
         runnable = self._runnable
+        while self._before:
+            self._make_ready(self._before.popleft())
         if not runnable:
             self._advance()
         count = len(runnable)
@@ -250,8 +264,8 @@ class LabLoop(asyncio.BaseEventLoop):
         turn = len(ready)
         self.steps += turn
         for _ in range(turn):
-            if not ready:
-                break  # it was killed
+            if node.paused or not ready:
+                break  # paused, or left, since this turn began
             handle = ready.popleft()
             if self.trace is not None:
                 self.trace(node, handle)

@@ -18,7 +18,7 @@ class LabMachine:
         self.random = loop.random.random
         self.random_bytes = loop.random.randbytes
         self.ahead_s = 0.0
-        """How far its wall clock is ahead of the others'."""
+        """How far its wall clock has been put ahead."""
 
     def time(self) -> float:
         """Wall clock, UTC."""

@@ -62,7 +62,7 @@ class Network:
         self.connections: dict[Connection, None] = {}
         self.messages = 0
         """How many were sent."""
-        self._ways: dict[tuple[Node, Node], Way] = {}
+        self._ways: dict[tuple[str, str], Way] = {}
         self._port = 20_000
         loop.connect = self._connect
 
@@ -72,26 +72,31 @@ class Network:
         return self._port
 
     def way(self, source: Node, target: Node) -> Way:
-        """That messages of ``source`` to ``target`` go; a node reaches itself at once."""
+        """That messages of ``source`` to ``target`` go; see ``between``."""
+        return self.between(source.name, target.name)
+
+    def between(self, source: str, target: str) -> Way:
+        """By the nodes' names, so that it stays when they are started again; a node reaches itself at once."""
         way = self._ways.get((source, target))
         if way is None:
-            way = self._ways[source, target] = Way((0.0, 0.0)) if source is target else Way()
+            way = self._ways[source, target] = Way((0.0, 0.0)) if source == target else Way()
         return way
 
-    def cut(self, source: Node, target: Node) -> None:
+    def cut(self, source: str, target: str) -> None:
         """Nothing gets from ``source`` to ``target`` until ``heal``; the other direction is a way of its own."""
-        self.way(source, target).cut = True
+        self.between(source, target).cut = True
 
-    def heal(self, source: Node, target: Node) -> None:
-        """What waited goes on."""
-        self.way(source, target).cut = False
+    def heal(self) -> None:
+        """No way is cut any more, and what waited goes on."""
+        for way in self._ways.values():
+            way.cut = False
         for connection in list(self.connections):
             connection.go_on()
 
-    def reset(self, one: Node, other: Node) -> None:
+    def reset(self, one: str, other: str) -> None:
         """All connections between the two break."""
         for connection in list(self.connections):
-            if {connection.client, connection.server.node} == {one, other}:
+            if {connection.client.name, connection.server.node.name} == {one, other}:
                 connection.reset("Connection reset by peer")
 
     async def _connect(self, host: str, port: int) -> None:
@@ -113,7 +118,6 @@ class Network:
         for connection in list(self.connections):
             if node in (connection.client, connection.server.node):
                 connection.reset("Socket closed")
-        self.loop.bury(node)
 
 
 class Connection:

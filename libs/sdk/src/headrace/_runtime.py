@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeVar
 
 from headrace._callbacks import BLOCKED_LOOK_S, warn_of_blocked
@@ -104,11 +105,11 @@ class Connections(Protocol):
 class LoopThread:
     """An event loop on a daemon thread. Any thread may call its methods; none may be called on the loop itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.pid = os.getpid()
         self._ended = False
         with needing_descriptors():
-            self.loop = _new_loop()
+            self.loop = loop or _new_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace", daemon=True)
         self._thread.start()
@@ -216,8 +217,15 @@ class _Process:
 _process = _Process()
 
 
+INSTEAD: Final[ContextVar[LoopThread | None]] = ContextVar("headrace_loop_thread", default=None)
+"""What stands where the process's loop thread stands, for who runs a cluster in one process."""
+
+
 def loop_thread() -> LoopThread:
     """The loop that all sync clients of this process share."""
+    other = INSTEAD.get()
+    if other is not None:
+        return other
     with _process.lock:
         if _process.loop is None:
             _process.loop = LoopThread()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
 
 from headrace import aio
-from headrace._transport.memory import MemoryCluster, MemoryTransport
 from headrace.admin import NewTopic
 from headrace.errors import ErrorCode, HeadraceError
 from headrace_proto.v1 import controller_pb2 as pb

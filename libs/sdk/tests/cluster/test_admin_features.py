@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
+
 from headrace import aio
-from headrace._transport.memory import MemoryCluster, MemoryTransport
 from headrace.admin_feature_types import FeatureInfo, FeaturesInfo, NodeFeatures
 from headrace_proto.v1 import admin_pb2, cluster_pb2
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
 
 from headrace import TopicPartition, aio
-from headrace._transport.memory import MemoryCluster, MemoryTransport
 from headrace.admin_types import PartitionInfo, Reassignment
 from headrace.errors import ElectionNotNeeded, ErrorCode, Rejected, UnknownTopicOrPartition
 from headrace_proto.v1 import cluster_pb2, errors_pb2

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import LogWatch, RangeReader
-from headrace.testing import MemoryBackend
 from headrace_common.core.batch import RecordColumns, build_batch
 
 from .broker_thread import BrokerThread

@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 import headrace
 from headrace import TopicPartition
-from headrace.testing import MemoryBackend
 
 from .transactions import TransactionalHand, plain
 

@@ -32,7 +32,7 @@ def flights(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "headrace.consumer_settings",
         "headrace.log_watch",
         "headrace.range_reader",
-        "headrace.testing.memory",
+        "headrace_lab.memory",
     ],
 )
 @pytest.mark.usefixtures("flights")

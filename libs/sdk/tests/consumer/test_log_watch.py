@@ -8,10 +8,11 @@ import time
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.twin.memory_faults import Does, Fault
 
 import headrace
 from headrace import LogBounds, LogWatch, TopicPartition
-from headrace._transport.memory_faults import Does, Fault
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -22,7 +23,6 @@ from headrace.errors import (
     Rejected,
     UnknownTopicOrPartition,
 )
-from headrace.testing import MemoryBackend
 
 from .log_worlds import NOW_MS, LogWorld, MemoryWorld, numbered, world
 from .transactions import TransactionalHand, plain

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 import headrace
 from headrace import LogDiverged, PositionReset, TopicPartition
 from headrace.errors import InvalidConfig, PositionOutOfRange
-from headrace.testing import MemoryBackend
 
 T0 = TopicPartition("t", 0)
 PATIENCE_S = 20

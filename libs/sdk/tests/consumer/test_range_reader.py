@@ -7,11 +7,12 @@ import threading
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.twin.memory_faults import Does, Fault
 
 import headrace
 from headrace import RangeReader, TopicPartition, _runtime
 from headrace._core.record_tables import TABLE_COLUMNS
-from headrace._transport.memory_faults import Does, Fault
 from headrace.errors import (
     ClientClosed,
     CorruptBatch,
@@ -24,7 +25,6 @@ from headrace.errors import (
     UnknownTopicOrPartition,
     WaitTimedOut,
 )
-from headrace.testing import MemoryBackend
 
 from .broker_thread import BrokerThread
 from .log_worlds import LogWorld, MemoryWorld, numbered, world

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import TopicPartition
 from headrace.errors import Rejected, WaitTimedOut
 from headrace.records import Record
-from headrace.testing import MemoryBackend
 
 PARTITIONS = 3
 

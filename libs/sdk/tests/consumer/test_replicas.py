@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace import TopicPartition
-from headrace._transport.memory import MemoryCluster
 from headrace.aio import Consumer, Producer
 from headrace.errors import LogTruncated
 from headrace_common.core.ids import NodeId

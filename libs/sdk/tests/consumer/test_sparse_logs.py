@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 import headrace
 from headrace import Record, TopicPartition, aio
-from headrace.testing import MemoryBackend
 from headrace_common.core.batch import (
     Codec,
     RecordColumns,

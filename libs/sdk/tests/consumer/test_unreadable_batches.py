@@ -10,11 +10,11 @@ from contextlib import suppress
 import cramjam
 import pytest
 from grpc import insecure_channel
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 import headrace
 from headrace import TopicPartition, aio
 from headrace.errors import CorruptBatch, Rejected
-from headrace.testing import MemoryBackend
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, read_header
 from headrace_common.core.batch.header import rewritten
 from headrace_proto.v1 import broker_pb2

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import Consumer, Producer
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.errors import InvalidConfig, Rejected
-from headrace.testing import MemoryBackend
 
 
 @pytest.fixture

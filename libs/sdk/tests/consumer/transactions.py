@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from libs.sdk.tests.twin.backend import MemoryBackend
+
 from headrace import TopicPartition
-from headrace.testing import MemoryBackend
 from headrace_common.core.batch import RecordColumns, build_batch
 from headrace_proto.v1 import coordinator_pb2 as group_pb
 

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from libs.sdk.tests.twin.backend import MemoryBackend
+
 import headrace
 from headrace import TopicPartition
-from headrace.testing import MemoryBackend
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "server-side": {"group_protocol": "consumer"},

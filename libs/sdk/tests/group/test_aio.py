@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import TopicPartition, aio, errors
 from headrace.records import Committed
-from headrace.testing import MemoryBackend
 
 from .groups import PROTOCOLS
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.twin.memory import Does, Fault
 
 import headrace
 from headrace import TopicPartition, errors
-from headrace._transport.memory import Does, Fault
-from headrace.testing import MemoryBackend
 from headrace_common.core.ids import NodeId
 
 from .groups import PROTOCOLS, Member, fill, shared, until

@@ -6,12 +6,12 @@ import threading
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.twin.memory import Does, Fault
 
 from headrace import TopicPartition, errors
-from headrace._transport.memory import Does, Fault
 from headrace.errors import ErrorCode, HeadraceError, InvalidConfig
 from headrace.records import Committed
-from headrace.testing import MemoryBackend
 
 from .groups import PROTOCOLS, Member, fill, until
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import Consumer
 from headrace.errors import HeadraceError
-from headrace.testing import MemoryBackend
 
 PATIENCE_S = 20
 

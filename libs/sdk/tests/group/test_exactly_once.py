@@ -13,10 +13,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import TopicPartition
 from headrace.errors import HeadraceError, Then
-from headrace.testing import MemoryBackend
 
 from .groups import PATIENCE_S, PROTOCOLS, fill
 

@@ -7,9 +7,8 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
-
-from headrace._transport.memory import MemoryCluster
-from headrace.testing import MemoryBackend
+from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.twin.memory import MemoryCluster
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 MODULES = ["headrace._group_calls", "headrace.aio._group_calls", "headrace.aio._transactional"]

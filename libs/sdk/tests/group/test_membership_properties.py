@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from libs.sdk.tests.twin.memory_classic import MemoryClassicGroup
+from libs.sdk.tests.twin.memory_target import MemoryTargetGroup
 
 from headrace import TopicPartition
 from headrace._core.group_messages import (
@@ -42,8 +44,6 @@ from headrace._core.membership import Membership
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
 from headrace._core.phases import Phase
-from headrace._transport.memory_classic import MemoryClassicGroup
-from headrace._transport.memory_target import MemoryTargetGroup
 from headrace.aio._group_wire import GroupWire
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, NetworkFailed

@@ -12,13 +12,13 @@ from itertools import count
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.twin.memory import Does, Fault
 
 import headrace
 from headrace import TopicPartition, errors
-from headrace._transport.memory import Does, Fault
 from headrace.group_types import ConsumerGroupMetadata
 from headrace.records import Committed
-from headrace.testing import MemoryBackend
 
 from ..consumer.transactions import TransactionalHand
 from .groups import PROTOCOLS, Member, fill, until

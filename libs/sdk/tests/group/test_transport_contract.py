@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster
+from libs.sdk.tests.twin.memory_groups import COORDINATOR
 
 from headrace._transport.grpc import GrpcTransport
-from headrace._transport.memory import MemoryCluster
-from headrace._transport.memory_groups import COORDINATOR
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
 from headrace_common.core.ids import NodeId

@@ -7,10 +7,10 @@ import threading
 from typing import Any, NoReturn
 
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import TopicPartition
 from headrace.errors import InvalidTxnState, Rejected
-from headrace.testing import MemoryBackend
 
 from .groups import PROTOCOLS, Member, fill, until
 

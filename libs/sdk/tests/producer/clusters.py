@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
+from libs.sdk.tests.twin.memory import MemoryCluster
+
 from headrace._transport.grpc import GrpcTransport
-from headrace._transport.memory import MemoryCluster
 from headrace._transport.port import Transport
 from headrace_broker.testing.standalone import standalone_broker
 

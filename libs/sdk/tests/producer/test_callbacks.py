@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
 from headrace import Delivery, Producer, aio
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.errors import ErrorCode, InvalidPartitions
 
 FAULTS = {

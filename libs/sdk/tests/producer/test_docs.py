@@ -23,7 +23,6 @@ MODULES = [
     "headrace.delivery",
     "headrace.producer",
     "headrace.aio.producer",
-    "headrace._transport.memory",
 ]
 README = Path(__file__).parents[2] / "README.md"
 FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace import Producer
 from headrace.errors import HeadraceError, Rejected, SerializationFailed
-from headrace.testing import MemoryBackend
 
 TABLE = pa.table({"key": ["UA", "AA"], "value": ["1545", "1141"]})
 

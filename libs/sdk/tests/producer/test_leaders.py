@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.aio import Producer
 from headrace.errors import DeliveryTimedOut, ErrorCode
 from headrace_common.core.ids import NodeId

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster
 
-from headrace._transport.memory import MemoryCluster
 from headrace._transport.newest import Newest
 from headrace.aio._client import ClusterClient, Leader
 from headrace.errors import MetadataUnavailable

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
 from headrace import bulk_partitioner
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.aio import Producer
 from headrace.delivery import DeliveredBatch
 from headrace.errors import (

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
 import headrace
 from headrace import Producer
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.errors import (
     BufferExhausted,
     ClientClosed,
@@ -194,7 +194,7 @@ def test_a_fork_leaves_the_producer_behind(cluster: MemoryCluster) -> None:
 def run(code: str, *, interrupt_at: str | None = None) -> subprocess.CompletedProcess[str]:
     """A Python program; Ctrl+C is pressed when it has written a line ``interrupt_at``."""
     prelude = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
-    prelude += "from headrace import Producer\nfrom headrace._transport.memory import *\nc = MemoryCluster(1)\n"
+    prelude += "from headrace import Producer\nfrom libs.sdk.tests.twin.memory import *\nc = MemoryCluster(1)\n"
     program = prelude + "c.create_topic('one', 1)\n" + textwrap.dedent(code)
     args = [sys.executable, "-W", "always::ResourceWarning", "-u", "-c", program]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -16,11 +16,11 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from libs.sdk.tests.twin.memory_log import MemoryLog
 
 from headrace._core.batch import Batch
 from headrace._core.effects import AskIdentity, Effect, SendBatches
 from headrace._core.producing import Answer
-from headrace._transport.memory_log import MemoryLog
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
 from headrace_common.core.batch import decode_batch, read_header
 

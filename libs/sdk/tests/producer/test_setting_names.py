@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace import AdminClient, Consumer, Producer, aio
-from headrace._transport.memory import MemoryCluster
 from headrace.aio.admin import AdminSettings
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import InvalidConfig

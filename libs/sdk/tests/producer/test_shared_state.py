@@ -12,10 +12,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace import Delivery, Producer
 from headrace._intake import Intake
-from headrace._transport.memory import MemoryCluster
 from headrace.errors import Internal, Rejected
 from headrace_common.core.batch import decode_batch
 

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from libs.sdk.tests.twin.memory_log import MemoryLog
 
 from headrace._core.batch import Batch, Identity
 from headrace._core.chunk import Chunk
 from headrace._core.effects import AskIdentity, Divided, Effect, SendBatches, Settle
 from headrace._core.lane import Lane, LaneRules
 from headrace._core.producing import Answer, ProducerCore
-from headrace._transport.memory_log import MemoryLog
 from headrace.delivery import Delivery, moved, tell
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
 from headrace_common.core.batch import Codec, decode_batch

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 from headrace.errors import HeadraceError, RecordTooLarge, Rejected, UnknownTopicOrPartition
-from headrace.testing import MemoryBackend
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, build_row_batch, decode_batch
 from headrace_common.core.murmur2 import partition_for
 

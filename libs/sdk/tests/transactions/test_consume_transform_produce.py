@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
 from headrace import Consumer, Producer, TopicPartition, aio
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.errors import (
     ErrorCode,
     HeadraceError,

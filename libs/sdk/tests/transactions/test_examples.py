@@ -7,8 +7,7 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
-
-from headrace.testing import MemoryBackend
+from libs.sdk.tests.twin.backend import MemoryBackend
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 TOPICS = ("flights", "board", "invoices", "receipts", "payments", "parts")

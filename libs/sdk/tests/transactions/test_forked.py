@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import os
 from headrace import PreparedTransactions, Producer, UnitOwner
-from headrace._transport.memory import MemoryCluster
+from libs.sdk.tests.twin.memory import MemoryCluster
 from headrace.errors import ClientClosed
 
 cluster = MemoryCluster(brokers=1)

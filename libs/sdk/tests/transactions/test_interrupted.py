@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault
 
 from headrace import Producer, TopicPartition
 from headrace._core.transaction import State
-from headrace._transport.memory import Does, Fault
 
 from .worlds import QUICK, consumer, fill, made, producer
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
 from headrace import PreparedTransaction, PreparedTransactions, Producer, UnitOwner, aio
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.errors import (
     AlreadyDecided,
     ClientClosed,

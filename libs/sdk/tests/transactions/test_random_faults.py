@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
 
 from headrace import aio
-from headrace._transport.memory import Does, Fault, MemoryCluster
 from headrace.errors import ErrorCode, HeadraceError, Then
 from headrace_proto.v1 import broker_pb2 as pb
 

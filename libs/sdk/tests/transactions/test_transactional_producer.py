@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
+from libs.sdk.tests.twin.memory_coordinator import EPOCH_MAX
 
 from headrace import Producer, bulk_partitioner
-from headrace._transport.memory import Does, Fault, MemoryCluster
-from headrace._transport.memory_coordinator import EPOCH_MAX
 from headrace._transport.port import Coordinator
 from headrace.errors import (
     ClientClosed,

@@ -8,9 +8,9 @@ from itertools import count
 from typing import TypeVar
 
 import pytest
+from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace._transport.grpc import GrpcTransport
-from headrace._transport.memory import MemoryCluster
 from headrace._transport.port import Coordinator, Transport
 from headrace.errors import (
     ErrorCode,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from libs.sdk.tests.twin.memory import MemoryCluster
+
 from headrace import aio
-from headrace._transport.memory import MemoryCluster
 
 QUICK = {"linger_ms": 0, "retry_backoff_ms": 1, "retry_backoff_max_ms": 5}
 IMPATIENT = {**QUICK, "request_timeout_ms": 100, "delivery_timeout_ms": 200, "max_block_ms": 200}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +26,7 @@ from headrace_admin.rpc.problems import refusal
 from headrace_admin.rpc.rest import rest_app
 from headrace_admin.rpc.servicer import AdminServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
@@ -47,6 +49,9 @@ _LEAVE_MS: Final = 1_500.0
 _COORDINATOR_MS_MAX: Final = 8_000
 """One call to a coordinator: longer than it waits for its own log, short enough to find the next one."""
 
+OpenHttp = Callable[..., AbstractAsyncContextManager[HttpServer]]
+"""Serves REST, as ``HttpServer.open`` does."""
+
 _log = logger(__name__)
 
 
@@ -58,8 +63,18 @@ class _State:
 
 
 async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
-    """Run one admin process until ``stop`` is set; resources close in reverse order of opening."""
+    """Run one admin service, which has this process for itself, until ``stop`` is set."""
     configure_logs("admin", config.node_id, config.server.log_level)
+    await run(config, stop)
+
+
+async def run(
+    config: AdminConfig,
+    stop: asyncio.Event,
+    open_http: OpenHttp = HttpServer.open,
+    beats: MakeHeartbeats = HeartbeatThread,
+) -> None:
+    """Run one admin service until ``stop`` is set; resources close in reverse order of opening."""
     state = _State()
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
@@ -75,6 +90,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
                 clock=SystemClock(),
                 tasks=tasks,
                 tokens=open_tokens(config.server, SystemClock()),
+                beats=beats,
             )
         )
         cluster = GrpcCluster(client)
@@ -100,7 +116,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
             meter=metrics.meter,
         )
         http = await stack.enter_async_context(
-            HttpServer.open(
+            open_http(
                 app, config.http_listen, tasks, _http_bounds(config.limits), drain_ms_max=config.server.drain_ms_max
             )
         )

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -31,10 +31,11 @@ from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.departure import Departure
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
-from headrace_broker.ports import Disk
+from headrace_broker.ports import Directory, Disk, RecoveryReport, Storage
 from headrace_broker.rpc.leaving import hearing
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import Clock, SystemClock
@@ -62,14 +63,24 @@ seconds; Python's own 5 ms would be added to every answer meanwhile. Switching s
 LEFT_MS_MAX: Final = 30_000.0
 """How long a broker that ``prestop`` had leave waits for the signal to end, before it ends by itself."""
 
+OpenStorage = Callable[[BrokerConfig, Clock, asyncio.Event], AbstractAsyncContextManager[Storage | None]]
+"""Gives what a broker keeps; None when the event was set before it could be had."""
+
 _log = logging.getLogger(__name__)
 
 
 async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
-    """Run one broker until ``stop`` is set."""
+    """Run one broker, which has this process for itself, until ``stop`` is set."""
     configure_logs("broker", config.node_id, config.server.log_level)
     keep_freed_memory()
     sys.setswitchinterval(SWITCH_S)
+    await run(config, stop, in_data_directory)
+
+
+async def run(
+    config: BrokerConfig, stop: asyncio.Event, open_storage: OpenStorage, beats: MakeHeartbeats = HeartbeatThread
+) -> None:
+    """Run one broker on what ``open_storage`` opens, until ``stop`` is set."""
     async with AsyncExitStack() as stack:
         clock = SystemClock()
         departure = Departure(
@@ -80,13 +91,9 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))
-        directory = await open_when_free(config.data_dir, config.lock_wait_ms_max, clock, stop)
-        if directory is None:
+        storage = await stack.enter_async_context(open_storage(config, clock, stop))
+        if storage is None:
             return
-        stack.callback(directory.close)
-        await _keep_private(directory)
-        directory.check(None, config.node_id)
-        closing = await stack.enter_async_context(_open_logs(directory))
         tasks = await stack.enter_async_context(TaskRunner())
         client = await stack.enter_async_context(
             ControllerClient.open(
@@ -96,15 +103,15 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
                 clock=clock,
                 tasks=tasks,
                 tokens=open_tokens(config.server, clock),
+                beats=beats,
             )
         )
-        identity = directory.identity
+        identity = storage.directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
         transactions = GrpcTransactions(client.security)
         stack.push_async_callback(transactions.close)
-        disk = Disk(closing.logs, TopicNotesFile(directory.path))
-        broker = _broker(config, who, disk, client, transactions, clock, tasks)
-        broker.upkeep.remember(TimeFile(directory.path))
+        broker = _broker(config, who, storage.disk, client, transactions, clock, tasks)
+        broker.upkeep.remember(storage.times)
         publish(metrics, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
         servicer = partial(
@@ -128,7 +135,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
         )
         node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
-        member = _Member(broker, client, directory, server, ready)
+        member = _Member(broker, client, storage.directory, server, ready)
         joining = tasks.start(member.join(node, config), name="join")
         readiness = Readiness(who.broker_id, who.incarnation, config.ready_ms_max)
         tasks.start(_ready_once_caught_up(readiness, client, health, clock), name="health")
@@ -141,7 +148,7 @@ async def serve(config: BrokerConfig, stop: asyncio.Event) -> None:
             await server.drain()
             await broker.checkpoint()
             # A broker that never joined has changed nothing: the token it found stays true.
-            closing.clean_epoch = directory.token if client.registered is None else client.registered.epoch
+            storage.clean_epoch = storage.directory.token if client.registered is None else client.registered.epoch
         finally:
             draining.set()
             broker.drain()
@@ -201,19 +208,26 @@ async def _ready_once_caught_up(
     await health.reached()
 
 
-class _Logs:
-    """The store, and how it is to be closed."""
-
-    def __init__(self, logs: RocksDbLogs) -> None:
-        self.logs = logs
-        self.clean_epoch: int | None = None
-        """Set when the shutdown is clean: what the token says."""
-
-
 @asynccontextmanager
-async def _open_logs(directory: DataDirectory) -> AsyncIterator[_Logs]:
-    logs = await asyncio.to_thread(RocksDbLogs.open, directory)  # which takes long after a crash; probes go on
-    report = logs.report
+async def in_data_directory(config: BrokerConfig, clock: Clock, stop: asyncio.Event) -> AsyncIterator[Storage | None]:
+    """The data directory of ``config``, once no other process uses it; None when ``stop`` was set meanwhile."""
+    directory = await open_when_free(config.data_dir, config.lock_wait_ms_max, clock, stop)
+    if directory is None:
+        yield None
+        return
+    with closing(directory):
+        await _keep_private(directory)
+        directory.check(None, config.node_id)
+        logs = await asyncio.to_thread(RocksDbLogs.open, directory)  # takes long after a crash; probes go on
+        _tell(logs.report)
+        storage = Storage(directory, Disk(logs, TopicNotesFile(directory.path)), TimeFile(directory.path))
+        try:
+            yield storage
+        finally:
+            await logs.close(storage.clean_epoch)
+
+
+def _tell(report: RecoveryReport) -> None:
     _log.info(
         "logs are open",
         extra={
@@ -227,11 +241,6 @@ async def _open_logs(directory: DataDirectory) -> AsyncIterator[_Logs]:
         _log.warning("cut while opening: %s", cut)
     for damage in report.damaged:
         _log.error("a log lost acknowledged records: %s", damage.reason, extra={"partition": str(damage.partition)})
-    holder = _Logs(logs)
-    try:
-        yield holder
-    finally:
-        await logs.close(holder.clean_epoch)
 
 
 class _Member:
@@ -241,7 +250,7 @@ class _Member:
         self,
         broker: Broker,
         client: ControllerClient,
-        directory: DataDirectory,
+        directory: Directory,
         server: Listeners,
         ready: Ready,
     ) -> None:

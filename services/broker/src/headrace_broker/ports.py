@@ -224,6 +224,50 @@ class Identity:
     format: int
 
 
+class Directory(Protocol):
+    """A broker's data directory: whose it is, and how the last process on it ended."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """None: not bound to a broker of a cluster yet."""
+        ...
+
+    @property
+    def token(self) -> int | None:
+        """The broker epoch that a clean shutdown left here before this opening; None: unclean, or new."""
+        ...
+
+    @property
+    def emptied(self) -> bool:
+        """Whether the store was lost and a new one made, and the cluster has not been told yet."""
+        ...
+
+    def bind(self, cluster_id: str, broker_id: int) -> None:
+        """
+        Durably say whose data this is, once; the same again changes nothing.
+
+        Raises:
+            InconsistentClusterId, Rejected: it is another's; the text names both.
+            StorageFailed: the disk refused.
+        """
+        ...
+
+    def told(self) -> None:
+        """The cluster knows what is gone here. Raises StorageFailed."""
+        ...
+
+
+@dataclass(slots=True)
+class Storage:
+    """What a broker keeps from one process to the next, while it is open."""
+
+    directory: Directory
+    disk: Disk
+    times: TimeMemory
+    clean_epoch: int | None = None
+    """Set when the shutdown is clean: it is closed with this as its token."""
+
+
 @dataclass(frozen=True, slots=True)
 class IsrDecision:
     """What the controller says of one proposal: the partition as it is now, or why not."""

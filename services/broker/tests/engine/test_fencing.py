@@ -116,8 +116,8 @@ class TestOneBroker:
             assert code(await ask(engine.session, batch_of(1), None, id=user)) is ErrorCode.DISK_FULL
             assert code(await Writer(1).fence(engine.session)) is ErrorCode.NONE
 
-    @pytest.mark.parametrize("lose_unsynced", [False, True])
-    async def test_a_restart_knows_the_token_of_what_is_left(self, lose_unsynced: bool) -> None:
+    @pytest.mark.parametrize("keep_unsynced", [None, 0])
+    async def test_a_restart_knows_the_token_of_what_is_left(self, keep_unsynced: int | None) -> None:
         store = MemoryLogs()
         settings = EngineSettings(flush=Flush.GROUP)
         async with running_engine({INTERNAL: 1}, store=store, settings=settings) as engine:
@@ -127,12 +127,12 @@ class TestOneBroker:
                 1, 0, 30_000, [ProduceEntry(ID, build_fence_batch(2, timestamp_ms=NOW_MS), None, None)]
             )
             await engine.settle()
-            found = store.reopened(lose_unsynced=lose_unsynced)
+            found = store.reopened(keep_unsynced=keep_unsynced)
             store.sync_gate.set()
         async with running_engine({INTERNAL: 1}, store=found) as engine:
             replica = engine.broker.replicas.get(ID)
             assert replica is not None
-            assert replica.core.fences.token == (1 if lose_unsynced else 2)
+            assert replica.core.fences.token == (2 if keep_unsynced is None else 1)
 
 
 class TestThreeBrokers:

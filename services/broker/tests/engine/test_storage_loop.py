@@ -316,7 +316,7 @@ async def test_what_was_acknowledged_survives_the_loss_of_power() -> None:
         engine.send(batch_of(3, producer_id=5, epoch=0, sequence=3))
         await engine.settle()
     store.sync_gate.set()
-    async with running_engine(store=store.reopened(lose_unsynced=True), settings=GROUP) as again:
+    async with running_engine(store=store.reopened(keep_unsynced=0), settings=GROUP) as again:
         [known] = await again.produce(batch_of(3, producer_id=5, epoch=0, sequence=0))
         assert known.base_offset == 0, "it was acknowledged, and is still known"
         [lost] = await again.produce(batch_of(3, producer_id=5, epoch=0, sequence=3))

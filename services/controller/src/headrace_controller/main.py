@@ -29,6 +29,7 @@ from headrace_controller.config import ControllerConfig
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.membership import Membership
+from headrace_controller.ports import MetadataStore
 from headrace_controller.rpc.servicer import ControllerServicer
 from headrace_proto.v1.controller_pb2_grpc import add_ControllerServicer_to_server
 
@@ -37,22 +38,25 @@ SERVICE = "headrace.v1.Controller"
 
 
 async def serve(config: ControllerConfig, stop: asyncio.Event) -> None:
-    """Run one controller until ``stop`` is set; it needs no etcd to be there yet."""
+    """Run one controller, which has this process for itself, until ``stop`` is set; etcd may come later."""
     configure_logs("controller", config.node_id, config.server.log_level)
+    async with EtcdStore.open(
+        config.etcd,
+        config.prefix,
+        request_timeout_ms=config.etcd_timeout_ms,
+        tls=EtcdTls.read(config.etcd_ca, config.etcd_cert, config.etcd_key),
+    ) as store:
+        await run(config, stop, store)
+
+
+async def run(config: ControllerConfig, stop: asyncio.Event, store: MetadataStore) -> None:
+    """Run one controller on ``store`` until ``stop`` is set."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("controller", config.node_id, config.server.metrics_listen))
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("controller", config.node_id, config.otlp_endpoint))
-        store = await stack.enter_async_context(
-            EtcdStore.open(
-                config.etcd,
-                config.prefix,
-                request_timeout_ms=config.etcd_timeout_ms,
-                tls=EtcdTls.read(config.etcd_ca, config.etcd_cert, config.etcd_key),
-            )
-        )
         tokens = open_tokens(config.server, clock)
         gate = NodeGate(tokens, lambda: engine.follower.mirror.image)
         security = node_security(

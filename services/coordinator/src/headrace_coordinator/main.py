@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
+from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
@@ -61,10 +62,15 @@ _log = logger(__name__)
 
 
 async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
-    """Run one coordinator until ``stop`` is set; resources close in reverse order of opening."""
+    """Run one coordinator, which has this process for itself, until ``stop`` is set."""
     configure_logs("coordinator", config.node_id, config.server.log_level)
     keep_freed_memory()
     take_turns_quickly()
+    await run(config, stop)
+
+
+async def run(config: CoordinatorConfig, stop: asyncio.Event, beats: MakeHeartbeats = HeartbeatThread) -> None:
+    """Run one coordinator until ``stop`` is set; resources close in reverse order of opening."""
     async with AsyncExitStack() as stack:
         health = await stack.enter_async_context(HealthPort.open(config.server))
         metrics = stack.enter_context(open_metrics("coordinator", config.node_id, config.server.metrics_listen))
@@ -80,6 +86,7 @@ async def serve(config: CoordinatorConfig, stop: asyncio.Event) -> None:
                 clock=clock,
                 tasks=tasks,
                 tokens=open_tokens(config.server, clock),
+                beats=beats,
             )
         )
         connections = BrokerConnections(tasks, client.security)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -82,6 +83,8 @@ class _Pool(Mapping[Address, Opened]):
     def __init__(
         self, security: Security = PLAIN, *, own_connection: bool = False, reconnect_ms_max: int = RECONNECT_MS_MAX
     ) -> None:
+        self.context = copy_context()
+        """Of its maker: it says where connections lead, whoever opens them."""
         self._security = security
         self._own_connection = own_connection
         self._reconnect_ms_max = reconnect_ms_max
@@ -91,7 +94,7 @@ class _Pool(Mapping[Address, Opened]):
         """The channel to ``address``, whose text is ``host:port``."""
         channel = self._opened.pop(address, None)
         if channel is None:
-            channel = self._open(str(address))
+            channel = self.context.run(self._open, str(address))
         self._opened[address] = channel  # the last in order is the last used
         return channel
 

@@ -231,7 +231,7 @@ def bind_socket(server: grpc.aio.Server, path: Path) -> None:
 
 def warn_unless_loopback(what: str, endpoint: Endpoint) -> None:
     """Say in the log who can reach an interface; there is no encryption and no authentication on it."""
-    if endpoint.host in {"127.0.0.1", "::1", "localhost"}:
+    if endpoint.host in {"127.0.0.1", "::1", "localhost"} or endpoint.host.endswith(".localhost"):
         _log.info("%s listens on loopback only; other machines cannot reach it", what, extra={"listen": str(endpoint)})
         return
     _log.warning(

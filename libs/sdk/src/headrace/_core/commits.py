@@ -114,7 +114,7 @@ class CommitQueue:
             self._flight.given_up.update(dict.fromkeys(partitions, error))
 
     def _send(self, flight: _Flight) -> list[CommitEffect]:
-        for tp in flight.left.keys() & flight.given_up.keys():
+        for tp in [tp for tp in flight.left if tp in flight.given_up]:
             del flight.left[tp]
             for entry in flight.entries:
                 if tp in entry.offsets:

@@ -68,7 +68,7 @@ class BrokerFetches:
     limits: FetchLimits
     members: dict[PartitionFetch, None] = field(default_factory=dict)
     """In the order of the next plan; those that were served go to the end when an answer was full."""
-    moved: set[PartitionFetch] = field(default_factory=set)
+    moved: dict[PartitionFetch, None] = field(default_factory=dict)
     """Members whose offset or epoch is not what the last plan says."""
     dirty: bool = True
     """The last plan cannot be used again."""
@@ -89,7 +89,7 @@ class BrokerFetches:
         """It may not be fetched any more."""
         if partition in self.members:
             del self.members[partition]
-            self.moved.discard(partition)
+            self.moved.pop(partition, None)
             self.dirty = True
 
     @property

@@ -96,7 +96,7 @@ class FetchPositions:
         self.resets: deque[Reset] = deque(maxlen=1000)
         """The same, of what the application should hear before it gets more; the shell empties it."""
         self._ready: deque[PartitionFetch] = deque()
-        self._troubled: set[PartitionFetch] = set()
+        self._troubled: dict[PartitionFetch, None] = {}
         self._failed: dict[PartitionFetch, None] = {}
 
     # --- what is read -------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class FetchPositions:
         partition.assigned = False
         self._dropped(partition)
         partition.lose_position(None)
-        self._troubled.discard(partition)
+        self._troubled.pop(partition, None)
         self._sources.lead(partition)
         self._settle(partition)
 
@@ -611,7 +611,7 @@ class FetchPositions:
     def _wrong(self, partition: PartitionFetch, error: HeadraceError, now_ms: float, *, refresh: bool = True) -> None:
         limits = self._limits
         partition.went_wrong(error, now_ms, limits.retry_backoff_ms, limits.retry_backoff_max_ms)
-        self._troubled.add(partition)
+        self._troubled[partition] = None
         self.care = True
         if refresh:
             self.refresh_reason = str(error)
@@ -619,7 +619,7 @@ class FetchPositions:
 
     def _well(self, partition: PartitionFetch) -> None:
         partition.went_well()
-        self._troubled.discard(partition)
+        self._troubled.pop(partition, None)
 
     def _tell(self, event: FetchEvent) -> None:
         self.events.append(event)

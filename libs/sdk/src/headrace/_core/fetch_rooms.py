@@ -85,7 +85,7 @@ class FetchRooms:
         """Its fetch offset or its epoch is another one."""
         fetches = self.brokers.get(partition.source)
         if fetches is not None:
-            fetches.moved.add(partition)
+            fetches.moved[partition] = None
 
     def sought(self, partition: PartitionFetch) -> None:
         """What is on the wire for it is stale."""

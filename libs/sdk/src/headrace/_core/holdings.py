@@ -77,7 +77,7 @@ class Holdings:
         if gone := self.held - self.target:
             return Job(Kind.REVOKE, gone)
         if (fresh := self.target - self.held) and self._offsets is not None:
-            return Job(Kind.ASSIGN, fresh, {tp: self._offsets[tp] for tp in fresh})
+            return Job(Kind.ASSIGN, fresh, {tp: self._offsets[tp] for tp in sorted(fresh)})
         return None
 
     def begin(self) -> Job | None:

@@ -29,7 +29,7 @@ from headrace_common.core.errors import HeadraceError, InconsistentClusterId, Ne
 from headrace_common.core.ids import NodeId
 from headrace_common.rpc.calls import CallTo, nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
-from headrace_common.rpc.library import library
+from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
@@ -101,7 +101,7 @@ def _begin(transport: GrpcTransport) -> None:
         Overloaded: too few file descriptors are left for that.
     """
     pid = os.getpid()
-    if GrpcTransport._holds != pid:
+    if GrpcTransport._holds != pid and INSTEAD.get() is None:
         need_descriptors(GRPC_OPENS)
         library().aio.init_grpc_aio()
         GrpcTransport._holds = pid
@@ -347,7 +347,9 @@ class GrpcTransport(GrpcTransactionCalls):
     def sibling(self) -> GrpcTransport:
         """Connections of their own, for another event loop; what is learned here they hear of."""
         bootstrap, timeout_ms = self._meant or self._bootstrap, self._call_timeout * 1_000
-        twin = GrpcTransport(bootstrap, call_timeout_ms=timeout_ms, security=self._security, patient=self._patient)
+        twin = self._channels.context.run(
+            GrpcTransport, bootstrap, call_timeout_ms=timeout_ms, security=self._security, patient=self._patient
+        )
         twin._asked_since, twin._answered = self._asked_since, self._answered
         twin._nodes = self._nodes.copy()
         self._hearers.append(twin._heard)

@@ -93,7 +93,7 @@ class LogWatching:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 raise WaitTimedOut("topics were deleted and created again, faster than their logs could be asked for")
-            for topic in {tp.topic for tp in partitions}:
+            for topic in dict.fromkeys(tp.topic for tp in partitions):
                 await self._cluster.topic(topic, left_ms)
             before = self._ids(partitions)
             starts, ends = await asyncio.gather(

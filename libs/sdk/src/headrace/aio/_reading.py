@@ -354,7 +354,7 @@ class Reading:
 
     def _cluster_is_fresh(self) -> None:
         """Asking for a topic asks the cluster again when what is known is old."""
-        for topic in {tp.topic for tp in self.out.core.partitions}:
+        for topic in dict.fromkeys(tp.topic for tp in self.out.core.partitions):
             self._cluster.known(topic)
 
     async def _until(self, event: asyncio.Event, due_ms: float | None) -> None:

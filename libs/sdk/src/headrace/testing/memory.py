@@ -1,83 +1,18 @@
-"""
-A small cluster in this process, for quick tests of programs: topics, clients and groups, no administration.
-"""
+"""The name under which programs know ``MemoryBackend``; it is in the package ``headrace-lab``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Unpack
-
-from headrace import aio
-from headrace._transport.memory import MemoryCluster
-from headrace.consumer import Consumer
-from headrace.log_watch import LogWatch
-from headrace.producer import Producer
-from headrace.range_reader import RangeReader
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.setting_types import ConsumerSettingsDict, ProducerSettingsDict, ReadingSettingsDict
+    from headrace_lab.memory import MemoryBackend
+
+__all__ = ["MemoryBackend"]
 
 
-class MemoryBackend:
-    """
-    Topics in memory, and clients on them. Clients are to be closed by the test.
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'headrace.testing.memory' has no attribute {name!r}")
+    from headrace.testing import lab_package
 
-    ::
-
-        >>> from headrace.testing.memory import MemoryBackend
-        >>> memory = MemoryBackend()
-        >>> memory.create_topic("orders", partitions=1)
-        >>> with memory.producer() as producer:
-        ...     producer.send("orders", b"one").result(timeout=10).offset
-        0
-        >>> with memory.consumer("orders") as consumer:
-        ...     [record.value for record in consumer.poll(timeout_ms=10_000)]
-        [b'one']
-
-    Groups work as with a real cluster, except that nothing of them is durable::
-
-        >>> with memory.consumer("orders", group_id="billing") as consumer:
-        ...     [record.value for record in consumer.poll(timeout_ms=10_000)]
-        [b'one']
-        >>> with memory.consumer("orders", group_id="billing") as consumer:
-        ...     consumer.committed([("orders", 0)])[("orders", 0)].offset
-        1
-    """
-
-    def __init__(self) -> None:
-        self.cluster = MemoryCluster(brokers=1)
-        """To move leaders, trim, and make requests fail; this part is not a stable interface."""
-
-    def create_topic(self, name: str, partitions: int = 1) -> None:
-        """A new topic."""
-        self.cluster.create_topic(name, partitions)
-
-    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
-        """The values of a partition, in order."""
-        return self.cluster.values(topic, partition)
-
-    def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:
-        """A producer on these topics."""
-        return Producer(_transport=self.cluster.transport(), **settings)
-
-    def consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> Consumer:
-        """A consumer of these topics; it reads from the beginning unless told otherwise."""
-        settings.setdefault("auto_offset_reset", "earliest")
-        return Consumer(*topics, _transport=self.cluster.transport(), **settings)
-
-    def log_watch(self, **settings: Unpack[ReadingSettingsDict]) -> LogWatch:
-        """Looks at these topics."""
-        return LogWatch(_transport=self.cluster.transport(), **settings)
-
-    def range_reader(self, ranges: Iterable[tuple[str, int, int, int]], **settings: Any) -> RangeReader:
-        """Reads ranges of them."""
-        return RangeReader(ranges=ranges, _transport=self.cluster.transport(), **settings)
-
-    def aio_producer(self, **settings: Unpack[ProducerSettingsDict]) -> aio.Producer:
-        """The same for asyncio."""
-        return aio.Producer(_transport=self.cluster.transport(), **settings)
-
-    def aio_consumer(self, *topics: str, **settings: Unpack[ConsumerSettingsDict]) -> aio.Consumer:
-        """The same for asyncio."""
-        settings.setdefault("auto_offset_reset", "earliest")
-        return aio.Consumer(*topics, _transport=self.cluster.transport(), **settings)
+    return getattr(lab_package("memory"), name)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from headrace.testing import MemoryBackend
     from headrace.testing.clusters import TestCluster
-    from headrace.testing.memory import MemoryBackend
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +33,9 @@ def _clients_find_the_cluster(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def headrace_memory() -> MemoryBackend:
-    """A small cluster in this process, new for each test: no sockets, no files, no waiting."""
-    from headrace.testing.memory import MemoryBackend
+def headrace_memory() -> Iterator[MemoryBackend]:
+    """A small cluster in this process, new for each test: no ports, no files."""
+    from headrace.testing import MemoryBackend
 
-    return MemoryBackend()
+    with MemoryBackend() as backend:
+        yield backend

@@ -8,9 +8,8 @@ failures, slow syncs, and the loss of what was not synced. ``reopened`` is what 
 from __future__ import annotations
 
 import asyncio
-import copy
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace_broker.core.rows import (
@@ -49,6 +48,18 @@ class _Log:
     epochs: dict[int, EpochRow] = field(default_factory=dict)
     producers: dict[int, tuple[ProducerRow, ...]] = field(default_factory=dict)
     aborted: dict[int, AbortedRow] = field(default_factory=dict)
+
+    def copied(self) -> _Log:
+        """Rows never change, so they are shared."""
+        return _Log(
+            self.state,
+            list(self.rows),
+            dict(self.batches),
+            dict(self.segments),
+            dict(self.epochs),
+            dict(self.producers),
+            dict(self.aborted),
+        )
 
     def put_batch(self, row: IndexRow, batch: bytes) -> None:
         at = bisect_left(self.rows, row.base_offset, key=_base)
@@ -129,6 +140,8 @@ class MemoryLogs:
         """The next write fails with this text."""
         self.fail_sync: str | None = None
         """The next sync fails with this text."""
+        self.sync_s: Callable[[], float] = lambda: 0.0
+        """How long the next sync takes."""
         self.sync_gate = asyncio.Event()
         """Syncs wait until it is set; it is, until a test clears it."""
         self.sync_gate.set()
@@ -138,16 +151,28 @@ class MemoryLogs:
         """How many syncs were done."""
         self.report = RecoveryReport(token is not None, 0.0, 0, 0, (), ())
 
-    def reopened(self, *, lose_unsynced: bool = False) -> MemoryLogs:
-        """What the next start finds; with ``lose_unsynced`` after a loss of power."""
+    def reopened(self, *, keep_unsynced: int | None = None) -> MemoryLogs:
+        """
+        What the next start finds. ``keep_unsynced`` is for a loss of power: of what was not synced so many of the
+        oldest write groups had reached the disk by chance; None: all, for the process alone has died.
+        """
         other = MemoryLogs(self._left_token, self.free)
-        logs = self._durable if lose_unsynced else self._live
-        other._live, other._durable = copy.deepcopy(logs), copy.deepcopy(logs)
+        logs = self._live
+        if keep_unsynced is not None:
+            logs = _copied(self._durable)
+            for group in self._unsynced[:keep_unsynced]:
+                _apply(logs, group)
+        other._live, other._durable = _copied(logs), _copied(logs)
         other._evidence = dict(self._evidence)
         other._next_log_id = self._next_log_id
         other._recovered = [_found(log, kept) for log, kept in sorted(logs.items()) if kept.state is not None]
         other.report = replace(other.report, logs=len(other._recovered))
         return other
+
+    @property
+    def unsynced(self) -> int:
+        """Write groups that a loss of power may take."""
+        return len(self._unsynced)
 
     def recovered(self) -> Sequence[RecoveredLog]:
         """See ``LogStore``."""
@@ -191,7 +216,7 @@ class MemoryLogs:
         self._syncing = True
         try:
             groups = len(self._unsynced)
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.sync_s())
             await self.sync_gate.wait()
             if self.fail_sync is not None:
                 self._failure = self.fail_sync
@@ -273,6 +298,10 @@ class MemoryLogs:
     def _check(self) -> None:
         if self._failure is not None:
             raise StorageFailed(f"the store failed before: {self._failure}")
+
+
+def _copied(logs: dict[LogId, _Log]) -> dict[LogId, _Log]:
+    return {number: log.copied() for number, log in logs.items()}
 
 
 def _apply(logs: dict[LogId, _Log], writes: Sequence[LogWrite]) -> None:

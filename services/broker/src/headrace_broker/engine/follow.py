@@ -110,7 +110,7 @@ class ImageFollower:
         if image.nodes is not old.nodes:  # first: who is fenced must not be asked to join again
             self._replication.peers_changed(image)
         await self._loop.post_all(steps)
-        for replica in {replica for replica, _ in steps}:
+        for replica in dict.fromkeys(replica for replica, _ in steps):
             self._replication.follow(replica)
             replica.tell_followers()
         if old.revision == 0:
@@ -186,9 +186,7 @@ class ImageFollower:
             elif (replica := self._replicas.get(partition_id)) is not None:
                 steps += self._set_aside(image, [replica])
         if kept < len(old.partitions):
-            gone = [
-                self._replicas.get(partition_id) for partition_id in old.partitions.keys() - image.partitions.keys()
-            ]
+            gone = [self._replicas.get(id) for id in old.partitions if id not in image.partitions]
             steps += self._set_aside(image, [replica for replica in gone if replica is not None])
         return steps
 
@@ -345,7 +343,7 @@ class ImageFollower:
                 steps += self._host(image, partition)
         await self._noting.bring_up()
         await self._loop.post_all(steps)
-        for replica in {replica for replica, _ in steps}:
+        for replica in dict.fromkeys(replica for replica, _ in steps):
             self._replication.follow(replica)
 
 

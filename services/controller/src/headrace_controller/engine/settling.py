@@ -226,7 +226,7 @@ class Settling:
         image = self._follower.mirror.image
         if everything:
             return list(image.partitions.values())
-        return [p for i in topics if i in image.topics for p in image.partitions_of(image.topics[i])]
+        return [p for i in sorted(topics) if i in image.topics for p in image.partitions_of(image.topics[i])]
 
     def should_be(self, partition: Partition) -> Partition:
         """What a partition should be with the brokers and settings as they are; a ``Step``."""

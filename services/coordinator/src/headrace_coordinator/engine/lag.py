@@ -81,7 +81,7 @@ class LagWatch:
                 left_out += 1
             else:
                 wanted += own
-        ends = await self._ends.ends({id for _, _, id, _ in wanted}) if wanted else {}
+        ends = await self._ends.ends(dict.fromkeys(id for _, _, id, _ in wanted)) if wanted else {}
         self.census = Census(
             dict(Counter(host.phase.value for host in hosts)),
             dict(Counter(group.state.name for _, group in listings)),

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace._transport.memory_log import END, MemoryLog
-from headrace._transport.memory_transactions import aborted, last_stable
+from libs.sdk.tests.twin.memory_log import END, MemoryLog
+from libs.sdk.tests.twin.memory_transactions import aborted, last_stable
+
 from headrace_common.core.batch import read_header
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_proto.v1 import errors_pb2

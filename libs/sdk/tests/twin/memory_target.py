@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from headrace._transport.memory_member import (
+from libs.sdk.tests.twin.memory_member import (
     Line,
     Member,
     Topics,
@@ -13,6 +13,7 @@ from headrace._transport.memory_member import (
     partitions_in,
     subscription_of,
 )
+
 from headrace.errors import ErrorCode
 from headrace_common.core.assignors import assign
 from headrace_common.core.ids import TopicPartition

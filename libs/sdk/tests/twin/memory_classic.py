@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import count
 
-from headrace._transport.memory_member import Line, Member
+from libs.sdk.tests.twin.memory_member import Line, Member
+
 from headrace.errors import ErrorCode
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import errors_pb2

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final, NamedTuple
 
-from headrace._transport.memory_units import MemoryUnits
+from libs.sdk.tests.twin.memory_units import MemoryUnits
+
 from headrace._transport.port import Coordinator
 from headrace.errors import (
     ConcurrentTransactions,

@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace._transport.memory_faults import Fault
+from libs.sdk.tests.twin.memory_faults import Fault
+
 from headrace._transport.port import Coordinator
 from headrace.errors import NetworkFailed, RequestTimedOut
 from headrace_proto.v1 import coordinator_pb2 as group_pb
 from headrace_proto.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace._transport.memory import MemoryCluster
+    from libs.sdk.tests.twin.memory import MemoryCluster
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from headrace._transport.memory_classic import MemoryClassicGroup
-from headrace._transport.memory_member import Topics
-from headrace._transport.memory_pending import PendingOffsets, Positions
-from headrace._transport.memory_target import MemoryTargetGroup
+from libs.sdk.tests.twin.memory_classic import MemoryClassicGroup
+from libs.sdk.tests.twin.memory_member import Topics
+from libs.sdk.tests.twin.memory_pending import PendingOffsets, Positions
+from libs.sdk.tests.twin.memory_target import MemoryTargetGroup
+
 from headrace._transport.port import Coordinator
 from headrace.errors import CoordinatorNotAvailable, ErrorCode, HeadraceError, InvalidGroupId, NetworkFailed
 from headrace_common.core.ids import NodeId, TopicPartition

@@ -9,7 +9,7 @@ Logs are shared by all brokers, as if replication took no time; leaders and thei
 ::
 
     >>> from headrace import Producer
-    >>> from headrace._transport.memory import MemoryCluster
+    >>> from libs.sdk.tests.twin.memory import MemoryCluster
     >>> cluster = MemoryCluster(brokers=1)
     >>> _ = cluster.create_topic("orders", partitions=1)
     >>> with Producer(_transport=cluster.transport()) as orders:
@@ -27,13 +27,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from headrace._transport.memory_coordinator import Ends, MemoryTransactions
-from headrace._transport.memory_faults import Does, Fault
-from headrace._transport.memory_groups import MemoryGroups
-from headrace._transport.memory_log import END, MemoryLog
-from headrace._transport.memory_partition import MemoryPartition
-from headrace._transport.memory_streams import MemoryFetchStream, MemoryProduceStream
-from headrace._transport.memory_transport import MemoryTransport
+from libs.sdk.tests.twin.memory_coordinator import Ends, MemoryTransactions
+from libs.sdk.tests.twin.memory_faults import Does, Fault
+from libs.sdk.tests.twin.memory_groups import MemoryGroups
+from libs.sdk.tests.twin.memory_log import END, MemoryLog
+from libs.sdk.tests.twin.memory_partition import MemoryPartition
+from libs.sdk.tests.twin.memory_streams import MemoryFetchStream, MemoryProduceStream
+from libs.sdk.tests.twin.memory_transport import MemoryTransport
+
 from headrace.errors import HeadraceError, InvalidTxnState
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.ids import NO_NODE, NodeId

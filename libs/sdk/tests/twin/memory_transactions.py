@@ -13,7 +13,7 @@ from headrace_common.core.batch import BatchHeader, ControlType
 from headrace_proto.v1 import broker_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace._transport.memory_partition import MemoryPartition
+    from libs.sdk.tests.twin.memory_partition import MemoryPartition
 
 MARKER_VALUE: Final = bytes(6)
 """Version and coordinator epoch of a marker, which nobody reads here."""

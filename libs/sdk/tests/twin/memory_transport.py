@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from headrace._transport.memory_calls import MemoryTransactionCalls
-from headrace._transport.memory_faults import Does, Fault
-from headrace._transport.memory_groups import MemoryMembershipStream
-from headrace._transport.memory_streams import MemoryFetchStream, MemoryProduceStream
+from libs.sdk.tests.twin.memory_calls import MemoryTransactionCalls
+from libs.sdk.tests.twin.memory_faults import Does, Fault
+from libs.sdk.tests.twin.memory_groups import MemoryMembershipStream
+from libs.sdk.tests.twin.memory_streams import MemoryFetchStream, MemoryProduceStream
+
 from headrace._transport.port import Coordinator
 from headrace.errors import NetworkFailed, error_for
 from headrace_common.core.ids import NodeId
@@ -16,7 +17,8 @@ from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2 as group_pb
 
 if TYPE_CHECKING:
-    from headrace._transport.memory import MemoryCluster
+    from libs.sdk.tests.twin.memory import MemoryCluster
+
     from headrace_proto.v1.admin_pb2_grpc import AdminAsyncStub
 
 

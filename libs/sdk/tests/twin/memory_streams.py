@@ -8,14 +8,15 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from libs.sdk.tests.twin.memory_faults import Does, Fault
+
 from headrace._runtime import Tasks
-from headrace._transport.memory_faults import Does, Fault
 from headrace.errors import NetworkFailed, RequestTimedOut
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace._transport.memory import MemoryCluster
+    from libs.sdk.tests.twin.memory import MemoryCluster
 
 Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
 A = TypeVar("A", pb.ProduceResponse, pb.FetchResponse)

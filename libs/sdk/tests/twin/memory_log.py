@@ -6,7 +6,8 @@ from bisect import bisect_right
 from collections import deque
 from typing import Final
 
-from headrace._transport.memory_transactions import MARKER_VALUE, LogTransactions
+from libs.sdk.tests.twin.memory_transactions import MARKER_VALUE, LogTransactions
+
 from headrace_common.core.batch import (
     BatchHeader,
     ControlType,

@@ -10,7 +10,7 @@ from headrace.errors import FencedOwner, Rejected, TransactionAbortable
 from headrace_proto.v1 import transaction_pb2 as pb
 
 if TYPE_CHECKING:
-    from headrace._transport.memory_coordinator import MemoryTransactions
+    from libs.sdk.tests.twin.memory_coordinator import MemoryTransactions
 
 
 @dataclass(slots=True)

@@ -1,0 +1,59 @@
+"""Whole clusters in the lab under faults: nothing acknowledged is lost, doubled or reordered, and copies are exact."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.lab.checks import problems
+from tests.lab.world import play
+
+ROOT = Path(__file__).parents[2]
+SEEDS = range(8)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_clients_saw_is_in_order(seed: int) -> None:
+    outcome = asyncio.run(play(seed))
+    assert outcome.problems == [], "\n".join(outcome.faults)
+    assert outcome.acknowledged > 100
+
+
+def test_one_seed_is_one_history_in_every_process() -> None:
+    def history(hash_seed: str) -> str:
+        program = "import asyncio; from tests.lab.world import play; print(asyncio.run(play(3, 5)))"
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert history("1") == history("2")
+
+
+def test_each_thing_that_can_be_wrong_is_found() -> None:
+    logs = {0: [(0, b"a-0"), (1, b"a-1")]}
+    whole = dict.fromkeys([b"a-0", b"a-1", b"a-2"])
+    assert problems([(b"a-0", 0, 0)], whole, logs, logs, whole) == []
+
+    def said(acknowledged: object = (), log: object = None, copies: object = None, read: object = None) -> str:
+        return "; ".join(
+            problems(
+                acknowledged,  # type: ignore[arg-type]  # short for the test
+                whole,
+                {0: log} if log is not None else logs,  # type: ignore[dict-item]
+                {0: copies} if copies is not None else logs,  # type: ignore[dict-item]
+                whole if read is None else read,  # type: ignore[arg-type]
+            )
+        )
+
+    assert "b'a-2' was acknowledged at 0:2, where None is" in said([(b"a-2", 0, 2)])
+    assert "b'a-0' is there 2 times" in said(log=[(0, b"a-0"), (1, b"a-0")])
+    assert "b'b-0' was never sent" in said(log=[(0, b"b-0")])
+    assert "b'a-0' comes after b'a'-1" in said(log=[(0, b"a-1"), (1, b"a-0")])
+    assert "b'a-0' was copied 2 times" in said(copies=[(0, b"a-0"), (1, b"a-0")])
+    assert "b'a-1' was not copied" in said(copies=[(0, b"a-0")])
+    assert "b'a-2' was copied from nowhere" in said(copies=[(0, b"a-2")])
+    assert "b'a-1' was read by nobody in the group" in said(read={b"a-0": None})
