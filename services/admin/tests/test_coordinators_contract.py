@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 
 import headrace
 from headrace_admin.adapters.grpc_coordinators import CHANNELS_MAX, GrpcCoordinators
-from headrace_admin.adapters.memory_cluster import MemoryCluster
-from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
 from headrace_admin.ports import CoordinatorPlace, Coordinators
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import ErrorCode, NetworkFailed, NotCoordinator, RequestTimedOut

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_messages import MemoryMessages
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
-from headrace_admin.adapters.memory_messages import MemoryMessages
 from headrace_admin.config import AdminConfig, Limits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages

@@ -15,11 +15,11 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
+from services.admin.tests.twin.memory_messages import MemoryMessages
+from services.admin.tests.twin.memory_transactions import MemoryTransactions
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
-from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
-from headrace_admin.adapters.memory_messages import MemoryMessages
-from headrace_admin.adapters.memory_transactions import MemoryTransactions
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.messages import Messages

@@ -6,10 +6,10 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
+from services.admin.tests.twin.memory_reading import TIME_ZERO_MS
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
-from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
-from headrace_admin.adapters.memory_reading import TIME_ZERO_MS
 from headrace_admin.core.resets import At, Earliest, Given, Latest, ShiftBy, Since
 from headrace_admin.engine.coordination import Coordination
 from headrace_admin.engine.groups import AGES_AT_ONCE_MAX, Groups

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
 
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
-from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.errors import NetworkFailed, UnknownOutcome
 from headrace_common.core.ids import Endpoint, NodeId

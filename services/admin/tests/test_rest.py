@@ -493,11 +493,11 @@ async def test_requests_are_measured_by_route() -> None:
     from urllib.request import urlopen
 
     import httpx
+    from services.admin.tests.twin.memory_cluster import MemoryCluster
+    from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
+    from services.admin.tests.twin.memory_messages import MemoryMessages
+    from services.admin.tests.twin.memory_transactions import MemoryTransactions
 
-    from headrace_admin.adapters.memory_cluster import MemoryCluster
-    from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
-    from headrace_admin.adapters.memory_messages import MemoryMessages
-    from headrace_admin.adapters.memory_transactions import MemoryTransactions
     from headrace_admin.config import Limits, TransactionLimits
     from headrace_admin.engine.administration import Administration
     from headrace_admin.engine.messages import Messages

@@ -6,8 +6,8 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from services.admin.tests.twin.memory_reading import TIME_ZERO_MS
 
-from headrace_admin.adapters.memory_reading import TIME_ZERO_MS
 from headrace_common.core.ids import PartitionId
 
 

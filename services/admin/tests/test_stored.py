@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
 from headrace_admin.core.status import State, Status, observe
 from headrace_admin.core.stored import Disk, Stored, StuckLog, not_compacted
 from headrace_admin.core.verdict import verdict

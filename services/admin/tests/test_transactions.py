@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
+from services.admin.tests.twin.memory_messages import MemoryMessages
+from services.admin.tests.twin.memory_transactions import MemoryTransactions
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
-from headrace_admin.adapters.memory_coordinators import MemoryCoordinators
-from headrace_admin.adapters.memory_messages import MemoryMessages
-from headrace_admin.adapters.memory_transactions import MemoryTransactions
 from headrace_admin.adapters.otel_waiting import GAUGES
 from headrace_admin.config import Limits, TransactionLimits
 from headrace_admin.core.status import State

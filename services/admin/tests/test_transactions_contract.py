@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_transactions import MemoryTransactions
 
 from headrace import aio
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
 from headrace_admin.adapters.grpc_coordinators import GrpcCoordinators
-from headrace_admin.adapters.memory_cluster import MemoryCluster
-from headrace_admin.adapters.memory_transactions import MemoryTransactions
 from headrace_admin.ports import Brokers, CoordinatorPlace, TransactionCoordinators
 from headrace_cli.local import LocalCluster
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, NotCoordinator, TxnVerdictUnknown

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.errors import (
     GroupNotFound,

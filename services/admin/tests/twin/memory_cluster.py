@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace_admin.adapters.memory_reading import MemoryReading
+from services.admin.tests.twin.memory_reading import MemoryReading
+
 from headrace_common.core.configs import TOPIC_SETTINGS, check_broker_configs, check_topic_configs
 from headrace_common.core.errors import (
     ElectionNotNeeded,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from headrace_admin.adapters.memory_cluster import MemoryCluster
+from services.admin.tests.twin.memory_cluster import MemoryCluster
+
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.errors import (
     HeadraceError,

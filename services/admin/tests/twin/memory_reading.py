@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from headrace_admin.adapters.memory_producers import MemoryProducers
+from services.admin.tests.twin.memory_producers import MemoryProducers
+
 from headrace_common.core.batch import RecordColumns, build_batch
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,

@@ -1,0 +1,1 @@
+"""What the admin service asks of others, in memory: behind its ports, and steered by tests."""
