@@ -12,6 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import topic_id_of
+
 from bench.clients.values import random_values
 from bench.in_process import as_brokers_do, delays
 from bench.rows import Row, compare, percentile
@@ -19,8 +22,6 @@ from bench.sizes import sized
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.core.rows import IndexRow
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, decode_batch
 from headrace_common.core.ids import Offset, PartitionId
 

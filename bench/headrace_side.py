@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from libs.common.tests.kit.as_node import as_node
+
 import headrace
 from bench.kafka_side import run_client
 from headrace_cli.local import LocalCluster
 from headrace_common.rpc.channels import open_sync_channel
-from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 

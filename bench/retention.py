@@ -11,6 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
+from services.broker.tests.kit.transactions import FakeTransactions
+
 from bench.in_process import as_brokers_do, delays
 from bench.rows import Row, compare, percentile
 from bench.sizes import sized
@@ -22,9 +26,6 @@ from headrace_broker.engine.produce import ProduceEntry
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Disk
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.standalone import BROKER_ID, INCARNATION, FakeCluster, image_of, topic_id_of
-from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.ids import PartitionId
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.tasks import TaskRunner

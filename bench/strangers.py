@@ -7,11 +7,11 @@ import threading
 from collections.abc import Iterator
 
 import psutil
+from libs.common.tests.kit.strangers import Strangers
 
 from bench.headrace_side import HeadraceSide
 from bench.rows import Row, compare, interleaved
 from bench.sizes import sized
-from headrace_common.testing.strangers import Strangers
 
 CONNECTIONS = 1_000
 REPLICAS = 3

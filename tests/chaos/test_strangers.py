@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from libs.common.tests.kit.as_node import as_node
+from libs.common.tests.kit.strangers import Strangers
 
 from headrace.testing import TestCluster, started_cluster
 from headrace_common.core.errors import ClusterAuthorizationFailed, Overloaded, RecordTooLarge
 from headrace_common.rpc.channels import PLAIN, open_sync_channel
 from headrace_common.rpc.status import error_from_rpc
-from headrace_common.testing.as_node import as_node
-from headrace_common.testing.strangers import Strangers
 
 pytestmark = pytest.mark.chaos
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from services.coordinator.tests.kit.processes import Cluster, running_cluster, until_answered
 from tests.compat import wire
 
 from headrace import Consumer, Producer
@@ -26,7 +27,6 @@ from headrace_common.core.batch import Codec, RecordColumns, build_batch
 from headrace_common.core.batch.rows import build_row_batch
 from headrace_common.core.image import ShardKind
 from headrace_common.rpc.convert import shard_kind_to_proto
-from headrace_coordinator.testing.processes import Cluster, running_cluster, until_answered
 from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2, coordinator_pb2, transaction_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from services.coordinator.tests.kit.processes import Cluster, processes
 from tests.compat.record import LASTING, ready
 
 from headrace_common.core.ids import Endpoint
@@ -20,7 +21,6 @@ from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, decode
 from headrace_controller.core.store import Put, Transaction
 from headrace_controller.store_access import once_it_answers
-from headrace_coordinator.testing.processes import Cluster, processes
 
 KEPT: Final = Path(__file__).with_name("kept")
 VERSIONS: Final = sorted(path.name for path in KEPT.iterdir())

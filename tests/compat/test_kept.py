@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
+from services.controller.tests.kit.harness import Cell, broker, cell
+from services.coordinator.tests.kit.processes import Cluster, until_answered
 from tests.compat import record, wire
 from tests.compat.standing import KEPT, VERSIONS, metadata, standing
 
@@ -23,8 +25,6 @@ from headrace_controller.core import records
 from headrace_controller.core.store import Put, Transaction
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult
-from headrace_controller.testing.harness import Cell, broker, cell
-from headrace_coordinator.testing.processes import Cluster, until_answered
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from services.coordinator.tests.kit.processes import START_S, Cluster, Process, answered, processes, until_answered
 from tests.compat import wire
 from tests.compat.record import LASTING, read_records
 
@@ -29,7 +30,6 @@ from headrace_common.core.ids import NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY
 from headrace_common.runtime.token_file import make_file, read_tokens
-from headrace_coordinator.testing.processes import START_S, Cluster, Process, answered, processes, until_answered
 from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 

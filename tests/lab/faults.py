@@ -75,7 +75,7 @@ class Faults:
         if not self.cluster.runs(**node):
             return None
         self._tell(f"kill {node}")
-        self.cluster.kill(**node)
+        self.cluster.kill(None, power=False, **node)
         return lambda: self._start(node)
 
     def _stop_broker(self) -> Undo | None:

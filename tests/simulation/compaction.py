@@ -14,6 +14,8 @@ from random import Random
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
+from services.broker.tests.kit.batches import NOW_MS, batch_of
+
 from headrace_broker.core.compaction import cleaning as cleaning_core
 from headrace_broker.core.compaction.cleaning import Cleaning
 from headrace_broker.core.compaction.dirty_keys import DirtyKeys
@@ -24,7 +26,6 @@ from headrace_broker.core.compaction.steps import Step, StepOutdated
 from headrace_broker.core.local_log import segment_rows
 from headrace_broker.core.partition_events import Compacted, RetentionChecked
 from headrace_broker.core.rows import IndexRow
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import RecordColumns, build_batch, decode_batch
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import NodeId, Offset, PartitionId

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.broker.tests.kit.batches import NOW_MS
 from tests.simulation.clients import Request, Sent
 
-from headrace_broker.testing.batches import NOW_MS
 from headrace_common.core.batch import build_fence_batch
 from headrace_common.core.errors import FencedWriter, HeadraceError
 from headrace_common.core.ids import NO_NODE, PartitionId

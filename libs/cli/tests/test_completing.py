@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from headrace_broker.testing.standalone import BROKER_ID, standalone_broker
+from services.broker.tests.kit.standalone import BROKER_ID, standalone_broker
 
 
 @pytest.fixture(scope="module")

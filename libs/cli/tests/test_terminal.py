@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from services.broker.tests.kit.standalone import standalone_broker
 
 from headrace import Producer
-from headrace_broker.testing.standalone import standalone_broker
 from headrace_cli.interrupts import Interrupted, end_if_interrupted, interruptible
 from headrace_cli.terminal import visible, visible_bytes
 

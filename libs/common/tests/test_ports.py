@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from libs.common.tests.kit import ports
 
 from headrace_common.runtime.port_claims import claim_port
-from headrace_common.testing import ports
 
 CLAIM = "import sys; from headrace_common.runtime.port_claims import claim_port; print(claim_port(int(sys.argv[1])))"
 

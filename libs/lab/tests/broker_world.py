@@ -7,10 +7,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from libs.lab.tests.history import History
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker
 
 import headrace.aio as headrace
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import SystemClock
 from headrace_lab.lab import Lab, laboratory

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 from fastapi import FastAPI
+from libs.common.tests.kit.clock import FakeClock
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_messages import MemoryMessages
@@ -19,7 +20,6 @@ from headrace_admin.engine.messages import Messages
 from headrace_admin.rpc.engines import Engines, Ports
 from headrace_admin.rpc.foreign_pages import Hosts
 from headrace_admin.rpc.rest import rest_app
-from headrace_common.testing.clock import FakeClock
 
 JSON = {"content-type": "application/json"}
 """What every change needs, with a body or without."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
+from libs.common.tests.kit.as_node import as_node
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 
@@ -21,7 +22,6 @@ from headrace_common.core.errors import ErrorCode, NetworkFailed, NotCoordinator
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.service import GrpcService, ServerConfig
-from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_reading import TIME_ZERO_MS
@@ -33,7 +34,6 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicPartition
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
-from headrace_common.testing.clock import FakeClock
 from headrace_proto.v1 import broker_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.silent_node import SilentNode, unreachable
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
@@ -17,7 +18,6 @@ from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.errors import NetworkFailed, UnknownOutcome
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
-from headrace_common.testing.silent_node import SilentNode, unreachable
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2, transaction_pb2
 

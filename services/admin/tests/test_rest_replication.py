@@ -209,9 +209,10 @@ async def test_the_document_has_examples(rest: Any) -> None:
 
 
 async def test_progress_is_measured_by_the_clock(rest: Any) -> None:
+    from libs.common.tests.kit.clock import FakeClock
+
     from headrace_admin.engine.administration import Administration
     from headrace_admin.engine.reassignments import Reassignments
-    from headrace_common.testing.clock import FakeClock
 
     await create(rest, "t", [1])
     topic_id = rest.cluster.image.topic_ids["t"]

@@ -9,6 +9,8 @@ from typing import Any
 
 import grpc
 import pytest
+from libs.common.tests.kit.clock import FakeClock
+from libs.common.tests.kit.fake_controller import FakeController
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_messages import MemoryMessages
@@ -40,8 +42,6 @@ from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.clock import FakeClock
-from headrace_common.testing.fake_controller import FakeController
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn

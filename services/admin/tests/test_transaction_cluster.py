@@ -16,6 +16,7 @@ from uuid import uuid4
 import grpc
 import httpx
 import pytest
+from libs.common.tests.kit.as_node import as_node
 from typer.testing import CliRunner
 
 import headrace
@@ -25,7 +26,6 @@ from headrace_cli.local import LocalCluster
 from headrace_common.core.batch import RecordColumns, build_batch
 from headrace_common.core.image import Role
 from headrace_common.rpc.channels import open_sync_channel
-from headrace_common.testing.as_node import as_node
 from headrace_coordinator.core.transactions.records import transaction_key
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc
 

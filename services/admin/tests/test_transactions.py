@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_messages import MemoryMessages
@@ -39,7 +40,6 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import PartitionId, TopicPartition
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
-from headrace_common.testing.clock import FakeClock
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
+from libs.common.tests.kit.as_node import as_node
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_transactions import MemoryTransactions
 
@@ -26,7 +27,6 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Role, ShardKind
 from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.service import GrpcService, ServerConfig
-from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerServicer, BrokerStub, add_BrokerServicer_to_server

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 
 from headrace_admin.core.status import State, Status, observe
 from headrace_admin.core.verdict import verdict
@@ -25,7 +26,6 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_common.testing.clock import FakeClock
 
 ID = TopicId(b"t" * 16)
 NOON_MS = 1_700_000_000_000 // 86_400_000 * 86_400_000 + (12 * 3600 + 60) * 1_000

@@ -1,6 +1,6 @@
 """What the broker's tests share."""
 
-from headrace_broker.testing.standalone import (
+from services.broker.tests.kit.standalone import (
     BROKER_ID,
     FakeCluster,
     image_of,

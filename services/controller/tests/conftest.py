@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
-from headrace_controller.testing.etcd import EtcdProcess
+from services.controller.tests.kit.etcd import EtcdProcess
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import count
 
 import pytest
+from services.controller.tests.kit.harness import Cell, broker, cell
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
@@ -25,7 +26,6 @@ from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult
-from headrace_controller.testing.harness import Cell, broker, cell
 
 STEPS = 40
 CONFIG = ControllerConfig(etcd_timeout_ms=100)

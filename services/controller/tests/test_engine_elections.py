@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from services.controller.tests.kit.harness import Cell, broker, cell
 
 from headrace_common.core.errors import MetadataUnavailable, NotController
 from headrace_common.core.ids import Endpoint, NodeId, TopicId
@@ -18,7 +19,6 @@ from headrace_controller.core.store import Put, Transaction
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.feed import Feed
-from headrace_controller.testing.harness import Cell, broker, cell
 
 
 @pytest.fixture

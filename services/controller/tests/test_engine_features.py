@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.controller.tests.kit.harness import Cell, Link, broker, cell
 
 from headrace_common.core.errors import HeadraceError, UnsupportedVersion
 from headrace_common.core.features import HIGHEST
@@ -25,7 +26,6 @@ from headrace_controller.core.store import Outcome, Put, Transaction
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult, StoreOutcomeUnknown
-from headrace_controller.testing.harness import Cell, Link, broker, cell
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from services.controller.tests.kit.harness import Cell, broker, cell
 
 from headrace_common.core.errors import (
     Conflict,
@@ -23,7 +24,6 @@ from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult
-from headrace_controller.testing.harness import Cell, broker, cell
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from services.controller.tests.kit.harness import Cell, broker, cell
 
 from headrace_common.core.errors import (
     ErrorCode,
@@ -27,7 +28,6 @@ from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult
-from headrace_controller.testing.harness import Cell, broker, cell
 
 
 @pytest.fixture

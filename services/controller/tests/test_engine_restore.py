@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from services.controller.tests.kit.harness import Cell, Link, broker, cell
 
 from headrace_common.core.errors import (
     HeadraceError,
@@ -30,7 +31,6 @@ from headrace_controller.engine import restore_writing
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult, StoreUnavailable
-from headrace_controller.testing.harness import Cell, Link, broker, cell
 
 STRAY = TopicId(b"s" * 16)
 OFFSETS = TopicId(b"o" * 16)

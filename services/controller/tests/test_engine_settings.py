@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from services.controller.tests.kit.harness import Cell, broker, cell
 
 from headrace_common.core.errors import InvalidConfig, InvalidTopic
 from headrace_common.core.ids import NodeId
@@ -13,7 +14,6 @@ from headrace_controller.core.internal_topics import ALTERABLE
 from headrace_controller.core.settings import Alteration, BrokerResource, Entry, Op, Resource, Source, TopicResource
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine.controller import ControllerEngine
-from headrace_controller.testing.harness import Cell, broker, cell
 
 EVERYONE = BrokerResource(None)
 T = TopicResource("t")

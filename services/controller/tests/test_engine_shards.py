@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
+from services.controller.tests.kit.harness import Cell, broker, cell
 
 from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, InvalidTopic, MetadataUnavailable
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
@@ -18,7 +19,6 @@ from headrace_controller.core.settings import Alteration, BrokerResource, Op, To
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.engine.nodes import Joining
 from headrace_controller.ports import ProbeResult
-from headrace_controller.testing.harness import Cell, broker, cell
 
 TOPIC = "__consumer_offsets"
 

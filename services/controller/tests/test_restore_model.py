@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from services.controller.tests.kit.restore_model import BROKERS, NEW, Outcome, World, finished, lost, mirrored
 
 from headrace_common.core.ids import NodeId
 from headrace_common.core.image import Partition
 from headrace_controller.core import restoring
 from headrace_controller.core.held import HeldLog, HeldTopic, Holders, Inventories
 from headrace_controller.core.mirror import Mirror
-from headrace_controller.testing.restore_model import BROKERS, NEW, Outcome, World, finished, lost, mirrored
 
 SEEDS = range(400)
 MUTANT_SEEDS = range(400)

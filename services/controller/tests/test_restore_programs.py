@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.ports import free_port
+from services.controller.tests.kit.etcd import EtcdProcess
+from services.controller.tests.kit.process import ControllerProcess
 
-from headrace_common.testing.ports import free_port
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.core.backup_file import decode
 from headrace_controller.core.records import Cluster, Configs, encode
 from headrace_controller.core.restore_record import RESTORING_KEY
 from headrace_controller.core.store import Put, Transaction
-from headrace_controller.testing.etcd import EtcdProcess
-from headrace_controller.testing.process import ControllerProcess
 
 pytestmark = pytest.mark.integration
 PREFIX = "/headrace/headrace/"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
+from services.controller.tests.kit.harness import broker, cell
 
 from headrace_common.core.errors import Conflict, HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
-from headrace_common.testing.clock import FakeClock
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.backup import taken
 from headrace_controller.core import records
@@ -18,7 +19,6 @@ from headrace_controller.core.store import CreatedAt, Listing, Outcome, Put, Tra
 from headrace_controller.engine import restore_writing
 from headrace_controller.engine.restore_writing import ControllersRun
 from headrace_controller.ports import StoreOutcomeUnknown, StoreUnavailable
-from headrace_controller.testing.harness import broker, cell
 
 
 def made(configs: int = 320, name: str = "new", incarnation: bytes = b"n" * 16) -> Restored:

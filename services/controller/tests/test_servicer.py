@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
+from services.controller.tests.kit.client import Client, Watcher, active_of
+from services.controller.tests.kit.harness import FakeInventories, FakeLogEnds, FakeProbe
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, Kind, NotFound, Rejected
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
@@ -22,8 +24,6 @@ from headrace_controller.core.held import HeldLog, HeldTopic, Inventory
 from headrace_controller.core.records import Cluster
 from headrace_controller.engine.controller import ControllerEngine
 from headrace_controller.rpc.servicer import ControllerServicer
-from headrace_controller.testing.client import Client, Watcher, active_of
-from headrace_controller.testing.harness import FakeInventories, FakeLogEnds, FakeProbe
 from headrace_proto.v1 import cluster_pb2, controller_pb2_grpc
 from headrace_proto.v1 import controller_pb2 as pb
 

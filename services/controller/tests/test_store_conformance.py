@@ -10,10 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from libs.common.tests.kit.ports import free_port
+from services.controller.tests.kit.etcd import EtcdProcess
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.clock import SystemClock
-from headrace_common.testing.ports import free_port
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.core.store import (
@@ -37,7 +38,6 @@ from headrace_controller.ports import (
     StoreUnavailable,
     TransactionTooLarge,
 )
-from headrace_controller.testing.etcd import EtcdProcess
 
 
 @dataclass

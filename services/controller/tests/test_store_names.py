@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc.aio
 import pytest
+from libs.common.tests.kit.names import FakeNames
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import open_channel
-from headrace_common.testing.names import FakeNames
 from headrace_controller.adapters import etcd_store
 from headrace_controller.adapters.etcd_store import EtcdStore
 from headrace_controller.ports import StoreUnavailable

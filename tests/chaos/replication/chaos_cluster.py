@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import grpc
 from chaos_network import Network
+from libs.common.tests.kit.as_node import as_node
 
 from headrace_cli.local import LocalCluster
 from headrace_common.rpc.channels import open_channel
-from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 

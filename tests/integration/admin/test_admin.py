@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import httpx
 import pytest
+from libs.common.tests.kit.as_node import as_node
 
 from headrace import AdminClient
 from headrace_cli.local import LocalCluster
@@ -19,7 +20,6 @@ from headrace_common.core.errors import Kind
 from headrace_common.core.features import HIGHEST
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
-from headrace_common.testing.as_node import as_node
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub

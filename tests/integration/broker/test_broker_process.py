@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 import psutil
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.processes import Cluster, running_cluster
 
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.processes import Cluster, running_cluster
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.runtime.clock import SystemClock

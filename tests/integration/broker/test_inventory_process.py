@@ -10,12 +10,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.processes import Cluster, running_cluster
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.topic_notes_file import DAMAGED, FILE
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.processes import Cluster, running_cluster
 from headrace_common.core.errors import ErrorCode
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import SystemClock

@@ -7,9 +7,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-
-from headrace_controller.testing.etcd import EtcdProcess
-from headrace_controller.testing.process import ControllerProcess
+from services.controller.tests.kit.etcd import EtcdProcess
+from services.controller.tests.kit.process import ControllerProcess
 
 Start = Callable[..., Awaitable[ControllerProcess]]
 

@@ -6,12 +6,12 @@ import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
+from services.controller.tests.kit.client import Client, StubBroker, Watcher, active_of, eventually
+from services.controller.tests.kit.etcd import EtcdProcess
+from services.controller.tests.kit.process import ControllerProcess
 
 from headrace_common.core.errors import ErrorCode, MetadataUnavailable, NetworkFailed, NotController, RequestTimedOut
 from headrace_controller.adapters.etcd_store import EtcdStore
-from headrace_controller.testing.client import Client, StubBroker, Watcher, active_of, eventually
-from headrace_controller.testing.etcd import EtcdProcess
-from headrace_controller.testing.process import ControllerProcess
 from headrace_proto.v1 import controller_pb2 as pb
 
 pytestmark = pytest.mark.integration

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from services.controller.tests.kit.client import Client, StubBroker, Watcher, active_of, eventually
+from services.controller.tests.kit.etcd import EtcdProcess
+from services.controller.tests.kit.process import ControllerProcess
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, NotController, RequestTimedOut
 from headrace_common.core.image import ClusterImage
 from headrace_controller.adapters.etcd_store import EtcdStore
-from headrace_controller.testing.client import Client, StubBroker, Watcher, active_of, eventually
-from headrace_controller.testing.etcd import EtcdProcess
-from headrace_controller.testing.process import ControllerProcess
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 

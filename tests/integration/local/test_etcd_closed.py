@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import pytest
 from aetcd import rpc
+from libs.common.tests.kit.ports import free_port, give_back
 from tests.integration.local.conftest import MakeCluster
 
 from headrace_cli.local import LocalCluster, StartFailed
@@ -23,7 +24,6 @@ from headrace_cli.local.plan import ClusterOptions
 from headrace_cli.local.processes import ProcessId, wait_until
 from headrace_cli.local.state import ClusterState, DataDir, Phase
 from headrace_common.core.ids import Endpoint
-from headrace_common.testing.ports import free_port, give_back
 from headrace_controller.adapters.etcd_channels import EtcdTls, open_channel
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("fakes")]

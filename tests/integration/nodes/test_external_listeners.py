@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.ports import free_port
 
 from headrace import AdminClient, Consumer, Producer, aio
 from headrace._transport.grpc import GrpcTransport
 from headrace_common.rpc.channels import open_channel
-from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub

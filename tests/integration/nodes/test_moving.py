@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.ports import free_port
 
 from headrace import HeadraceError, aio
-from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 

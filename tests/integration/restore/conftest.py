@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.ports import free_port
 
 from headrace.testing import TestCluster
 from headrace_cli.local import LocalCluster
 from headrace_cli.local.etcd import EtcdFiles, etcd_serves, find_etcd
-from headrace_common.testing.ports import free_port
 
 
 @dataclass

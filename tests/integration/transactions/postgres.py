@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace_common.testing.ports import free_port
+from libs.common.tests.kit.ports import free_port
 
 UNPRIVILEGED = "nobody"
 """PostgreSQL refuses to run as root."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from services.broker.tests.kit.batches import batch_of
 from tests.simulation.groups.processes import Promise, Script
 from tests.simulation.transactions.callers import Caller
 
-from headrace_broker.testing.batches import batch_of
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 from headrace_coordinator.core.effects import OffsetOutcomes, OffsetsFound

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.fake_controller import FakeController
 
 from headrace_common.adapters.controller_calls import ControllerCalls
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -28,7 +29,6 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, ImageDelta, Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.fake_controller import FakeController
 from headrace_proto.v1 import controller_pb2 as pb
 
 KEY = NodeKey(Role.BROKER, NodeId(1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from libs.common.tests.kit.fake_controller import FakeController
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.errors import CoordinatorNotAvailable
@@ -12,7 +13,6 @@ from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Role, ShardKey, ShardKind
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.fake_controller import FakeController
 from headrace_proto.v1 import cluster_pb2
 
 NODE = Node(NodeKey(Role.COORDINATOR, NodeId(5)), Endpoint("127.0.0.1", 9600), b"c" * 16, -1)

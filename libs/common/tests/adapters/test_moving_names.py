@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from libs.common.tests.kit.fake_controller import FakeController
+from libs.common.tests.kit.names import FakeNames
 
 from headrace_common.adapters import controller_heartbeat
 from headrace_common.adapters.controller_calls import ControllerCalls
@@ -22,8 +24,6 @@ from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.health import HealthPort
 from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.fake_controller import FakeController
-from headrace_common.testing.names import FakeNames
 from headrace_proto.v1 import controller_pb2 as pb
 
 HOST = "controller-0.example"

@@ -10,12 +10,12 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
+from libs.common.tests.kit.silent_node import unreachable
 
 from headrace_common.core.errors import NetworkFailed, Overloaded
 from headrace_common.rpc.calls import CallTo, never_sent
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import abort_with
-from headrace_common.testing.silent_node import unreachable
 
 AT = "broker 1 at 10.0.0.1:9292"
 Use = Callable[[grpc.aio.Channel], Awaitable[Any]]

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
+from libs.common.tests.kit.silent_node import SilentNode
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.channels import (
@@ -24,7 +25,6 @@ from headrace_common.rpc.channels import (
     open_sync_channel,
 )
 from headrace_common.runtime.service import GrpcService, ServerConfig
-from headrace_common.testing.silent_node import SilentNode
 
 ROOT = Path(__file__).parents[4]
 KINDS = ["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
@@ -35,7 +35,7 @@ MAY_DIAL = {
     "libs/lab/src/headrace_lab/library.py": "what stands in gRPC's place, without sockets",
     "libs/lab/src/headrace_lab/server.py": "the same",
     "services/controller/src/headrace_controller/adapters/etcd_channels.py": "connections to etcd",
-    "services/controller/src/headrace_controller/testing/etcd.py": "connections to etcd, for tests",
+    "services/controller/tests/kit/etcd.py": "connections to etcd, for tests",
 }
 
 

@@ -8,12 +8,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.runtime.node_tokens import LOOK_EVERY_MS, NodeTokens, open_tokens
 from headrace_common.runtime.service import ServerConfig
 from headrace_common.runtime.token_file import _main, make_file, new_token, read_tokens
-from headrace_common.testing.clock import FakeClock
 
 OLD, NEW, OTHER = ("hrn_" + letter * 43 for letter in "abc")
 

@@ -8,12 +8,12 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.common.tests.kit.clock import FakeClock
 
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.entropy import backoff_ms, jitter, new_incarnation, new_topic_id
 from headrace_common.runtime.service import run_until
 from headrace_common.runtime.tasks import TaskRunner, first_of
-from headrace_common.testing.clock import FakeClock
 
 
 async def forever(log: list[str], name: str) -> None:

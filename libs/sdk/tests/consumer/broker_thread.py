@@ -8,10 +8,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
+from services.broker.tests.kit.compacting import compact
+from services.broker.tests.kit.standalone import BROKER_ID, FakeCluster, image_of, running_broker, topic_id_of
+
 from headrace._transport.grpc import GrpcTransport
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.testing.compacting import compact
-from headrace_broker.testing.standalone import BROKER_ID, FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.batch import RecordColumns, build_batch, build_row_batch
 from headrace_common.core.ids import Endpoint, Offset, PartitionId
 from headrace_proto.v1 import broker_pb2 as pb

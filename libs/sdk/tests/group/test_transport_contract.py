@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 from libs.sdk.tests.twin.memory import MemoryCluster
 from libs.sdk.tests.twin.memory_groups import COORDINATOR
+from services.coordinator.tests.kit.standalone import standalone_coordinator
 
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.errors import ErrorCode, HeadraceError, NetworkFailed
 from headrace_common.core.ids import NodeId
-from headrace_coordinator.testing.standalone import standalone_coordinator
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 World = tuple[Transport, Coordinator]

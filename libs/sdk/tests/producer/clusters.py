@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 from libs.sdk.tests.twin.memory import MemoryCluster
+from services.broker.tests.kit.standalone import standalone_broker
 
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Transport
-from headrace_broker.testing.standalone import standalone_broker
 
 T = TypeVar("T")
 TOPICS = {"one": 1, "t": 3}

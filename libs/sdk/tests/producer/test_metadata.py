@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace._transport.newest import Newest
@@ -15,7 +16,6 @@ from headrace.errors import MetadataUnavailable
 from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.ids import NodeId
-from headrace_common.testing.clock import FakeClock
 from headrace_proto.v1 import broker_pb2 as pb
 
 ZERO = TopicPartition("t", 0)

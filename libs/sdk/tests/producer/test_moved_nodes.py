@@ -11,13 +11,13 @@ import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.common.tests.kit.silent_node import SilentNode, unreachable
 
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Coordinator
 from headrace._transport.whereabouts import Whereabouts
 from headrace.errors import ClientClosed, NetworkFailed
 from headrace_common.core.ids import NodeId
-from headrace_common.testing.silent_node import SilentNode, unreachable
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import coordinator_pb2 as group_pb

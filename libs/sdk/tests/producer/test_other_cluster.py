@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from services.broker.tests.kit.standalone import image_of
 
 import headrace
 from headrace import Consumer, Producer
 from headrace.errors import InconsistentClusterId, InvalidConfig
-from headrace_broker.testing.standalone import image_of
 from headrace_common.core.ids import TopicPartition
 
 from .clusters import BrokerThread

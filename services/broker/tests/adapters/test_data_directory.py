@@ -10,13 +10,13 @@ from pathlib import Path
 
 import crc32c
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 from storage_batches import SMALL, Writer
 
 from headrace_broker.adapters.data_directory import DataDirectory, open_when_free
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.ports import Identity
 from headrace_common.core.errors import Conflict, InconsistentClusterId, Rejected, StorageFailed, UnsupportedVersion
-from headrace_common.testing.clock import FakeClock
 
 from .conftest import RocksDisk
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.core.append_rules import check_from_producer, check_request
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import BatchHeader, read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, HeadraceError

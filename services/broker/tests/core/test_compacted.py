@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.compaction.clean_points import cut_at
@@ -37,8 +39,6 @@ from headrace_broker.core.rows import (
 )
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import rebuilt, trimmed
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import build_gap_batch, build_marker_batch, read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.assignments import assigned
+from services.broker.tests.kit.batches import NOW_MS
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.compaction.cleaning import Cleaning
@@ -36,8 +38,6 @@ from headrace_broker.core.partition_events import (
 from headrace_broker.core.rows import IndexRow, LogWrite
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import trimmed
-from headrace_broker.testing.assignments import assigned
-from headrace_broker.testing.batches import NOW_MS
 from headrace_common.core.batch import (
     RecordColumns,
     build_batch,

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.core.fences import FENCES_MAX, Fences, fences_of, token_from_client
 from headrace_broker.core.partition import Partition
@@ -25,8 +27,6 @@ from headrace_broker.core.partition_events import (
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import EpochRow, FenceRow, LogId, PutBatch, PutState, StateRow
 from headrace_broker.core.segments import Segments
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import (
     BatchHeader,
     Codec,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from services.broker.tests.kit.assignments import assigned
 
 from headrace_broker.core.leadership import NEAR_MS, NOWHERE, REFUSED_PAUSE_MS, Leadership, Proposal
-from headrace_broker.testing.assignments import assigned
 from headrace_common.core.ids import NodeId, Offset
 
 LAG_MS = 30_000.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.core.partition import SNAPSHOT_EVERY_BYTES, Partition
 from headrace_broker.core.partition_events import (
@@ -36,8 +38,6 @@ from headrace_broker.core.rows import (
     StateRow,
 )
 from headrace_broker.core.segments import Segments
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import build_marker_batch, read_header, stamp_producer
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader, OffsetOutOfRange

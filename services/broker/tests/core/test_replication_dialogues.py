@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from services.broker.tests.kit.assignments import assigned
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.core.partition import Parted, Partition
 from headrace_broker.core.partition_events import (
@@ -33,8 +35,6 @@ from headrace_broker.core.partition_events import (
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import DropSuffix, EpochRow, LogId, PutBatch, PutEpoch, PutSegment, PutState
 from headrace_broker.core.segments import Segments
-from headrace_broker.testing.assignments import assigned
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import CorruptBatch, ErrorCode, NotLeader, OffsetOutOfRange

@@ -14,6 +14,8 @@ from typing import Final
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core import segments as rolling
@@ -38,8 +40,6 @@ from headrace_broker.core.rows import (
 )
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import trimmed
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import batch_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import Offset, PartitionId, TopicId

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from services.broker.tests.kit.assignments import assigned, elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.core.enrolment import PARKED_PER_PRODUCER_MAX
 from headrace_broker.core.partition import Partition
@@ -38,8 +40,6 @@ from headrace_broker.core.rows import (
     PutBatch,
 )
 from headrace_broker.core.segments import Segments
-from headrace_broker.testing.assignments import assigned, elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import Marker, build_marker_batch, read_header, read_marker, stamp
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (

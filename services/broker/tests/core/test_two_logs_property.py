@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import NOW_MS
 
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.local_log import LocalLog
@@ -21,7 +22,6 @@ from headrace_broker.core.partition_events import Rebuilt
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import EpochRow, LogId, StateRow
 from headrace_broker.core.segments import Segments
-from headrace_broker.testing.batches import NOW_MS
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import OffsetOutOfRange
 from headrace_common.core.ids import Offset, PartitionId, TopicId

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import topic_id_of
 
 from headrace_broker.engine import body_checks
 from headrace_broker.engine.produce import ProduceEntry
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import (
     Codec,
     RecordColumns,

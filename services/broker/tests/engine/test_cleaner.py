@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.compaction.cleaning import Cleaning
@@ -27,8 +29,6 @@ from headrace_broker.engine.rebuilding import rebuilt
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Posting
 from headrace_broker.rpc import encode_logs
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import HEADER_SIZE, Codec, RecordColumns, build_batch, decode_batch, read_header
 from headrace_common.core.errors import NotLeader, StorageFailed
 from headrace_common.core.ids import NodeId, Offset, PartitionId

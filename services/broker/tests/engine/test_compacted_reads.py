@@ -9,6 +9,10 @@ from contextlib import asynccontextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import NOW_MS
+from services.broker.tests.kit.compacting import batches_of, compact
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import topic_id_of
 
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
@@ -16,10 +20,6 @@ from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.offsets import EARLIEST, MAX_TIMESTAMP, OffsetAsk
 from headrace_broker.engine.replicas import Replica
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.testing.batches import NOW_MS
-from headrace_broker.testing.compacting import batches_of, compact
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import RecordColumns, build_batch, decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Offset, PartitionId

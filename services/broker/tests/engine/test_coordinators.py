@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from services.broker.tests.kit.engine import running_engine
+from services.broker.tests.kit.standalone import image_of
 
 from headrace_broker.core.coordination import coordinator_of
 from headrace_broker.engine.coordinators import KEYS_PER_REQUEST_MAX
-from headrace_broker.testing.engine import running_engine
-from headrace_broker.testing.standalone import image_of
 from headrace_common.core.errors import CoordinatorNotAvailable, InvalidGroupId, Rejected, RequestTimedOut
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Role, Shard, ShardKey, ShardKind

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 
 from headrace_broker.engine.departure import ALONE_MS, Departure
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Partition, Topic
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.clock import FakeClock
 
 ME = NodeId(0)
 TOPIC = TopicId(b"a" * 16)

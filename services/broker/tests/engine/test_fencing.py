@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import NOW_MS, batch_of
+from services.broker.tests.kit.engine import running_engine
+from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.trio import Trio, running_trio, until
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSession
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.testing.batches import NOW_MS, batch_of
-from headrace_broker.testing.engine import running_engine
-from headrace_broker.testing.standalone import topic_id_of
-from headrace_broker.testing.trio import Trio, running_trio, until
 from headrace_common.core.batch import ControlType, build_control_batch, build_fence_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import NodeId, Offset, PartitionId

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import image_of, topic_id_of
 
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.fetch import RESPONSE_BYTES_MAX, FetchAsk, Fetched, FetchEntry, FetchSession
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import image_of, topic_id_of
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Offset, PartitionId

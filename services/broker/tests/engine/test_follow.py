@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.rows import DropLog, IndexRow, LogId, LogWrite
 from headrace_broker.engine.follow import DELETION_RETRY_MS
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.ports import Damage
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import BROKER_ID, image_of, topic_id_of
 from headrace_common.core.errors import ErrorCode, MetadataUnavailable, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Partition, TopicDeletion

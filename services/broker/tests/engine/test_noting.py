@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
@@ -16,9 +19,6 @@ from headrace_broker.engine.broker import Broker
 from headrace_broker.engine.inventory import PAGE_ENTRIES, HeldLog, Page
 from headrace_broker.engine.replicas import Standing
 from headrace_broker.ports import Damage
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import BROKER_ID, image_of, topic_id_of
 from headrace_common.core.errors import Rejected, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, ReplicaRemoval, TopicDeletion

@@ -12,6 +12,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition, segment_rows
@@ -29,8 +31,6 @@ from headrace_broker.core.partition_events import (
 )
 from headrace_broker.core.rows import PutBatch
 from headrace_broker.engine.follow import restored
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader

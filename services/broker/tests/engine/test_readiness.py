@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
 
 from headrace_broker.core.readiness import Readiness
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Partition, Role
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.clock import FakeClock
 
 ME, OURS = NodeId(0), b"o" * 16
 ID = PartitionId(TopicId(b"a" * 16), 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
@@ -10,8 +12,6 @@ from headrace_broker.core.partition_events import BatchArrived, Effect, Followed
 from headrace_broker.core.rows import LogWrite
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import rebuilt, trimmed
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader

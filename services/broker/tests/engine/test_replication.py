@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.trio import Trio, running_trio, until
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.copying import CopyAsk, Position
@@ -21,9 +24,6 @@ from headrace_broker.engine.replicas import Standing
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.engine.throttle import Throttle
 from headrace_broker.ports import BytesLost, Damage, IsrDecision
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.standalone import topic_id_of
-from headrace_broker.testing.trio import Trio, running_trio, until
 from headrace_common.core.errors import ErrorCode, StaleBrokerEpoch, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_common.core.image import ReplicaRemoval

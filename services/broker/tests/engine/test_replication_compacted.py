@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import NOW_MS
+from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.trio import Trio, running_trio, until
 
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.rows import IndexRow
 from headrace_broker.engine import cleaner
 from headrace_broker.engine.produce import ProduceEntry
-from headrace_broker.testing.batches import NOW_MS
-from headrace_broker.testing.standalone import topic_id_of
-from headrace_broker.testing.trio import Trio, running_trio, until
 from headrace_common.core.batch import RecordColumns, build_batch, decode_batch
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 

@@ -7,6 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import topic_id_of
+from services.broker.tests.kit.trio import running_trio, until
 
 from headrace_broker.core.rows import LogId
 from headrace_broker.engine import scrubber
@@ -14,10 +18,6 @@ from headrace_broker.engine.produce import ProduceEntry
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.scrubber import FIRST_MS, Scrub
 from headrace_broker.rpc import encode_logs
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import topic_id_of
-from headrace_broker.testing.trio import running_trio, until
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 

@@ -9,6 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.engine import running_engine
+from services.broker.tests.kit.standalone import topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.compaction.steps import Step
@@ -19,9 +22,6 @@ from headrace_broker.engine.rebuilding import trimmed
 from headrace_broker.engine.storage_loop import STALL_WAIT_MS
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.upkeep import DISK_CHECK_MS, LATE_CHECK_MS
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.engine import running_engine
-from headrace_broker.testing.standalone import topic_id_of
 from headrace_common.core.batch import build_gap_batch, decode_batch
 from headrace_common.core.errors import ErrorCode, StorageFailed
 from headrace_common.core.ids import Offset, PartitionId

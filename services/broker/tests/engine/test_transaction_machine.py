@@ -11,6 +11,8 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from services.broker.tests.kit.assignments import elected
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
@@ -33,8 +35,6 @@ from headrace_broker.core.partition_events import (
 )
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import rebuilt, trimmed
-from headrace_broker.testing.assignments import elected
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import build_marker_batch, read_header, stamp
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import BatchesCopied, CheckpointAsked, Event, Followed, GroupWritten
 from headrace_broker.core.rows import PutProducers
 from headrace_broker.engine.follow import restored
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import build_marker_batch, read_header, stamp
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader

@@ -7,6 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
 import pytest
+from services.broker.tests.kit.batches import NOW_MS, batch_of
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import image_of, topic_id_of, with_coordinator
+from services.broker.tests.kit.trio import Trio, running_trio, until
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
@@ -18,10 +22,6 @@ from headrace_broker.engine.markers import MarkerAsk
 from headrace_broker.engine.offsets import OffsetAsk
 from headrace_broker.engine.produce import Appended, ProduceEntry
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
-from headrace_broker.testing.batches import NOW_MS, batch_of
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import image_of, topic_id_of, with_coordinator
-from headrace_broker.testing.trio import Trio, running_trio, until
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import (
     ConcurrentTransactions,

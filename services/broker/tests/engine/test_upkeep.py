@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.engine import Engine, running_engine
+from services.broker.tests.kit.standalone import FakeCluster, image_of, topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAsk, OffsetFound
 from headrace_broker.engine.producer_ids import EPOCH_MAX, ProducerIds
 from headrace_broker.engine.upkeep import KEPT_EVERY_MS
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.engine import Engine, running_engine
-from headrace_broker.testing.standalone import FakeCluster, image_of, topic_id_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import ErrorCode, HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.ids import PartitionId

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from services.broker.tests.kit.batches import NOW_MS, batch_of
 
-from headrace_broker.testing.batches import NOW_MS, batch_of
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, build_row_batch, decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_proto.v1 import broker_pb2 as pb

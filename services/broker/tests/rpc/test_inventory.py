@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.memory_log import MemoryLogs
@@ -21,8 +23,6 @@ from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.topic_notes_file import FILE, TopicNotesFile
 from headrace_broker.engine.broker import Broker, EngineSettings
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc.channels import open_channel

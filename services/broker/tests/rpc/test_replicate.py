@@ -11,14 +11,14 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.grpc_leaders import GrpcLeaders
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.core.copying import CopyAnswer, CopyAsk, Position
 from headrace_broker.engine.broker import Broker
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, StaleBrokerEpoch
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId

@@ -13,14 +13,14 @@ import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.standalone import BROKER_ID, FakeCluster, image_of, running_broker, topic_id_of
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.config import REQUEST_BYTES_MAX
 from headrace_broker.engine.broker import Broker, EngineSettings
 from headrace_broker.engine.storage_queue import Flush
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.standalone import BROKER_ID, FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import ErrorCode
 from headrace_common.core.ids import Endpoint

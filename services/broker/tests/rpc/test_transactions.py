@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
+from services.broker.tests.kit.batches import batch_of
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of, with_coordinator
 
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.grpc_transactions import GrpcTransactions
@@ -19,8 +21,6 @@ from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.engine.broker import EngineSettings
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Enrolment
-from headrace_broker.testing.batches import batch_of
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker, topic_id_of, with_coordinator
 from headrace_common.core.batch import Marker, read_header, read_marker
 from headrace_common.core.errors import ErrorCode, HeadraceError, NetworkFailed, NotCoordinator, ProducerFenced
 from headrace_common.core.ids import Endpoint, PartitionId

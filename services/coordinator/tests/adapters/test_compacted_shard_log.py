@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+from services.broker.tests.kit.compacting import batches_of, compact
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker, topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.engine.broker import Broker
-from headrace_broker.testing.compacting import batches_of, compact
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker, topic_id_of
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKey, ShardKind
 from headrace_common.runtime.clock import SystemClock

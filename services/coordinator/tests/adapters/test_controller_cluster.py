@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from libs.common.tests.kit.fake_controller import FakeController
 
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.clock import SystemClock
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.fake_controller import FakeController
 from headrace_coordinator.adapters.controller_cluster import ControllerCluster
 
 KEY = NodeKey(Role.COORDINATOR, NodeId(1))

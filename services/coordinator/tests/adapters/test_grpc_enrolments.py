@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster
+from services.coordinator.tests.kit.standalone import Running, standalone_coordinator
 
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
@@ -18,9 +20,7 @@ from headrace_common.core.image import EMPTY_IMAGE, INTERNAL_TOPICS, NodeKey, Ro
 from headrace_common.core.murmur2 import partition_for
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.adapters.grpc_enrolments import GrpcEnrolments, coordinator_in
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster
 from headrace_coordinator.core.transactions.values import Producer
-from headrace_coordinator.testing.standalone import Running, standalone_coordinator
 
 SHARDS = 4
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker
+
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId
 from headrace_common.core.image import Node, NodeKey, Role
 from headrace_common.runtime.tasks import TaskRunner

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster
 
 from headrace_common.core.errors import (
     FencedWriter,
@@ -20,9 +22,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Node, NodeKey, Partition, Role, Topic
-from headrace_common.testing.clock import FakeClock
 from headrace_coordinator.adapters.leader_calls import PAUSE_MS_MAX, Leader, LeaderCalls
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster
 
 TOPIC = Topic("t", TopicId(b"t" * 16), 1)
 ID = PartitionId(TOPIC.topic_id, 0)

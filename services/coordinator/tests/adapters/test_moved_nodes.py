@@ -8,17 +8,17 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.silent_node import SilentNode
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster
 
 from headrace_common.core.errors import NetworkFailed
 from headrace_common.core.ids import Endpoint, PartitionId, TopicId
 from headrace_common.core.image import Role, ShardKind
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.silent_node import SilentNode
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.adapters.grpc_enrolments import GrpcEnrolments
 from headrace_coordinator.adapters.grpc_log_ends import GrpcLogEnds
 from headrace_coordinator.adapters.grpc_markers import GrpcMarkers
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster
 from headrace_coordinator.ports import Destination, Marker
 from headrace_proto.v1 import broker_pb2 as pb
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+from services.broker.tests.kit.standalone import FakeCluster, image_of, running_broker
+from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.testing.standalone import FakeCluster, image_of, running_broker
 from headrace_common.core.errors import FencedWriter, NetworkFailed, RecordTooLarge
 from headrace_common.core.ids import NO_NODE, Endpoint, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKey, ShardKind
@@ -19,7 +20,6 @@ from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.adapters.grpc_shard_log import GrpcShardLogs
 from headrace_coordinator.adapters.log_batches import BATCH_BYTES
-from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.ports import Record, ShardLog, ShardLogs
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2

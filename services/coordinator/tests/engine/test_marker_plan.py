@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from services.coordinator.tests.kit.memory_cluster import topic_id_of
 
 from headrace_common.core.errors import (
     HeadraceError,
@@ -32,7 +33,6 @@ from headrace_common.core.image import (
     Topic,
     TopicDeletion,
 )
-from headrace_coordinator.adapters.memory_cluster import topic_id_of
 from headrace_coordinator.engine.marker_plan import (
     PARTITIONS_PER_REQUEST,
     PAUSE_MS_FIRST,

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster
+from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
+from services.coordinator.tests.kit.standalone import Running, running_engine
 
 from headrace_common.core.errors import Busy, NotCoordinator
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster
-from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.core.events import OffsetToCommit
 from headrace_coordinator.engine.coordinator import Committer
-from headrace_coordinator.testing.standalone import Running, running_engine
 
 SHARDS = 2
 NODES = (1, 2, 3)

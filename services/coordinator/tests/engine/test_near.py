@@ -6,22 +6,22 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
+from services.coordinator.tests.kit.memory_enrolments import MemoryEnrolments
+from services.coordinator.tests.kit.memory_markers import MemoryMarkers
+from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
+from services.coordinator.tests.kit.standalone import Running, running_engine
 
 from headrace_common.core.errors import CoordinatorNotAvailable, InvalidProducerEpoch
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, Role, ShardKind
 from headrace_common.core.murmur2 import partition_for
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster, topic_id_of
-from headrace_coordinator.adapters.memory_enrolments import MemoryEnrolments
-from headrace_coordinator.adapters.memory_markers import MemoryMarkers
-from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.core.effects import OffsetOutcomes
 from headrace_coordinator.core.events import OffsetToCommit
 from headrace_coordinator.core.offsets import Transaction
 from headrace_coordinator.engine.coordinator import Committer
 from headrace_coordinator.engine.near import NearEnrolments, NearMarkers
 from headrace_coordinator.ports import Destination, Marker
-from headrace_coordinator.testing.standalone import Running, running_engine
 
 SHARDS = 2
 SHARD = partition_for(b"g", SHARDS)

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
+from services.coordinator.tests.kit.memory_enrolments import MemoryEnrolments
+from services.coordinator.tests.kit.memory_shard_log import MemoryPartition, MemoryShardLogs
+from services.coordinator.tests.kit.standalone import Brokers, Running, running_engine
 
 from headrace_common.core.errors import (
     ConcurrentTransactions,
@@ -24,13 +28,9 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
 from headrace_common.core.murmur2 import partition_for
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster, topic_id_of
-from headrace_coordinator.adapters.memory_enrolments import MemoryEnrolments
-from headrace_coordinator.adapters.memory_shard_log import MemoryPartition, MemoryShardLogs
 from headrace_coordinator.core.events import Marker, OffsetToCommit
 from headrace_coordinator.core.offsets import Transaction
 from headrace_coordinator.engine.coordinator import Committer
-from headrace_coordinator.testing.standalone import Brokers, Running, running_engine
 
 SHARDS = 4
 GROUP = "g"

@@ -11,6 +11,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster, MemoryLogEnds, topic_id_of
+from services.coordinator.tests.kit.memory_shard_log import MemoryPartition, MemoryShardLogs
+from services.coordinator.tests.kit.standalone import Running, running_engine
 
 from headrace_common.core.errors import (
     CoordinatorLoading,
@@ -23,9 +27,6 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import Offset, PartitionId
 from headrace_common.core.murmur2 import partition_for
-from headrace_common.testing.clock import FakeClock
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster, MemoryLogEnds, topic_id_of
-from headrace_coordinator.adapters.memory_shard_log import MemoryPartition, MemoryShardLogs
 from headrace_coordinator.core.effects import ConsumerStanding, Message
 from headrace_coordinator.core.events import ConsumerHeartbeat, Left, OffsetToCommit
 from headrace_coordinator.core.values import Subscription
@@ -33,7 +34,6 @@ from headrace_coordinator.engine.coordinator import Committer
 from headrace_coordinator.engine.host import STALL_GRACE_MS, Phase
 from headrace_coordinator.engine.lag import LagWatch
 from headrace_coordinator.engine.streams import MESSAGES_MAX, MemberStream
-from headrace_coordinator.testing.standalone import Running, running_engine
 
 SHARDS = 4
 GROUP = "g"

@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
+from services.coordinator.tests.kit.memory_markers import MemoryMarkers
+from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
+from services.coordinator.tests.kit.standalone import Brokers, Running, running_engine
 
 from headrace_common.core.errors import (
     Busy,
@@ -30,13 +34,9 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import ShardKind
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster, topic_id_of
-from headrace_coordinator.adapters.memory_markers import MemoryMarkers
-from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.core.transactions.values import Producer
 from headrace_coordinator.engine.transactions import Enrolment
 from headrace_coordinator.ports import Destination, Marker, MarkerErrors
-from headrace_coordinator.testing.standalone import Brokers, Running, running_engine
 
 SHARDS = 2
 NODES = (1, 2, 3)

@@ -9,6 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from libs.common.tests.kit.clock import FakeClock
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster, topic_id_of
+from services.coordinator.tests.kit.memory_shard_log import MemoryPartition, MemoryShardLogs
+from services.coordinator.tests.kit.standalone import Brokers, Running, running_engine
 
 from headrace_common.core.errors import (
     ConcurrentTransactions,
@@ -25,16 +29,12 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import ShardKind
 from headrace_common.core.murmur2 import partition_for
-from headrace_common.testing.clock import FakeClock
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster, topic_id_of
-from headrace_coordinator.adapters.memory_shard_log import MemoryPartition, MemoryShardLogs
 from headrace_coordinator.core.transactions.effects import InitResult, TransactionDescription
 from headrace_coordinator.core.transactions.values import EPOCH_LAST, Producer, Token, TxnState
 from headrace_coordinator.engine.transaction_host import GATHER_MS
 from headrace_coordinator.engine.transaction_watch import TransactionWatch
 from headrace_coordinator.engine.transactions import Enrolment, Transactions
 from headrace_coordinator.ports import Marker
-from headrace_coordinator.testing.standalone import Brokers, Running, running_engine
 
 SHARDS = 2
 ID = "x"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from services.coordinator.tests.kit.processes import Cluster, answered, running_cluster, until_answered
+from services.coordinator.tests.kit.transactional import TransactionalProducer, until_stable
 
-from headrace_coordinator.testing.processes import Cluster, answered, running_cluster, until_answered
-from headrace_coordinator.testing.transactional import TransactionalProducer, until_stable
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub

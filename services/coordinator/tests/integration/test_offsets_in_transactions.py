@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from services.coordinator.tests.kit.processes import START_S, Cluster, answered, running_cluster, until_answered
+from services.coordinator.tests.kit.transactional import TransactionalProducer, coordinator_of, until_stable
 
 from headrace_common.core.errors import HeadraceError, InvalidProducerEpoch, UnstableOffsetCommit
-from headrace_coordinator.testing.processes import START_S, Cluster, answered, running_cluster, until_answered
-from headrace_coordinator.testing.transactional import TransactionalProducer, coordinator_of, until_stable
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 pytestmark = pytest.mark.integration

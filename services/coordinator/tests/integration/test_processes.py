@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 import pytest
+from services.coordinator.tests.kit.processes import Cluster, answered, running_cluster, until_answered
+from services.coordinator.tests.kit.transactional import TransactionalProducer
 
 from headrace_common.core.errors import ErrorCode, HeadraceError, NotCoordinator
 from headrace_common.rpc.status import error_from_rpc
-from headrace_coordinator.testing.processes import Cluster, answered, running_cluster, until_answered
-from headrace_coordinator.testing.transactional import TransactionalProducer
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 pytestmark = pytest.mark.integration

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from headrace_common.core.errors import FencedOwner, HeadraceError, ProducerFenced, TransactionAbortable
-from headrace_coordinator.testing.processes import START_S, Cluster, answered, running_cluster
-from headrace_coordinator.testing.transactional import (
+from services.coordinator.tests.kit.processes import START_S, Cluster, answered, running_cluster
+from services.coordinator.tests.kit.transactional import (
     TransactionalProducer,
     asked,
     coordinator_of,
     until_stable,
     visible,
 )
+
+from headrace_common.core.errors import FencedOwner, HeadraceError, ProducerFenced, TransactionAbortable
 from headrace_proto.v1 import transaction_pb2 as pb
 
 pytestmark = pytest.mark.integration

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from services.coordinator.tests.kit.standalone import Running, standalone_coordinator
 
 from headrace_common.core.errors import (
     ErrorCode,
@@ -21,7 +22,6 @@ from headrace_common.core.errors import (
     Rejected,
 )
 from headrace_common.rpc.status import error_from_rpc
-from headrace_coordinator.testing.standalone import Running, standalone_coordinator
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub
 

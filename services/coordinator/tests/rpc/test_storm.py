@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from services.coordinator.tests.kit.memory_cluster import topic_id_of
+from services.coordinator.tests.kit.standalone import QUICK, Running, standalone_coordinator
 
 from headrace_common.core.errors import InvalidProducerEpoch
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
-from headrace_coordinator.adapters.memory_cluster import topic_id_of
-from headrace_coordinator.testing.standalone import QUICK, Running, standalone_coordinator
 from headrace_proto.v1 import coordinator_pb2 as pb
 from headrace_proto.v1 import transaction_pb2 as txn_pb
 from headrace_proto.v1.coordinator_pb2_grpc import CoordinatorStub

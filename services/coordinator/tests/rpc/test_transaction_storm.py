@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 import pytest
+from services.coordinator.tests.kit.memory_cluster import topic_id_of
+from services.coordinator.tests.kit.processes import answered
+from services.coordinator.tests.kit.standalone import standalone_coordinator
 
 from headrace_common.core.errors import HeadraceError, Internal
-from headrace_coordinator.adapters.memory_cluster import topic_id_of
-from headrace_coordinator.testing.processes import answered
-from headrace_coordinator.testing.standalone import standalone_coordinator
 from headrace_proto.v1 import transaction_pb2 as pb
 from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from services.broker.tests.kit.batches import NOW_MS
+
 from headrace_broker.core.compaction.cleaning import Cleaning
 from headrace_broker.core.compaction.dirty_keys import DirtyKeys
 from headrace_broker.core.compaction.offset_map import OffsetMap
@@ -30,7 +32,6 @@ from headrace_broker.core.rows import (
     SegmentRow,
 )
 from headrace_broker.core.segments import Segments
-from headrace_broker.testing.batches import NOW_MS
 from headrace_common.core.batch import (
     Codec,
     RecordColumns,

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
+from libs.common.tests.kit.clock import FakeClock
+
 from headrace_common.core.errors import RequestTimedOut
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Node, NodeKey, Partition, Role
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.clock import FakeClock
 from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_controller.config import ControllerConfig
 from headrace_controller.core.election import LogEnd

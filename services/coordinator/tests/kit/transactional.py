@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from services.coordinator.tests.kit.processes import START_S, Cluster, answered, until_answered
 
 from headrace_common.core.batch import RecordColumns, build_batch, decode_batch, read_header
 from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.rpc.status import error_from_rpc
-from headrace_coordinator.testing.processes import START_S, Cluster, answered, until_answered
 from headrace_proto.v1 import broker_pb2, cluster_pb2, transaction_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.transaction_pb2_grpc import TransactionCoordinatorStub

@@ -34,9 +34,7 @@ class ControllerProcess:
         """Start, and wait until it serves."""
         self._ready.unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once; the process runs beside the loop
-                self._command, stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         async with asyncio.timeout(_READY_S):
             while not self._ready.exists():
                 assert self._process.poll() is None, f"the controller ended: {self.log.read_text()[-2000:]}"

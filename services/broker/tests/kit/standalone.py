@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from services.broker.tests.kit.transactions import FakeTransactions
+
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.config import REQUEST_BYTES_MAX
@@ -21,7 +23,6 @@ from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Disk, IsrDecision, LogStore, TopicNotes, TransactionCoordinators
 from headrace_broker.rpc.servicer import BrokerServicer
-from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import (

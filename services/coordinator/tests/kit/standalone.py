@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
+from services.coordinator.tests.kit.memory_cluster import MemoryCluster, MemoryMeasures
+from services.coordinator.tests.kit.memory_enrolments import MemoryEnrolments
+from services.coordinator.tests.kit.memory_markers import MemoryMarkers, MemoryProducerIds
+from services.coordinator.tests.kit.memory_shard_log import MemoryShardLogs
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId, PartitionId
@@ -21,10 +25,6 @@ from headrace_common.rpc.channels import open_channel
 from headrace_common.runtime.clock import Clock, SystemClock
 from headrace_common.runtime.service import GrpcService, ServerConfig
 from headrace_common.runtime.tasks import TaskRunner
-from headrace_coordinator.adapters.memory_cluster import MemoryCluster, MemoryMeasures
-from headrace_coordinator.adapters.memory_enrolments import MemoryEnrolments
-from headrace_coordinator.adapters.memory_markers import MemoryMarkers, MemoryProducerIds
-from headrace_coordinator.adapters.memory_shard_log import MemoryShardLogs
 from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.core import events
 from headrace_coordinator.core.settings import GroupSettings
@@ -90,7 +90,7 @@ class Running:
             return {host.number for host in hosts if host.phase is Phase.SERVING}
 
         async with asyncio.timeout(10):
-            while not set(numbers) <= served():  # noqa: ASYNC110 - several things may make it true
+            while not set(numbers) <= served():
                 await asyncio.sleep(0.001)
 
     def channel(self) -> grpc.aio.Channel:

