@@ -208,6 +208,25 @@ def test_a_failure_says_its_seed_and_the_loop_is_whole_again(monkeypatch: pytest
     asyncio.run(fail())
 
 
+def test_what_a_test_leaves_running_ends_with_the_lab() -> None:
+    async def leave() -> list[str]:
+        said: list[str] = []
+
+        async def wait() -> None:
+            try:
+                await asyncio.sleep(3_600)
+            finally:
+                said.append("ended")
+
+        async with lab(1):
+            task = asyncio.create_task(wait())
+            await asyncio.sleep(1)
+        assert task.cancelled()
+        return said
+
+    assert asyncio.run(leave()) == ["ended"]
+
+
 def test_one_seed_is_one_history() -> None:
     async def history(seed: int) -> tuple[list[bytes], float]:
         async with lab(seed, brokers=3) as cluster:

@@ -35,7 +35,6 @@ MAY_DIAL = {
     "libs/lab/src/headrace_lab/library.py": "what stands in gRPC's place, without sockets",
     "libs/lab/src/headrace_lab/server.py": "the same",
     "services/controller/src/headrace_controller/adapters/etcd_channels.py": "connections to etcd",
-    "services/controller/tests/kit/etcd.py": "connections to etcd, for tests",
 }
 
 

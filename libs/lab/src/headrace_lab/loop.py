@@ -15,7 +15,7 @@ import socket
 import sys
 import warnings
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
@@ -99,6 +99,17 @@ def _silence() -> Iterator[None]:
     finally:
         sys.unraisablehook = hook
         logging.disable(level)
+
+
+async def _cancel_all(nodes: Sequence[Node]) -> None:
+    me = asyncio.current_task()
+    for _ in range(BURIALS_MAX):  # a task that ends may have started another
+        tasks = [task for node in nodes for task in node.tasks if task is not me]
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=BURIAL_S_MAX)
 
 
 async def _refuse(host: str, port: int) -> None:
@@ -219,13 +230,11 @@ class LabLoop(asyncio.BaseEventLoop):
         with _silence():
             for node in dead:
                 self.resume(node)
-            for _ in range(BURIALS_MAX):  # a task that ends may have started another
-                tasks = [task for node in dead for task in node.tasks]
-                if not tasks:
-                    return
-                for task in tasks:
-                    task.cancel()
-                await asyncio.wait(tasks, timeout=BURIAL_S_MAX)
+            await _cancel_all(dead)
+
+    async def end_tasks(self) -> None:
+        """End what the test has begun in the history and not ended: nothing could wake it later."""
+        await _cancel_all([self.test])
 
     def _keep(
         self, loop: asyncio.AbstractEventLoop, coroutine: Any, *, context: Context | None = None

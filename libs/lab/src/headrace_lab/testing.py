@@ -44,6 +44,7 @@ async def lab(
                 await cluster.start()
                 yield cluster
             finally:
+                await loop.end_tasks()
                 await cluster.end()
     except BaseException as error:
         error.add_note(f"lab: seed {chosen} repeats this; call lab(seed={chosen}) or set {SEED_VARIABLE}={chosen}")

@@ -15,7 +15,7 @@ from headrace import errors
 from headrace.testing import MemoryBackend
 
 WAITS = """
-import signal, sys, headrace
+import os, signal, sys, headrace
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background ignores it
 from headrace.testing import MemoryBackend
 memory = MemoryBackend()
@@ -24,7 +24,7 @@ consumer = memory.consumer("t")
 consumer.poll(timeout_ms=0)
 real_wait = consumer._wait
 def wait(deadline_ms):
-    print("waiting", flush=True)
+    os.write(1, b"waiting\\n")  # at once: the interrupt may come in its midst
     return real_wait(deadline_ms)
 consumer._wait = wait
 try:
