@@ -40,6 +40,7 @@ from headrace_broker.core.partition_events import (
     ShowUpTo,
     Truncated,
 )
+from headrace_broker.core.roles import changed, turn
 from headrace_broker.core.rows import DropLog, LogWrite, PutBatch
 from headrace_broker.engine.follow import restored
 from headrace_broker.engine.rebuilding import batch_boundary, rebuilt, trimmed
@@ -51,7 +52,7 @@ from headrace_common.core.errors import (
     NotLeader,
     OffsetOutOfRange,
 )
-from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
+from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_controller.core import isr_changes
 
@@ -302,8 +303,9 @@ class Broker:
             and node.incarnation == _bytes(self.incarnation)
             and self.broker_epoch >= 0
         )
-        self._may_lead = may_lead
-        for id, partition in image.partitions.items():
+        unlocked, self._may_lead = may_lead and not self._may_lead, may_lead
+        for id in changed({} if unlocked else old.partitions, image.partitions):
+            partition = image.partitions[id]
             if self.id in partition.replicas:
                 self._host(id, partition)
             elif (replica := self.replicas.get(id)) is not None:
@@ -320,40 +322,29 @@ class Broker:
             core, writes = Partition.create(id, self.disk.new_log_id(), config, int(self.clock))
             self.disk.write(writes)
             replica = self.replicas[id] = Replica(core)
-        core = replica.core
-        if partition.leader == self.id:
-            if replica.damaged:
-                return
-            assignment = Assignment(
-                self.id,
-                partition.leader_epoch,
-                partition.partition_epoch,
-                partition.replicas,
-                partition.isr,
-                self._world.rules_of(partition).min_isr,
-            )
-            if core.leader_epoch == partition.leader_epoch:
-                assert core.leading is not None
-                if partition.partition_epoch > core.leading.assignment.partition_epoch:
-                    self.handle(id, Reassigned(assignment, self.clock))
-            elif self._may_lead:
-                self._drop_sessions(replica)
-                replica.copying = None
-                self.handle(id, Elected(assignment, self.clock))
-                if core.leader_epoch == partition.leader_epoch:
-                    self._world.schedule.say(
-                        "broker", self.id, "leads", id.partition, "in epoch", core.leader_epoch, "from", core.log_end
-                    )
-                    self._world.invariants.elected(self, id)
-        elif partition.leader == NO_NODE:
-            if core.known_epoch is not None and partition.leader_epoch >= core.known_epoch:
-                self._drop_sessions(replica)
-                replica.copying = None
-                self.handle(id, Deposed(MOVED))
-        elif core.known_epoch is None or partition.leader_epoch > core.known_epoch:
+        assignment = Assignment(
+            self.id,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            partition.replicas,
+            partition.isr,
+            self._world.rules_of(partition).min_isr,
+        )
+        core, sound = replica.core, not replica.damaged
+        event = turn(core, partition, assignment, self.clock, sound=sound, may_lead=self._may_lead)
+        if event is None:
+            return
+        if not isinstance(event, Reassigned):
             self._drop_sessions(replica)
-            self.handle(id, Followed(partition.leader, partition.leader_epoch, MOVED))
+            replica.copying = None
+        self.handle(id, event)
+        if isinstance(event, Followed):
             self._open(id, replica)
+        elif isinstance(event, Elected) and core.leader_epoch == partition.leader_epoch:
+            self._world.schedule.say(
+                "broker", self.id, "leads", id.partition, "in epoch", core.leader_epoch, "from", core.log_end
+            )
+            self._world.invariants.elected(self, id)
 
     def _set_aside(self, id: PartitionId, replica: Replica, image: Snapshot) -> None:
         self._drop_sessions(replica)

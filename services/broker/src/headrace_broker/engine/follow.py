@@ -16,6 +16,7 @@ from typing import Final
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Deposed, Elected, Event, Followed, Reassigned, Reconfigured
 from headrace_broker.core.producers import Ended, Producers
+from headrace_broker.core.roles import changed, deposed, turn
 from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
 from headrace_broker.engine.noting import Noting
@@ -27,7 +28,7 @@ from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.ports import Cluster, LogStore, RecoveredLog
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import HeadraceError, NotLeader, StorageFailed
-from headrace_common.core.ids import NO_NODE, Offset, PartitionId, TopicId
+from headrace_common.core.ids import Offset, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, NodeKey, Role
 from headrace_common.core.image import Partition as PartitionMetadata
 from headrace_common.runtime.clock import Clock
@@ -172,23 +173,19 @@ class ImageFollower:
         }
 
     def _assign(self, old: ClusterImage, image: ClusterImage) -> list[_Step]:
-        steps: list[_Step] = []
-        me, kept = self._replicas.broker_id, 0
-        for partition_id, partition in image.partitions.items():
-            before = old.partitions.get(partition_id)
-            kept += before is not None
-            if partition_id.topic_id not in image.topics:
+        before = old.partitions
+        if image.topics is not old.topics:  # a topic that has become complete is new with all that it has
+            before = {id: partition for id, partition in before.items() if id.topic_id in old.topics}
+        steps, aside = list[_Step](), list[Replica]()
+        for id in changed(before, image.partitions):
+            partition, replica = image.partitions.get(id), self._replicas.get(id)
+            if partition is not None and id.topic_id not in image.topics:
                 continue  # its topic is not complete yet
-            if before is partition and partition_id.topic_id in old.topics:
-                continue
-            if me in partition.replicas:
+            if partition is not None and self._replicas.broker_id in partition.replicas:
                 steps += self._host(image, partition)
-            elif (replica := self._replicas.get(partition_id)) is not None:
-                steps += self._set_aside(image, [replica])
-        if kept < len(old.partitions):
-            gone = [self._replicas.get(id) for id in old.partitions if id not in image.partitions]
-            steps += self._set_aside(image, [replica for replica in gone if replica is not None])
-        return steps
+            elif replica is not None:
+                aside.append(replica)
+        return steps + self._set_aside(image, aside)
 
     def _host(self, image: ClusterImage, partition: PartitionMetadata) -> list[_Step]:
         steps: list[_Step] = []
@@ -210,30 +207,22 @@ class ImageFollower:
         config = self._config(image, partition.id.topic_id)
         if replica.core.config != config:
             steps.append((replica, Reconfigured(config)))
-        return steps + self._role(replica, partition, config, leads=leads)
+        return steps + self._turn(replica, partition, config)
 
-    def _role(self, replica: Replica, partition: PartitionMetadata, config: TopicConfig, *, leads: bool) -> list[_Step]:
-        """Lead, follow, or neither."""
-        core, epoch = replica.core, partition.leader_epoch
-        if leads and replica.damage is None:
-            assignment = self._replication.assignment(partition, config)
-            if core.leader_epoch == epoch:
-                return [(replica, Reassigned(assignment, self._clock.monotonic_ms()))]
-            if not self._may_lead:
+    def _turn(self, replica: Replica, partition: PartitionMetadata, config: TopicConfig) -> list[_Step]:
+        assignment, now_ms = self._replication.assignment(partition, config), self._clock.monotonic_ms()
+        sound = replica.damage is None
+        event = turn(replica.core, partition, assignment, now_ms, sound=sound, may_lead=self._may_lead)
+        match event:
+            case None:
                 return []
-            self._say(replica, epoch)
-            replica.lose_followers()
-            return [(replica, Elected(assignment, self._clock.monotonic_ms()))]
-        if partition.leader == NO_NODE or leads:
-            if core.known_epoch is None:
-                return []
-            return [self._depose(replica)]
-        if core.following == (partition.leader, epoch):
-            return []
-        replica.lose_followers()
-        replica.wake()
-        moved = NotLeader(f"broker {partition.leader} leads the partition now; refresh metadata and ask there")
-        return [(replica, Followed(partition.leader, epoch, moved))]
+            case Elected():
+                self._say(replica, partition.leader_epoch)
+                replica.lose_followers()
+            case Followed() | Deposed():
+                replica.lose_followers()
+                replica.wake()
+        return [(replica, event)]
 
     def _say(self, replica: Replica, epoch: int) -> None:
         known = replica.core.epochs.latest
@@ -271,7 +260,7 @@ class ImageFollower:
     def _depose(self, replica: Replica) -> _Step:
         replica.lose_followers()
         replica.wake()
-        return replica, Deposed(NotLeader("the partition moved to another leader; refresh metadata and ask there"))
+        return replica, deposed()
 
     # --- deleting -----------------------------------------------------------------------------------------
 
