@@ -9,6 +9,7 @@ from random import Random
 
 from tests.lab.checks import Log, problems
 from tests.lab.faults import Faults
+from tests.lab.watch import Watch
 from tests.lab.workload import Workload
 
 from headrace.records import Record
@@ -17,6 +18,8 @@ from headrace_lab.loop import LabLoop
 
 BROKERS, COORDINATORS, PARTITIONS = 3, 2, 3
 FAULTS = 12
+LOOK_S = 0.2
+"""How often it is looked whether something was found inside, in virtual seconds."""
 SETTLE_S_MAX = 300.0
 """Virtual seconds after the last fault in which all that was written has to be copied and read."""
 
@@ -35,29 +38,39 @@ class Outcome:
 
 
 async def play(seed: int, faults: int = FAULTS) -> Outcome:
-    """One run."""
-    async with lab(seed, brokers=BROKERS, coordinators=COORDINATORS) as cluster:
-        for topic in ("in", "out"):
-            await cluster.create_topic(topic, PARTITIONS, min_insync_replicas="2")
-        random = Random(seed)
-        work = Workload(cluster, random, PARTITIONS)
-        befalling = Faults(cluster, random, BROKERS, COORDINATORS)
-        clients = [work.copy("copier-1"), work.copy("copier-2"), work.consume(), work.consume()]
-        readers = [asyncio.create_task(client) for client in clients]
-        writers = [asyncio.create_task(work.produce(name)) for name in ("a", "b")]
-        await befalling.run(faults)
-        work.over_writing.set()
-        await asyncio.wait(writers)
+    """One run; it ends early where something does not hold inside the cluster."""
+    inside: list[str] = []
+    with Watch(inside.append).watching():
+        async with lab(seed, brokers=BROKERS, coordinators=COORDINATORS) as cluster:
+            random = Random(seed)
+            work = Workload(cluster, random, PARTITIONS)
+            befalling = Faults(cluster, random, BROKERS, COORDINATORS)
+            running = asyncio.create_task(_run(cluster, random, work, befalling, faults))
+            while not running.done() and not inside:
+                await asyncio.wait([running], timeout=LOOK_S)
+            found = inside[:10] or running.result()
+            loop = cluster.lab.loop
+            assert isinstance(loop, LabLoop)
+            messages, acknowledged = cluster.lab.network.messages, len(work.sent.acknowledged())
+            return Outcome(found, befalling.names, acknowledged, messages, loop.steps, loop.time())
+
+
+async def _run(cluster: Cluster, random: Random, work: Workload, befalling: Faults, faults: int) -> list[str]:
+    """What clients find wrong in the end."""
+    for topic in ("in", "out"):
+        await cluster.create_topic(topic, PARTITIONS, min_insync_replicas="2")
+    clients = [work.copy("copier-1"), work.copy("copier-2"), work.consume(), work.consume()]
+    async with asyncio.TaskGroup() as readers:
+        for client in clients:
+            readers.create_task(client)
+        async with asyncio.TaskGroup() as writers:
+            for name in ("a", "b"):
+                writers.create_task(work.produce(name))
+            await befalling.run(faults)
+            work.over_writing.set()
         logs, copies = await _settled(cluster, work)
         work.over.set()
-        await asyncio.wait(readers)
-        for task in (*readers, *writers):
-            task.result()
-        acknowledged = work.sent.acknowledged()
-        found = problems(acknowledged, work.sent.tried, logs, copies, work.read)
-        loop = cluster.lab.loop
-        assert isinstance(loop, LabLoop)
-        return Outcome(found, befalling.names, len(acknowledged), cluster.lab.network.messages, loop.steps, loop.time())
+    return problems(work.sent.acknowledged(), work.sent.tried, logs, copies, work.read)
 
 
 async def _settled(cluster: Cluster, work: Workload) -> tuple[dict[int, Log], dict[int, Log]]:
