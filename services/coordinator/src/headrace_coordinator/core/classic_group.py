@@ -2,54 +2,72 @@
 One group of the classic protocol: its members compute the assignment, and this decides who takes part in which
 generation (Kafka's GroupCoordinator; KIP-62, 134, 345, 394 without its extra round trip, 814).
 
-``shard.Shard`` sends the events. EMPTY → PREPARING_REBALANCE (members are gathered) → COMPLETING_REBALANCE (the
-leader computes) → STABLE. Durable, and so persisted before it is told: a generation with its members, the assignment
-in it, and who has left since. Not durable: who is about to join; whoever was told nothing simply joins again.
+EMPTY → PREPARING_REBALANCE (members are gathered) → COMPLETING_REBALANCE (the leader computes) → STABLE. Durable, and
+so persisted before it is told: a generation with its members, the assignment in it, and who has left since. Not
+durable: who is about to join; whoever was told nothing simply joins again.
+
+``classic_requests`` says what the members' requests mean; ``shard.Shard`` asks the rest.
 """
 
 from __future__ import annotations
 
-from headrace_common.core.errors import (
-    FencedInstanceId,
-    GroupMaxSizeReached,
-    HeadraceError,
-    IllegalGeneration,
-    InconsistentGroupProtocol,
-    InvalidSessionTimeout,
-    RebalanceInProgress,
-    UnknownMemberId,
-)
-from headrace_coordinator.core.classic_members import Awaits, ClassicMember
-from headrace_coordinator.core.classic_rounds import ClassicRounds
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from headrace_common.core.errors import HeadraceError, IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from headrace_coordinator.core.classic_members import Awaits, ClassicMember, ClassicMembers
 from headrace_coordinator.core.effects import (
     ClassicStanding,
     CloseStream,
     Effect,
     GroupDescription,
     JoinAnswer,
-    LeaveAnswer,
-    MemberDescription,
+    MemberOfClassic,
     Message,
+    PersistGroup,
     Send,
     SyncAnswer,
 )
-from headrace_coordinator.core.events import ClassicHeartbeat, ClassicJoined, ClassicSynced, Left, StreamBroke
 from headrace_coordinator.core.records import ClassicRecord
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.streams import Streams
 from headrace_coordinator.core.values import ClassicAssignment, GroupProtocol, GroupState, Moment
-
-ClassicEvent = ClassicJoined | ClassicSynced | ClassicHeartbeat | Left | StreamBroke
 
 _EMPTY, _PREPARING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE
 _COMPLETING, _STABLE = GroupState.COMPLETING_REBALANCE, GroupState.STABLE
 
 
-class ClassicGroup(ClassicRounds):
+@dataclass(slots=True, eq=False)
+class ClassicGroup:
     """
-    The state machine: what each request means. A heartbeat that changes nothing only moves the member's deadline.
+    State, timers and transitions. ``wake_ms`` (monotonic) says when ``woken`` must be called, at the latest.
+
+    Effects are gathered until ``take_effects``. Where the durable state has changed, ``PersistGroup`` is the first.
     """
 
-    __slots__ = ()
+    group_id: str
+    settings: GroupSettings
+    generation: int = 0
+    empty_since_ms: int = -1
+    state: GroupState = _EMPTY
+    members: ClassicMembers = field(default_factory=ClassicMembers)
+    streams: Streams = field(default_factory=Streams)
+    protocol: str = ""
+    """The assignor of this generation."""
+    leader: str = ""
+    """The id of the member that computes the assignment."""
+    joined: set[str] = field(default_factory=set)
+    """Members that take part in the next generation."""
+    dirty: bool = False
+    """The durable state has changed since the effects were taken."""
+    wake_ms: float = inf
+    _unsynced: set[str] = field(default_factory=set)
+    _gather_until_ms: float = -inf
+    _gatherings_end_ms: float = -inf
+    _rebalance_until_ms: float = inf
+    _sync_until_ms: float = inf
+    _effects: list[Effect] = field(default_factory=list)
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -57,13 +75,13 @@ class ClassicGroup(ClassicRounds):
         """The durable state: members that know nothing of their membership yet are not in it."""
         members = tuple(member.record() for member in self.members if member.announced)
         state = self.state if members else _EMPTY
-        return ClassicRecord(state, self.generation, self._protocol, self._leader, self.empty_since_ms, members)
+        return ClassicRecord(state, self.generation, self.protocol, self.leader, self.empty_since_ms, members)
 
     @staticmethod
     def restored(group_id: str, settings: GroupSettings, record: ClassicRecord, at: Moment) -> ClassicGroup:
         """The group of a record, on the coordinator that serves it from now on: every member has a full session."""
         group = ClassicGroup(group_id, settings, record.generation, record.empty_since_ms)
-        group.state, group._protocol, group._leader = record.state, record.protocol, record.leader
+        group.state, group.protocol, group.leader = record.state, record.protocol, record.leader
         for member_record in record.members:
             member = ClassicMember.restored(member_record)
             member.deadline_ms = at.mono_ms + member.session_timeout_ms
@@ -90,7 +108,7 @@ class ClassicGroup(ClassicRounds):
         if isinstance(member, HeadraceError):
             return member
         if generation != self.generation:
-            return self._illegal(generation)
+            return self.illegal_generation(generation)
         if self.state is _COMPLETING and not transactional:
             return RebalanceInProgress("the group waits for its new assignment; commit again after it")
         return None
@@ -100,7 +118,7 @@ class ClassicGroup(ClassicRounds):
         member = self.members.get(member_id)
         if member is not None:
             until_ms = member.deadline_ms
-            self._heard(member, at)
+            self.renew_session(member, at)
             # After a move its stream may come back later than its commit, which takes nothing of its session away.
             member.deadline_ms = max(member.deadline_ms, until_ms)
 
@@ -109,258 +127,275 @@ class ClassicGroup(ClassicRounds):
         del member_epoch
         return None if member_id in self.members else UnknownMemberId(f"the group has no member {member_id!r}")
 
+    def illegal_generation(self, generation: int) -> IllegalGeneration:
+        """Why a request of another generation is refused."""
+        return IllegalGeneration(f"the group is in generation {self.generation}, not {generation}; join again")
+
     def subscribes(self, topic: str) -> bool:
         """Whether a member reads the topic, as far as subscriptions tell."""
         return any(topic in subscription.topics for m in self.members for _, subscription in m.protocols)
 
     def describe(self) -> GroupDescription:
         """For people."""
-        members = tuple(
-            MemberDescription(
-                member_id=m.member_id,
-                instance_id=m.instance_id,
-                client_id=m.client_id,
-                client_address=m.client_address,
-                member_epoch=-1,
-                state=m.awaits.value,
-                topics=tuple(sorted(m.topics())),
-                pattern=None,
-                assigned=m.assignment.partitions if self.state is _STABLE else (),
-            )
-            for m in self.members
-        )
+        members = tuple(m.describe(assigned=self.state is _STABLE) for m in self.members)
         return GroupDescription(
-            self.group_id, GroupProtocol.CLASSIC, self.state, self.generation, -1, self._protocol, members
+            self.group_id, GroupProtocol.CLASSIC, self.state, self.generation, -1, self.protocol, members
         )
 
-    # --- events ---------------------------------------------------------------------------------------------
+    # --- time and effects -----------------------------------------------------------------------------------
 
-    def handle(self, event: ClassicEvent) -> list[Effect]:
-        """Apply what a member did."""
-        match event:
-            case ClassicJoined():
-                self._join(event)
-            case ClassicSynced():
-                self._sync(event)
-            case ClassicHeartbeat():
-                self._heartbeat(event)
-            case Left():
-                self._leave(event)
-            case StreamBroke():
-                self._stream_broke(event)
-        return self._taken()
-
-    # --- join -----------------------------------------------------------------------------------------------
-
-    def _join(self, event: ClassicJoined) -> None:
-        error = self._join_fault(event)
-        if error is not None:
-            self._send(event.stream, JoinAnswer(error, event.member_id))
-            return
-        holder = self.members.holder(event.instance_id)
-        if event.member_id:
-            member = self.members.get(event.member_id)
-            assert member is not None, "checked before"
-            if self._bind(member, event.stream, event.at):
-                self._join_again(member, event)
-        elif holder is not None:
-            self._replace(holder, event)
-        else:
-            member = self._newcomer(event)
-            self.members.add(member)
-            self._bind(member, event.stream, event.at)
-            self._await_join(member, event.at)
-
-    def _join_fault(self, event: ClassicJoined) -> HeadraceError | None:
-        limits = self._settings
-        low, high = limits.group_min_session_timeout_ms, limits.group_max_session_timeout_ms
-        if not low <= event.session_timeout_ms <= high:
-            return InvalidSessionTimeout(
-                f"session.timeout.ms is {event.session_timeout_ms}; {low} to {high} are allowed"
-            )
-        known = self.members.holder(event.instance_id)
-        if event.member_id:
-            member = self.members.identified(event.member_id, event.instance_id)
-            if isinstance(member, HeadraceError):
-                return member
-            known = member
-        elif known is None and len(self.members) >= limits.group_max_size:
-            return GroupMaxSizeReached(f"the group has {len(self.members)} members, as many as group.max.size allows")
-        if not event.protocols or not self.members.compatible(event.protocols, known):
-            names = ", ".join(name for name, _ in event.protocols) or "none"
-            return InconsistentGroupProtocol(f"the group's members have no assignor in common with this one's: {names}")
-        return None
-
-    def _newcomer(self, event: ClassicJoined) -> ClassicMember:
-        return ClassicMember(
-            member_id=event.fresh_id,
-            instance_id=event.instance_id,
-            session_timeout_ms=event.session_timeout_ms,
-            rebalance_timeout_ms=event.rebalance_timeout_ms,
-            client_id=event.client_id,
-            client_address=event.client_address,
-            protocols=event.protocols,
-        )
-
-    def _join_again(self, member: ClassicMember, event: ClassicJoined) -> None:
-        same = member.protocols == event.protocols
-        member.session_timeout_ms = event.session_timeout_ms
-        member.rebalance_timeout_ms = event.rebalance_timeout_ms
-        self.members.change_protocols(member, event.protocols)
-        answered = (self.state is _COMPLETING and same) or (
-            self.state is _STABLE and same and member.member_id != self._leader
-        )
-        if answered:  # its last answer was lost, or it joins for no reason
-            self._send(event.stream, self._join_answer(member))
-        else:
-            self._await_join(member, event.at)
-
-    def _replace(self, old: ClassicMember, event: ClassicJoined) -> None:
-        """A static member was started again: it takes the place of the old one, which is fenced (KIP-345)."""
-        member = self._newcomer(event)
-        member.assignment, member.announced = old.assignment, old.announced
-        was_leader, unsynced, sync_until_ms = old.member_id == self._leader, set(self._unsynced), self._sync_until_ms
-        unchanged = self.state is _STABLE and old.topics() == member.topics() and not self._owes(old)
-        if old.announced:
-            self._dirty = True
-        self._fence(old, FencedInstanceId(f"another member has taken group_instance_id {old.instance_id!r}"))
-        self.members.add(member)
-        if was_leader:
-            self._leader = member.member_id
-        if old.member_id in unsynced:
-            self._unsynced = unsynced - {old.member_id} | {member.member_id}
-            self._sync_until_ms = sync_until_ms
-        self._bind(member, event.stream, event.at)
-        if unchanged and self.members.vote() == self._protocol:
-            self._send(event.stream, self._join_answer(member, skip_assignment=was_leader))
-        else:
-            self._await_join(member, event.at)
-
-    def _owes(self, member: ClassicMember) -> bool:
-        """
-        Whether it was to give partitions up that nobody has got yet: the first of two steps of a cooperative assignor.
-        It would have joined again for the second one, which its successor does not know of.
-        """
-        assigned = {(t.topic, n) for m in self.members for t in m.assignment.partitions for n in t.partitions}
-        owned = member.subscription(self._protocol).owned
-        return any((t.topic, n) not in assigned for t in owned for n in t.partitions)
-
-    # --- sync -----------------------------------------------------------------------------------------------
-
-    def _sync(self, event: ClassicSynced) -> None:
-        member = self._speaker(event.member_id, event.instance_id, event.generation)
-        if isinstance(member, HeadraceError):
-            self._send(event.stream, SyncAnswer(member))
-            return
-        if not self._bind(member, event.stream, event.at):
-            return
-        self._heard(member, event.at)
+    def woken(self, at: Moment) -> list[Effect]:
+        """Time has passed: end what has waited long enough."""
+        silent = [member for member in self.members if at.mono_ms >= self._deadline_of(member)]
+        self._remove(silent, at, UnknownMemberId("the session has ended without a heartbeat; join again"))
+        if at.mono_ms >= self._sync_until_ms:
+            self._end_syncs(at)
         if self.state is _PREPARING:
-            self._send(event.stream, SyncAnswer(RebalanceInProgress("the group rebalances; join again")))
-        elif self.state is _STABLE:
-            self._synced(member)
-            self._send(event.stream, SyncAnswer(None, self.generation, member.assignment))
-        else:
-            member.awaits = Awaits.SYNC
-            self._synced(member)
-            if member.member_id == self._leader:
-                self._assign(event)
+            self._complete_if_possible(at)
+        self._schedule()
+        return self.take_effects()
 
-    def _assign(self, event: ClassicSynced) -> None:
-        for member in self.members:
-            member.assignment = event.assignments.get(member.member_id, ClassicAssignment())
-        self.state = _STABLE
-        self._dirty = True
+    def take_effects(self) -> list[Effect]:
+        """What is to be done: first of all, what must be durable before anything of it is told."""
+        out: list[Effect] = [PersistGroup(self.group_id)] if self.dirty else []
+        out += self._effects
+        self._effects, self.dirty = [], False
+        return out
+
+    def _prepare(self, at: Moment) -> None:
+        """Gather all members for the next generation; tell those that do not know yet."""
+        if self.state is _EMPTY:
+            self._gatherings_end_ms = at.mono_ms + self._longest_rebalance_ms()
+            self._gather_until_ms = -inf
+            self._rebalance_until_ms = inf
+            self.state = _PREPARING
+            self._extend_gathering(at, begin=True)
+            return
+        self.state = _PREPARING
+        self._gather_until_ms = self._gatherings_end_ms = -inf
+        self._rebalance_until_ms = at.mono_ms + self._longest_rebalance_ms()
+        self._wake_by(self._rebalance_until_ms)
+        self._unsynced.clear()
+        self._sync_until_ms = inf
+        error = RebalanceInProgress("the group rebalances; join again")
         for member in self.members:
             if member.awaits is Awaits.SYNC:
-                self._answer_sync(member, None)
-                self._heard(member, event.at)
+                self.answer_sync(member, error)
+            elif member.member_id not in self.joined:
+                self._send_to(member, ClassicStanding(error, self.generation))
 
-    # --- heartbeat, leave, broken streams -------------------------------------------------------------------
+    def _extend_gathering(self, at: Moment, *, begin: bool = False) -> None:
+        """A group that was empty waits a little for more members; each newcomer renews that, up to an end."""
+        if begin or at.mono_ms < self._gather_until_ms:
+            until = at.mono_ms + self.settings.group_initial_rebalance_delay_ms
+            self._gather_until_ms = min(until, self._gatherings_end_ms)
+            self._wake_by(self._gather_until_ms)
 
-    def _heartbeat(self, event: ClassicHeartbeat) -> None:
-        member = self.members.identified(event.member_id, event.instance_id)
-        if not isinstance(member, HeadraceError) and member.awaits is not Awaits.JOIN:
-            member = self._speaker(event.member_id, event.instance_id, event.generation)
-        if isinstance(member, HeadraceError):
-            self._send(event.stream, ClassicStanding(member, self.generation))
+    def _complete_if_possible(self, at: Moment) -> None:
+        if self.state is not _PREPARING:
             return
-        if not self._bind(member, event.stream, event.at):
-            return
-        self._heard(member, event.at)
-        told_to_join = self.state is _PREPARING and member.member_id not in self._joined
-        error = RebalanceInProgress("the group rebalances; join again") if told_to_join else None
-        self._send(event.stream, ClassicStanding(error, self.generation))
+        if not self.members:
+            self._become_empty(at)
+        elif at.mono_ms >= self._rebalance_until_ms:
+            self._end_joins(at)
+        elif len(self.joined) == len(self.members) and at.mono_ms >= self._gather_until_ms:
+            self._begin_generation(at)
 
-    def _leave(self, event: Left) -> None:
-        member: ClassicMember | HeadraceError | None = self.members.identified(event.member_id, event.instance_id)
-        if not event.member_id:
-            member = self.members.holder(event.instance_id)
-        if member is None:
-            member = UnknownMemberId(f"the group has no member with group_instance_id {event.instance_id!r}")
-        if isinstance(member, HeadraceError):
-            self._send(event.stream, LeaveAnswer(member))
-            return
-        own = self._streams.of(member.member_id)
-        if event.member_id and own is not None and own > event.stream:
-            self._out.append(CloseStream(self.group_id, event.stream))
-            return
-        if member.instance_id is not None and member.announced and not event.permanently:
-            self._streams.drop(member.member_id)
+    def _end_joins(self, at: Moment) -> None:
+        """Time is up: who has not joined again is out, except static members; if nobody has, wait once more."""
+        late = [m for m in self.members if m.member_id not in self.joined and m.instance_id is None]
+        for member in late:
+            self.drop(member, UnknownMemberId("the member did not join again within its rebalance timeout"))
+        if not self.members:
+            self._become_empty(at)
+        elif self.joined:
+            self._begin_generation(at)
+        else:
+            self._rebalance_until_ms = at.mono_ms + self._longest_rebalance_ms()
+            self._wake_by(self._rebalance_until_ms)
+
+    def _become_empty(self, at: Moment) -> None:
+        told = self.generation > 0
+        self.state, self.protocol, self.leader = _EMPTY, "", ""
+        self.joined.clear()
+        self._rebalance_until_ms = self._sync_until_ms = inf
+        self._gather_until_ms = -inf
+        self.empty_since_ms = at.wall_ms
+        if told:
+            self.generation += 1
+            self.dirty = True
+
+    def _begin_generation(self, at: Moment) -> None:
+        self.generation += 1
+        self.state = _COMPLETING
+        self.empty_since_ms = -1
+        self.protocol = self.members.vote()
+        if self.leader not in self.joined:
+            self.leader = next(m.member_id for m in self.members if m.member_id in self.joined)
+        self._rebalance_until_ms, self._gather_until_ms = inf, -inf
+        for member in self.members:
+            member.announced = True
+            member.assignment = ClassicAssignment()
+        self.dirty = True
+        for member in self.members:
+            if member.awaits is Awaits.JOIN:
+                member.awaits = Awaits.NOTHING
+                self._send_to(member, self.join_answer(member))
+                self.renew_session(member, at)
+        self.joined.clear()
+        self._await_syncs(at)
+
+    def join_answer(self, member: ClassicMember, *, skip_assignment: bool = False) -> JoinAnswer:
+        """Its place in this generation; the leader gets all members with their subscriptions."""
+        told = self.members if member.member_id == self.leader else ()
+        everybody = tuple(MemberOfClassic(m.member_id, m.instance_id, m.subscription(self.protocol)) for m in told)
+        return JoinAnswer(
+            None, member.member_id, self.generation, self.protocol, self.leader, everybody, skip_assignment
+        )
+
+    def await_join(self, member: ClassicMember, at: Moment) -> None:
+        """It takes part in the next generation, and is answered when that begins."""
+        self.answer_sync(member, RebalanceInProgress("the group rebalances; join again"))
+        member.awaits = Awaits.JOIN
+        self.joined.add(member.member_id)
+        if self.state is _PREPARING:
+            self._extend_gathering(at)
+        else:
+            self._prepare(at)
+        self._complete_if_possible(at)
+
+    def assign(self, assignments: Mapping[str, ClassicAssignment], at: Moment) -> None:
+        """The leader has computed who holds what, by member id: the generation is complete."""
+        for member in self.members:
+            member.assignment = assignments.get(member.member_id, ClassicAssignment())
+        self.state = _STABLE
+        self.dirty = True
+        for member in self.members:
+            if member.awaits is Awaits.SYNC:
+                self.answer_sync(member, None)
+                self.renew_session(member, at)
+
+    def _await_syncs(self, at: Moment) -> None:
+        self._unsynced = {m.member_id for m in self.members}
+        self._sync_until_ms = at.mono_ms + self._longest_rebalance_ms()
+        self._wake_by(self._sync_until_ms)
+
+    def answer_sync(self, member: ClassicMember, error: HeadraceError | None) -> None:
+        """Send its assignment, or why there is none, if it waits for that."""
+        if member.awaits is Awaits.SYNC:
             member.awaits = Awaits.NOTHING
-            self._heard(member, event.at)
-        else:
-            if member.announced:
-                self._dirty = True
-            by_itself = bool(event.member_id)
-            self._drop(member, None if by_itself else UnknownMemberId("the member was removed from the group"))
-        self._send(event.stream, LeaveAnswer(None))
-        if own == event.stream:
-            self._out.append(CloseStream(self.group_id, event.stream))
-        if member.member_id not in self.members:
-            self._go_on_without(event.at)
+            assignment = ClassicAssignment() if error is not None else member.assignment
+            self._send_to(member, SyncAnswer(error, self.generation, assignment))
 
-    def _stream_broke(self, event: StreamBroke) -> None:
-        member = self.members.get(self._streams.end(event.stream) or "")
-        if member is not None:
-            self._lost_stream(member, event.at)
+    def _end_syncs(self, at: Moment) -> None:
+        """Who has not synced by now will not."""
+        self._sync_until_ms = inf
+        late = [member for member in self.members if member.member_id in self._unsynced]
+        self._remove(late, at, UnknownMemberId("the member did not sync within its rebalance timeout"))
 
-    def _lost_stream(self, member: ClassicMember, at: Moment) -> None:
-        """It may come back, if it knows its id."""
-        if member.announced or member.instance_id is not None:
-            self._heard(member, at)
-        else:
-            self._drop(member, None)
-            self._go_on_without(at)
+    def _remove(self, gone: list[ClassicMember], at: Moment, error: HeadraceError) -> None:
+        """They are out, all before a round ends without them; the others share their partitions in the next one."""
+        for member in gone:
+            self.drop(member, error)
+        if gone:
+            self.rebalance(at)
 
-    # --- who speaks -----------------------------------------------------------------------------------------
+    def rebalance(self, at: Moment) -> None:
+        """Members are out: begin a rebalance, or end one that waited for them alone."""
+        if self.state in {_COMPLETING, _STABLE}:
+            self._prepare(at)
+        self._complete_if_possible(at)
 
-    def _speaker(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember | HeadraceError:
-        member = self.members.identified(member_id, instance_id)
-        if not isinstance(member, HeadraceError) and generation != self.generation:
-            return self._illegal(generation)
-        return member
+    def drop(self, member: ClassicMember, error: HeadraceError | None) -> None:
+        """Forget it, and tell it why, if it is there."""
+        self.dirty = self.dirty or member.announced
+        if error is not None:
+            message: Message = ClassicStanding(error, self.generation)
+            if member.awaits is Awaits.JOIN:
+                message = JoinAnswer(error, member.member_id)
+            elif member.awaits is Awaits.SYNC:
+                message = SyncAnswer(error, self.generation)
+            self._send_to(member, message)
+        self.streams.drop(member.member_id)
+        self.members.remove(member)
+        self.joined.discard(member.member_id)
+        self.finish_sync(member)
 
-    def _illegal(self, generation: int) -> IllegalGeneration:
-        return IllegalGeneration(f"the group is in generation {self.generation}, not {generation}; join again")
+    def replace(self, old: ClassicMember, new: ClassicMember, error: HeadraceError) -> None:
+        """``new`` takes the place of ``old``, which hears ``error``: as leader too, and in the sync that is awaited."""
+        unsynced, sync_until_ms, stream = set(self._unsynced), self._sync_until_ms, self.streams.of(old.member_id)
+        self.drop(old, error)
+        if stream is not None:
+            self.close(stream)
+        self.members.add(new)
+        if self.leader == old.member_id:
+            self.leader = new.member_id
+        if old.member_id in unsynced:
+            self._unsynced = unsynced - {old.member_id} | {new.member_id}
+            self._sync_until_ms = sync_until_ms
 
-    def _bind(self, member: ClassicMember, stream: int, at: Moment) -> bool:
+    def finish_sync(self, member: ClassicMember) -> None:
+        """Its sync is here, or will not come."""
+        self._unsynced.discard(member.member_id)
+        if not self._unsynced:
+            self._sync_until_ms = inf
+
+    def _send_to(self, member: ClassicMember, message: Message) -> None:
+        stream = self.streams.of(member.member_id)
+        if stream is not None:
+            self._effects.append(Send(self.group_id, stream, message))
+
+    def bind(self, member: ClassicMember, stream: int, at: Moment) -> bool:
         """Whether the member may speak over this stream; it is its only one from now on."""
-        taken = self._streams.take(member.member_id, stream)
+        taken = self.streams.take(member.member_id, stream)
         if taken.closes is not None:
-            self._out.append(CloseStream(self.group_id, taken.closes))
+            self.close(taken.closes)
         orphan = self.members.get(taken.orphan or "")
         if orphan is not None:
-            self._lost_stream(orphan, at)
+            self.lose_stream(orphan, at)
         if taken.fresh:
-            self._heard(member, at)
+            self.renew_session(member, at)
         return taken.speaks
 
-    def _fence(self, old: ClassicMember, error: HeadraceError) -> None:
-        stream = self._streams.of(old.member_id)
-        self._drop(old, error)
-        if stream is not None:
-            self._out.append(CloseStream(self.group_id, stream))
+    def lose_stream(self, member: ClassicMember, at: Moment) -> None:
+        """It may come back, if it knows its id."""
+        if member.announced or member.instance_id is not None:
+            self.renew_session(member, at)
+        else:
+            self.drop(member, None)
+            self.rebalance(at)
 
-    def _send(self, stream: int, message: Message) -> None:
-        self._out.append(Send(self.group_id, stream, message))
+    def send(self, stream: int, message: Message) -> None:
+        """Answer over a stream."""
+        self._effects.append(Send(self.group_id, stream, message))
+
+    def close(self, stream: int) -> None:
+        """End a stream, after what was sent over it."""
+        self._effects.append(CloseStream(self.group_id, stream))
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def _longest_rebalance_ms(self) -> int:
+        return max((m.rebalance_timeout_ms for m in self.members), default=0)
+
+    def renew_session(self, member: ClassicMember, at: Moment) -> None:
+        """It lives. Without a stream only the grace counts, unless it is static."""
+        bound = self.streams.of(member.member_id) is not None or member.instance_id is not None
+        patience = member.session_timeout_ms if bound else self.settings.group_rejoin_grace_ms
+        member.deadline_ms = at.mono_ms + patience
+        self._wake_by(member.deadline_ms)
+
+    def _deadline_of(self, member: ClassicMember) -> float:
+        waiting = member.awaits is not Awaits.NOTHING and self.streams.of(member.member_id) is not None
+        return inf if waiting else member.deadline_ms
+
+    def _wake_by(self, at_ms: float) -> None:
+        self.wake_ms = min(self.wake_ms, at_ms)
+
+    def _schedule(self) -> None:
+        self.wake_ms = min((self._deadline_of(m) for m in self.members), default=inf)
+        self._wake_by(self._sync_until_ms)
+        if self.state is _PREPARING:
+            self._wake_by(self._rebalance_until_ms)
+            if len(self.joined) == len(self.members):
+                self._wake_by(self._gather_until_ms)

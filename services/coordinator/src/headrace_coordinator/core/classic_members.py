@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from headrace_common.core.errors import HeadraceError
+from headrace_coordinator.core.effects import MemberDescription
 from headrace_coordinator.core.identity import identified
 from headrace_coordinator.core.records import ClassicMemberRecord
 from headrace_coordinator.core.values import ClassicAssignment, ClassicSubscription
@@ -48,6 +49,20 @@ class ClassicMember:
     def topics(self) -> frozenset[str]:
         """All that it subscribes to."""
         return frozenset(topic for _, subscription in self.protocols for topic in subscription.topics)
+
+    def describe(self, *, assigned: bool) -> MemberDescription:
+        """For people. ``assigned``: the group is stable, so what it was assigned is in force."""
+        return MemberDescription(
+            member_id=self.member_id,
+            instance_id=self.instance_id,
+            client_id=self.client_id,
+            client_address=self.client_address,
+            member_epoch=-1,
+            state=self.awaits.value,
+            topics=tuple(sorted(self.topics())),
+            pattern=None,
+            assigned=self.assignment.partitions if assigned else (),
+        )
 
     def record(self) -> ClassicMemberRecord:
         """Its durable part."""

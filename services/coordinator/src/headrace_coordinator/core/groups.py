@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from headrace_common.core.errors import HeadraceError
+from headrace_coordinator.core import classic_requests
 from headrace_coordinator.core.classic_group import ClassicGroup
 from headrace_coordinator.core.consumer_group import ConsumerGroup
 from headrace_coordinator.core.effects import (
@@ -71,7 +72,7 @@ class Group:
     def handle(self, event: MemberEvent) -> list[Effect] | None:
         """What a member did; None: it speaks the other protocol than the group's members."""
         if isinstance(self.membership, ClassicGroup):
-            return None if isinstance(event, ConsumerHeartbeat) else self.membership.handle(event)
+            return None if isinstance(event, ConsumerHeartbeat) else classic_requests.handle(self.membership, event)
         assert self.membership is not None, "only members do something"
         return self.membership.handle(event) if isinstance(event, ConsumerHeartbeat | Left | StreamBroke) else None
 
