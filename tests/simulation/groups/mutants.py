@@ -21,7 +21,7 @@ from headrace_common.core.assignors import sticky
 from headrace_common.core.assignors.model import MemberSubscription
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import PartitionId
-from headrace_coordinator.core import consumer_moves
+from headrace_coordinator.core import consumer_group
 from headrace_coordinator.core.classic_group import ClassicGroup
 from headrace_coordinator.core.classic_members import ClassicMember
 from headrace_coordinator.core.consumer_group import ConsumerGroup
@@ -115,13 +115,13 @@ def give_before_it_is_released() -> Patches:
 
 def believe_old_reports() -> Patches:
     """What was just given counts as released by a report that was sent before it arrived."""
-    moved = consumer_moves.advance
+    moved = consumer_group.advance
 
     def advance(member: ConsumerMember, *rest: Any) -> bool:
         member.unconfirmed = frozenset()
         return moved(member, *rest)
 
-    return [patch.object(consumer_moves, "advance", advance)]
+    return [patch.object(consumer_group, "advance", advance)]
 
 
 def keep_cooperative_claims_out() -> Patches:

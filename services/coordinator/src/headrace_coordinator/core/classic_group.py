@@ -215,13 +215,12 @@ class ClassicGroup:
             self._wake_by(self._rebalance_until_ms)
 
     def _become_empty(self, at: Moment) -> None:
-        told = self.generation > 0
         self.state, self.protocol, self.leader = _EMPTY, "", ""
         self.joined.clear()
         self._rebalance_until_ms = self._sync_until_ms = inf
         self._gather_until_ms = -inf
         self.empty_since_ms = at.wall_ms
-        if told:
+        if self.generation > 0:
             self.generation += 1
             self.dirty = True
 

@@ -1,62 +1,74 @@
 """
 One group of the server-side protocol (KIP-848): the coordinator computes the assignment and moves the members to it.
 
-``shard.Shard`` sends the events. Three epochs: the group's grows with every change of members, subscriptions or
-topics; the target assignment is computed at once for each, so its epoch is the same; each member has its own, which
-``reconcile.advance`` brings to the target's. All of it is durable, and persisted before it is told. What changes for a
-member is pushed over its stream at once.
+Three epochs: the group's grows with every change of members, subscriptions or topics; the target assignment is computed
+at once for each, so its epoch is the same; each member has its own, which ``reconcile.advance`` brings to the target's.
+All of it is durable, and persisted before it is told. What changes for a member is pushed over its stream at once.
 
-Answers and pushes cross heartbeats that are under way. So a heartbeat may carry any epoch from the last one that the
-member was heard with up to its present one; KIP-848, where only answers bring news, allows the previous one only.
+``consumer_requests`` says what the members' requests mean; ``shard.Shard`` asks the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
 
-from headrace_common.core.errors import (
-    FencedMemberEpoch,
-    GroupMaxSizeReached,
-    HeadraceError,
-    Rejected,
-    StaleMemberEpoch,
-    UnknownMemberId,
-    UnreleasedInstanceId,
-    UnsupportedAssignor,
-)
+from headrace_common.core.errors import FencedMemberEpoch, HeadraceError, StaleMemberEpoch, UnknownMemberId
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_coordinator.core.consumer_moves import ConsumerMoves
 from headrace_coordinator.core.effects import (
     CloseStream,
     ConsumerStanding,
     Effect,
     GroupDescription,
-    LeaveAnswer,
     MemberDescription,
+    Message,
+    PersistGroup,
+    Send,
 )
-from headrace_coordinator.core.events import ConsumerHeartbeat, Left, StreamBroke
 from headrace_coordinator.core.identity import identified
-from headrace_coordinator.core.reconcile import AWAY, ConsumerMember
-from headrace_coordinator.core.targets import chosen_assignor
+from headrace_coordinator.core.reconcile import ConsumerMember, Ownership, advance, depart, release
+from headrace_coordinator.core.records import ConsumerRecord
+from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.streams import Streams
+from headrace_coordinator.core.targets import TopicView, chosen_assignor, target_assignment
 from headrace_coordinator.core.values import (
     GroupProtocol,
     GroupState,
     MemberState,
     Moment,
-    Subscription,
+    TopicInfo,
     TopicPartitions,
 )
 
-ConsumerEvent = ConsumerHeartbeat | Left | StreamBroke
-REBALANCE_TIMEOUT_MS: Final = 45_000
-"""Of a member that names none."""
 
+@dataclass(slots=True, eq=False)
+class ConsumerGroup:
+    """
+    State, timers and transitions. ``wake_ms`` (monotonic) says when ``woken`` must be called, at the latest.
 
-class ConsumerGroup(ConsumerMoves):
-    """The state machine: what each request means. A heartbeat that changes nothing only moves the member's deadline."""
+    Effects are gathered while an event is handled and leave in one order: what must be durable, what members are told,
+    streams that end.
+    """
 
-    __slots__ = ()
+    group_id: str
+    settings: GroupSettings
+    view: TopicView
+    group_epoch: int = 0
+    empty_since_ms: int = -1
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    streams: Streams = field(default_factory=Streams)
+    dirty: bool = False
+    """The durable state has changed since the effects were taken."""
+    wake_ms: float = inf
+    _by_instance: dict[str, str] = field(default_factory=dict)
+    _ownership: Ownership = field(default_factory=Ownership)
+    _wanted_by: dict[PartitionId, str] = field(default_factory=dict)
+    _topics: dict[str, TopicInfo] = field(default_factory=dict)
+    _names: dict[TopicId, str] = field(default_factory=dict)
+    _news: dict[str, None] = field(default_factory=dict)
+    _sending: list[Send] = field(default_factory=list)
+    _closing: list[CloseStream] = field(default_factory=list)
 
     # --- what others ask ------------------------------------------------------------------------------------
 
@@ -70,7 +82,7 @@ class ConsumerGroup(ConsumerMoves):
         """
         if not member_id and instance_id is None and epoch < 0 and (transactional or not self.members):
             return None
-        member = self._identified(member_id, instance_id)
+        member = self.identify(member_id, instance_id)
         return member if isinstance(member, HeadraceError) else self._stale(member, epoch)
 
     def committed(self, member_id: str, at: Moment) -> None:
@@ -78,7 +90,7 @@ class ConsumerGroup(ConsumerMoves):
 
     def fetch_fault(self, member_id: str, member_epoch: int | None) -> HeadraceError | None:
         """Why this member may not read offsets, if so."""
-        member = self._identified(member_id, None)
+        member = self.identify(member_id, None)
         if isinstance(member, HeadraceError):
             return member
         return None if member_epoch is None else self._stale(member, member_epoch)
@@ -124,221 +136,216 @@ class ConsumerGroup(ConsumerMoves):
             self.group_id, GroupProtocol.CONSUMER, self.state, self.group_epoch, self.group_epoch, assignor, members
         )
 
-    # --- events ---------------------------------------------------------------------------------------------
+    # --- durable state --------------------------------------------------------------------------------------
 
-    def handle(self, event: ConsumerEvent) -> list[Effect]:
-        """Apply what a member did."""
-        match event:
-            case ConsumerHeartbeat(member_epoch=epoch) if epoch in {AWAY, -1}:
-                self._leave_by_heartbeat(event)
-            case ConsumerHeartbeat():
-                error = self._heartbeat(event)
-                if error is not None:
-                    self._reply(event.stream, ConsumerStanding(error, event.member_id))
-            case Left():
-                self._leave_by_request(event)
-            case StreamBroke():
-                self._stream_broke(event)
-        return self._taken()
+    def record(self) -> ConsumerRecord:
+        """The durable state."""
+        members = tuple(member.record() for member in self.members.values())
+        topics = {**self._gone_topics(), **self._topics}
+        return ConsumerRecord(self.group_epoch, self.group_epoch, self.empty_since_ms, topics, members)
 
-    def _heartbeat(self, event: ConsumerHeartbeat) -> HeadraceError | None:
-        if event.member_epoch < 0:
-            return Rejected(f"{event.member_epoch} is no member epoch; 0 joins, -1 and -2 leave")
-        assignor = event.assignor
-        if assignor is not None and assignor not in self.settings.group_consumer_assignors:
-            offered = ", ".join(self.settings.group_consumer_assignors)
-            return UnsupportedAssignor(f"no assignor is called {assignor!r}; there are {offered}")
-        if event.member_epoch == 0:
-            return self._join(event)
-        member = self._identified(event.member_id, event.instance_id)
-        if isinstance(member, HeadraceError):
-            return member
-        owned = None if event.owned is None else _ids(event.owned)
-        fault = self._epoch_fault(member, event.member_epoch, owned)
-        if fault is not None:
-            return fault
-        if not self._bind(member, event.stream, event.at):
-            return None
-        member.previous_epoch = event.member_epoch
-        self._heard(member, event.at)
-        if owned is not None:
-            member.report(owned)
-        if self._update(member, event):
-            self._bump(event.at)
-        elif owned is not None:
-            self._settle({member.member_id}, event.at)
-        self._answer(member, event.stream, whole=owned is not None and owned != member.assigned)
-        return None
+    def _gone_topics(self) -> dict[str, TopicInfo]:
+        """Topics that are read no more, of which members still hold partitions: they are told by name to let go."""
+        if len(self._names) == len(self._topics):
+            return {}
+        read = {info.topic_id for info in self._topics.values()}
+        held = {id.topic_id for m in self.members.values() for id in m.assigned | m.revoking} - read
+        self._names = {topic_id: name for topic_id, name in self._names.items() if topic_id in read | held}
+        return {self._names[topic_id]: TopicInfo(topic_id, 0) for topic_id in held if topic_id in self._names}
 
-    def _epoch_fault(
-        self, member: ConsumerMember, epoch: int, owned: frozenset[PartitionId] | None
-    ) -> HeadraceError | None:
-        if epoch == member.epoch:
-            return None
-        if epoch > member.epoch or epoch < member.previous_epoch:
-            return FencedMemberEpoch(f"the member is at epoch {member.epoch}, not {epoch}; join again")
-        if owned is not None and not owned <= member.assigned | member.revoking:
-            return FencedMemberEpoch(f"the member holds what epoch {member.epoch} does not give it; join again")
-        return None
-
-    def _update(self, member: ConsumerMember, event: ConsumerHeartbeat) -> bool:
-        """Take what the member says of itself; returns whether the target depends on it."""
-        changed = False
-        member.client_address = event.client_address or member.client_address
-        subscription = event.subscription
-        if subscription is not None:
-            if subscription.pattern is not None:
-                self.view.matches.setdefault(subscription.pattern, event.matched)
-            changed = subscription != member.subscription
-            member.subscription = subscription
-        if event.assignor is not None and event.assignor != member.assignor:
-            member.assignor = event.assignor
-            changed = True
-        if event.rebalance_timeout_ms is not None and event.rebalance_timeout_ms != member.rebalance_timeout_ms:
-            member.rebalance_timeout_ms = event.rebalance_timeout_ms
-            self._dirty = True
-        return changed
-
-    # --- join -----------------------------------------------------------------------------------------------
-
-    def _join(self, event: ConsumerHeartbeat) -> HeadraceError | None:
-        old = self.members.get(event.member_id)
-        fault = self._join_fault(event, old)
-        if fault is not None:
-            return fault
-        own = None if old is None else self.streams.of(old.member_id)
-        if old is not None and own is not None and own >= event.stream:
-            if own == event.stream:
-                self._joined_twice(old, event)
-            else:
-                self._closing.append(CloseStream(self.group_id, event.stream))
-            return None
-        member = self._newcomer(event)
-        holder = self._holder(event.instance_id)
-        heir_of = old if holder is None else holder
-        same = False
-        if heir_of is not None:
-            member.target = heir_of.target
-            same = heir_of.away and heir_of.asks_for() == member.asks_for()
-        for gone in (old, holder if holder is not old else None):
-            if gone is not None:
-                same = same and gone is heir_of
-                self._forget(gone, keep_stream=gone.member_id == member.member_id)
-        self._add(member)
-        self._bind(member, event.stream, event.at)
-        self._heard(member, event.at)
-        if same:  # a static member is back: what was kept for it is its own again
+    def restore(self, record: ConsumerRecord, at: Moment) -> None:
+        """Take over the state of a record, to serve it from now on: every member has a full session."""
+        assert not self.members, "a group is restored once"
+        self.group_epoch, self.empty_since_ms = record.group_epoch, record.empty_since_ms
+        self._topics = {name: info for name, info in record.topics.items() if info.partitions}
+        self._names = {info.topic_id: name for name, info in record.topics.items()}
+        for member_record in record.members:
+            member = ConsumerMember.restored(member_record)
+            self.add(member)
+            self._ownership.take(member.assigned | member.revoking, member.member_id)
             self._wanted_by.update(dict.fromkeys(member.target, member.member_id))
-            self._dirty = True
-            self._settle({member.member_id}, event.at)
-        else:
-            self._bump(event.at)
-        self._answer(member, event.stream, whole=True)
-        return None
+            member.deadline_ms = at.mono_ms + self.settings.group_consumer_session_timeout_ms
+            if member.state is MemberState.UNREVOKED:
+                member.revoke_until_ms = at.mono_ms + member.rebalance_timeout_ms
+        self._schedule()
 
-    def _joined_twice(self, member: ConsumerMember, event: ConsumerHeartbeat) -> None:
-        """It is a member over this very stream, and was not told otherwise since: what it holds stays its own."""
-        self._heard(member, event.at)
-        if self._update(member, event):
-            self._bump(event.at)
-        self._answer(member, event.stream, whole=True)
+    # --- time and topics ------------------------------------------------------------------------------------
 
-    def _join_fault(self, event: ConsumerHeartbeat, old: ConsumerMember | None) -> HeadraceError | None:
-        if not event.member_id:
-            return Rejected("a member of the server-side protocol chooses its member id itself; it is empty")
-        if event.subscription is None:
-            return Rejected("a member that joins says what it subscribes to")
-        if event.owned:
-            return Rejected("a member that joins holds no partitions; it gives them up before")
-        holder = self._holder(event.instance_id)
-        if holder is not None and holder is not old and not holder.away:
-            return UnreleasedInstanceId(
-                f"the member with group_instance_id {event.instance_id!r} has not left yet; try again"
-            )
-        if old is None and holder is None and len(self.members) >= self.settings.group_max_size:
-            return GroupMaxSizeReached(f"the group has {len(self.members)} members, as many as group.max.size allows")
-        return None
+    def woken(self, at: Moment) -> list[Effect]:
+        """Time has passed: who was silent for too long is out, and who did not give up what it had to."""
+        silent = UnknownMemberId("the session has ended without a heartbeat; join again")
+        slow = FencedMemberEpoch("the member did not give up its partitions within its rebalance timeout; join again")
+        late: list[tuple[ConsumerMember, HeadraceError]] = []
+        for member in self.members.values():
+            if at.mono_ms >= member.deadline_ms:
+                late.append((member, silent))
+            elif at.mono_ms >= member.revoke_until_ms:
+                late.append((member, slow))
+        if late:
+            self.remove(late, at)
+        self._schedule()
+        return self.take_effects()
 
-    def _newcomer(self, event: ConsumerHeartbeat) -> ConsumerMember:
-        timeout_ms = event.rebalance_timeout_ms
-        subscription = event.subscription or Subscription(frozenset())
-        if subscription.pattern is not None:
-            self.view.matches.setdefault(subscription.pattern, event.matched)
-        return ConsumerMember(
-            member_id=event.member_id,
-            instance_id=event.instance_id,
-            rack=event.rack,
-            client_id=event.client_id,
-            client_address=event.client_address,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS if timeout_ms is None else timeout_ms,
-            subscription=subscription,
-            assignor=event.assignor,
-        )
+    def topics_changed(self, at: Moment) -> list[Effect]:
+        """The view has other topics than before: a new target, if the group's are among them."""
+        topics = self.view.read_by(self.members.values())
+        if self.members and not _same(self._topics, topics):
+            self.bump_epoch(at)
+        elif self.members:
+            self._topics = topics  # with racks, which a restored group does not know
+        return self.take_effects()
 
-    # --- leave, broken streams ------------------------------------------------------------------------------
+    def renew_session(self, member: ConsumerMember, at: Moment) -> None:
+        """It lives. Without a stream only the grace counts, unless it is static."""
+        bound = self.streams.of(member.member_id) is not None or member.instance_id is not None
+        patience = self.settings.group_consumer_session_timeout_ms if bound else self.settings.group_rejoin_grace_ms
+        member.deadline_ms = at.mono_ms + patience
+        self.wake_ms = min(self.wake_ms, member.deadline_ms)
 
-    def _leave_by_heartbeat(self, event: ConsumerHeartbeat) -> None:
-        member = self._identified(event.member_id, event.instance_id)
-        for_a_while = event.member_epoch == AWAY
-        fault = member if isinstance(member, HeadraceError) else None
-        if fault is None and for_a_while and event.instance_id is None:
-            fault = Rejected("only a static member, with a group_instance_id, leaves for a while (-2)")
-        if fault is not None:
-            self._reply(event.stream, ConsumerStanding(fault, event.member_id))
-        elif isinstance(member, ConsumerMember):
-            standing = ConsumerStanding(None, event.member_id, event.member_epoch)
-            self._leave(member, event, lambda: self._reply(event.stream, standing), for_a_while=for_a_while)
+    def _schedule(self) -> None:
+        self.wake_ms = min((min(m.deadline_ms, m.revoke_until_ms) for m in self.members.values()), default=inf)
 
-    def _leave_by_request(self, event: Left) -> None:
-        member: ConsumerMember | HeadraceError | None = self._identified(event.member_id, event.instance_id)
-        if not event.member_id:
-            member = self._holder(event.instance_id)
-        if member is None:
-            member = UnknownMemberId(f"the group has no member with group_instance_id {event.instance_id!r}")
-        if isinstance(member, HeadraceError):
-            self._reply(event.stream, LeaveAnswer(member))
-            return
-        for_a_while = member.instance_id is not None and not event.permanently and bool(event.member_id)
-        self._leave(member, event, lambda: self._reply(event.stream, LeaveAnswer(None)), for_a_while=for_a_while)
+    # --- members --------------------------------------------------------------------------------------------
 
-    def _leave(
-        self, member: ConsumerMember, event: ConsumerHeartbeat | Left, reply: Callable[[], None], *, for_a_while: bool
-    ) -> None:
-        own = self.streams.of(member.member_id)
-        if event.member_id and own is not None and own > event.stream:
-            self._closing.append(CloseStream(self.group_id, event.stream))
-            return
-        reply()
-        if own == event.stream:
-            self._closing.append(CloseStream(self.group_id, event.stream))
-            self.streams.drop(member.member_id)
-        if for_a_while:
-            self._send_away(member, event.at)
-        else:
-            self._remove([(member, UnknownMemberId("the member was removed from the group"))], event.at)
+    def identify(self, member_id: str, instance_id: str | None) -> ConsumerMember | HeadraceError:
+        """The member that speaks, or why it may not: it is not known, or another one has its instance id."""
+        return identified(self.members.get(member_id), self.holder(instance_id), member_id, instance_id)
 
-    def _stream_broke(self, event: StreamBroke) -> None:
-        member = self.members.get(self.streams.end(event.stream) or "")
-        if member is not None:
-            self._heard(member, event.at)
-
-    # --- who speaks -----------------------------------------------------------------------------------------
-
-    def _identified(self, member_id: str, instance_id: str | None) -> ConsumerMember | HeadraceError:
-        return identified(self.members.get(member_id), self._holder(instance_id), member_id, instance_id)
-
-    def _bind(self, member: ConsumerMember, stream: int, at: Moment) -> bool:
+    def bind(self, member: ConsumerMember, stream: int, at: Moment) -> bool:
         """Whether the member may speak over this stream; it is its only one from now on."""
         taken = self.streams.take(member.member_id, stream)
         if taken.closes is not None:
-            self._closing.append(CloseStream(self.group_id, taken.closes))
+            self.close(taken.closes)
         orphan = self.members.get(taken.orphan or "")
         if orphan is not None:
-            self._heard(orphan, at)
+            self.renew_session(orphan, at)
         if taken.fresh:
             member.told = None
         return taken.speaks
 
+    def holder(self, instance_id: str | None) -> ConsumerMember | None:
+        """Who has this instance id."""
+        return None if instance_id is None else self.members.get(self._by_instance.get(instance_id, ""))
 
-def _ids(owned: tuple[TopicPartitions, ...]) -> frozenset[PartitionId]:
-    return frozenset(PartitionId(TopicId(entry.topic_id), number) for entry in owned for number in entry.partitions)
+    def add(self, member: ConsumerMember) -> None:
+        """A newcomer; it holds nothing yet."""
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self._by_instance[member.instance_id] = member.member_id
+
+    def forget(self, member: ConsumerMember, *, keep_stream: bool = False) -> None:
+        """It is out, and what it held is free."""
+        release(member, self._ownership)
+        del self.members[member.member_id]
+        if member.instance_id is not None:
+            del self._by_instance[member.instance_id]
+        if not keep_stream:
+            self.streams.drop(member.member_id)
+        self._news.pop(member.member_id, None)
+
+    def remove(self, leaving: list[tuple[ConsumerMember, HeadraceError]], at: Moment) -> None:
+        """They are out: tell them, if they are there, and give what they held to the others."""
+        for member, error in leaving:
+            stream = self.streams.of(member.member_id)
+            if stream is not None:
+                self.send(stream, ConsumerStanding(error, member.member_id))
+            self.forget(member)
+        self.bump_epoch(at)
+
+    def send_away(self, member: ConsumerMember, at: Moment) -> None:
+        """A static member leaves; its place is kept for a session."""
+        depart(member, self._ownership)
+        self.streams.drop(member.member_id)
+        self.renew_session(member, at)
+        self.dirty = True
+        self.settle({member.member_id}, at)
+
+    def reclaim(self, member: ConsumerMember, at: Moment) -> None:
+        """A static member is back and asks for the same: what was kept for it is its own again."""
+        self._wanted_by.update(dict.fromkeys(member.target, member.member_id))
+        self.dirty = True
+        self.settle({member.member_id}, at)
+
+    # --- epochs ---------------------------------------------------------------------------------------------
+
+    def bump_epoch(self, at: Moment) -> None:
+        """A new epoch with a target of its own, towards which everybody moves."""
+        self.group_epoch += 1
+        self.dirty = True
+        self.empty_since_ms = -1 if self.members else at.wall_ms
+        self._topics = self.view.read_by(self.members.values())
+        self._names.update((info.topic_id, name) for name, info in self._topics.items())
+        assignor = chosen_assignor(self.members.values(), self.settings.group_consumer_assignors)
+        targets = target_assignment(assignor, self.members, self._topics, self.view)
+        self._wanted_by = {p: member_id for member_id, partitions in targets.items() for p in partitions}
+        for member_id, partitions in targets.items():
+            self.members[member_id].target = partitions
+        self.settle(set(self.members), at)
+
+    def settle(self, member_ids: set[str], at: Moment) -> None:
+        """Advance these members, and those who wait for what becomes free by that, until nobody moves."""
+        todo = dict.fromkeys(sorted(member_ids))
+        while todo or self._ownership.freed:
+            for partition in sorted(self._ownership.freed):
+                waiting = self._wanted_by.get(partition)
+                if waiting is not None and waiting in self.members:
+                    todo[waiting] = None
+            self._ownership.freed.clear()
+            if not todo:
+                return
+            member = self.members[next(iter(todo))]
+            del todo[member.member_id]
+            if advance(member, self.group_epoch, self._ownership, at.mono_ms):
+                self.dirty = True
+                self._news[member.member_id] = None
+            self.wake_ms = min(self.wake_ms, member.revoke_until_ms)
+
+    # --- what is told ---------------------------------------------------------------------------------------
+
+    def send(self, stream: int, message: Message) -> None:
+        """Answer over a stream."""
+        self._sending.append(Send(self.group_id, stream, message))
+
+    def close(self, stream: int) -> None:
+        """End a stream, after all that is sent."""
+        self._closing.append(CloseStream(self.group_id, stream))
+
+    def answer(self, member: ConsumerMember, stream: int, *, whole: bool) -> None:
+        """Answer a heartbeat; with the assignment, if the member cannot know it."""
+        self._news.pop(member.member_id, None)
+        self.send(stream, self._standing(member, whole=whole))
+
+    def _standing(self, member: ConsumerMember, *, whole: bool) -> ConsumerStanding:
+        whole = whole or member.told is not member.assigned
+        member.told, member.told_epoch = member.assigned, member.epoch
+        return ConsumerStanding(
+            error=None,
+            member_id=member.member_id,
+            member_epoch=member.epoch,
+            heartbeat_interval_ms=self.settings.group_consumer_heartbeat_interval_ms,
+            session_timeout_ms=self.settings.group_consumer_session_timeout_ms,
+            assignment=self._shaped(member.assigned) if whole else None,
+        )
+
+    def _shaped(self, partitions: frozenset[PartitionId]) -> tuple[TopicPartitions, ...]:
+        by_topic: dict[TopicId, list[int]] = {}
+        for topic_id, number in sorted(partitions):
+            by_topic.setdefault(topic_id, []).append(number)
+        return tuple(TopicPartitions(self._names.get(t, ""), t, tuple(numbers)) for t, numbers in by_topic.items())
+
+    def take_effects(self) -> list[Effect]:
+        """What is to be done, in order; members other than the one that was answered learn their news last."""
+        for member_id in self._news:
+            member, stream = self.members[member_id], self.streams.of(member_id)
+            if stream is not None and (member.told is not member.assigned or member.told_epoch != member.epoch):
+                self.send(stream, self._standing(member, whole=False))
+        out: list[Effect] = [PersistGroup(self.group_id)] if self.dirty else []
+        out += self._sending
+        out += self._closing
+        self.dirty = False
+        self._news, self._sending, self._closing = {}, [], []
+        return out
+
+
+def _same(before: Mapping[str, TopicInfo], now: Mapping[str, TopicInfo]) -> bool:
+    return before.keys() == now.keys() and all(info.same(now[name]) for name, info in before.items())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from headrace_common.core.errors import HeadraceError
-from headrace_coordinator.core import classic_requests
+from headrace_coordinator.core import classic_requests, consumer_requests
 from headrace_coordinator.core.classic_group import ClassicGroup
 from headrace_coordinator.core.consumer_group import ConsumerGroup
 from headrace_coordinator.core.effects import (
@@ -74,7 +74,8 @@ class Group:
         if isinstance(self.membership, ClassicGroup):
             return None if isinstance(event, ConsumerHeartbeat) else classic_requests.handle(self.membership, event)
         assert self.membership is not None, "only members do something"
-        return self.membership.handle(event) if isinstance(event, ConsumerHeartbeat | Left | StreamBroke) else None
+        speaks = isinstance(event, ConsumerHeartbeat | Left | StreamBroke)
+        return consumer_requests.handle(self.membership, event) if speaks else None
 
     def listing(self, group_id: str) -> GroupListing:
         """Its line in a list."""
