@@ -74,8 +74,9 @@ class Group:
         if isinstance(self.membership, ClassicGroup):
             return None if isinstance(event, ConsumerHeartbeat) else classic_requests.handle(self.membership, event)
         assert self.membership is not None, "only members do something"
-        speaks = isinstance(event, ConsumerHeartbeat | Left | StreamBroke)
-        return consumer_requests.handle(self.membership, event) if speaks else None
+        if isinstance(event, ConsumerHeartbeat | Left | StreamBroke):
+            return consumer_requests.handle(self.membership, event)
+        return None
 
     def listing(self, group_id: str) -> GroupListing:
         """Its line in a list."""
