@@ -1,1 +1,1 @@
-"""Whether a cluster keeps what it acknowledged: a load in Jepsen's manner, its history, and checkers of anomalies."""
+"""Whether a cluster keeps what it acknowledged: a load, its history, and checkers of anomalies."""

@@ -1,9 +1,9 @@
 """
 Finds anomalies in a history of sends and polls.
 
-The definitions are those of Jepsen's workload for Kafka. A history is a list of operations in the order in which they
-were completed; values are unique per key, and a key is one partition. Chaos tests record a history against a cluster
-under faults and fail on any anomaly but those that are allowed for the way they consume.
+A history is a list of operations in the order in which they were completed; values are unique per key, and a key is one
+partition. Chaos tests record a history of a cluster under faults and fail on any anomaly except those that are allowed
+for the way they consume.
 
 Without transactions an operation touches one key or only reads, so cycles of write-write, write-read and realtime order
 are found key by key: in each, whatever began after a record was known to be there must come after it. ``g0-realtime``

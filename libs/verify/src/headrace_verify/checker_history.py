@@ -1,10 +1,10 @@
 """
 The history that the full checker judges: what it is made of, how it is written down, how calls and returns are paired.
 
-The form is that of Jepsen's workload for Kafka. Every operation has two entries: one when it is called (``invoke``),
-one when it returns: ``ok``, ``fail`` (it surely had no effect) or ``info`` (it may have had, then or later). A process
-has one operation under way; one that ended without an answer goes on under another number. Entries stand in the order
-of time: whatever returned before another was called comes first. Values are unique per key; a key is one partition.
+Every operation has two entries: one when it is called (``invoke``), one when it returns: ``ok``, ``fail`` (it surely
+had no effect) or ``info`` (it may have had one, then or later). A process has one operation under way; after an
+operation without an answer it goes on under another number. Entries stand in the order of time: whatever returned
+before another was called comes first. Values are unique per key; a key is one partition.
 
 Chaos tests and simulations record histories, ``headrace_verify.checker_txn`` judges them.
 """

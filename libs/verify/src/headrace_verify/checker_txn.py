@@ -1,19 +1,20 @@
 """
 Judges a history of sends, polls and transactions: the full checker.
 
-The definitions are those of Jepsen's workload for Kafka, and of what Headrace promises beyond it:
+It finds these anomalies:
 
 - ``inconsistent-offsets``: one offset of a key has two values; ``duplicate``: a value is at two offsets.
-- ``lost-write``: acknowledged, a later offset of its key was read, it was not. ``unseen``: acknowledged, never read.
-- ``G1a``: a value was read whose writer surely failed; ``never-sent``: one that nobody sent.
-- ``precommitted-read``: a transaction read what it sent itself.
-- ``poll-skip``, ``nonmonotonic-poll``: a process, between two polls of the positions it chose, passes over what is
-  there, or goes back. An aborted transaction puts it back to where it was before; of one whose end nobody knows
-  neither is known where it goes on. Positions that a group chooses may move: then these are allowed.
-- ``nonmonotonic-send``: an acknowledged send of a process is below an earlier one.
-- ``torn-transaction``: of a transaction some values were read and others never.
-- ``G1c``, ``G0-realtime``: cycles, see ``checker_order``. ``G0``, of whole transactions, is allowed, as is
-  ``send-skip``: somebody else's value between two of one transaction.
+- ``lost-write``: an acknowledged value was not read, though a later offset of its key was. ``unseen``: an acknowledged
+  value was never read.
+- ``G1a``: a value was read whose send surely failed; ``never-sent``: a value was read that nobody sent.
+- ``precommitted-read``: a transaction read a value that it sent itself.
+- ``poll-skip``, ``nonmonotonic-poll``: between two polls of positions that it chose, a process skips values, or goes
+  back. An aborted transaction returns it to its earlier position; after a transaction of unknown outcome its position
+  is unknown. Positions that a group chooses may move: then both are allowed.
+- ``nonmonotonic-send``: an acknowledged send of a process has a lower offset than an earlier one.
+- ``torn-transaction``: some values of a transaction were read and others never.
+- ``G1c``, ``G0-realtime``: cycles, see ``checker_order``. ``G0``, between whole transactions, is allowed, and so is
+  ``send-skip``: another process' value between two values of one transaction.
 
 The history must end with reads of every key from its beginning to its end by processes that chose their positions.
 """
@@ -31,7 +32,7 @@ from headrace_verify.checker_order import Moments, impossible, interleaved
 
 @dataclass(slots=True)
 class Judgement(Verdict):
-    """Anomalies fail a run; what is ``allowed`` is told all the same."""
+    """Anomalies fail a run; ``allowed`` lists what is reported but does not."""
 
     allowed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     transactions: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))

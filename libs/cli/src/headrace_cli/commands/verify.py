@@ -61,12 +61,12 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what it would do, and change nothing")] = False,
 ) -> None:
     """
-    Send, batch, read, copy and run transactions in the manner of Jepsen's workload for Kafka, while you break what you
-    like; then mend it, and all is read and judged.
+    Send, batch, read, copy and run transactions while you break parts of the cluster. Then repair it: everything is
+    read and judged.
 
-    It makes topics of its own and deletes them at the end; with an anomaly they stay. Ctrl+C ends the load early and
-    judges what there is; a second one ends the command. Exit codes: 0 sound, 1 an anomaly, anything else: it could not
-    be judged.
+    The command creates its own topics and deletes them at the end; after an anomaly they stay. Ctrl+C ends the load
+    early and judges what was recorded; a second Ctrl+C ends the command. Exit codes: 0 sound, 1 an anomaly, anything
+    else: it could not be judged.
     """
     if find_spec("headrace_verify") is None:
         raise CommandFailed(
