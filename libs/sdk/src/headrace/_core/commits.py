@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from headrace._core.fetch_errors import UNKNOWN_TOPIC_GRACE_MS
+from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS
 from headrace.records import Committed
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import TopicPartition

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from headrace._core.fetch_aborted import Aborted, AbortedRanges
-from headrace._core.fetch_errors import Remedy, remedy_for
+from headrace._core.remedies import HOPELESS, Asker, Remedy, remedy_for
 from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset, TopicRecreated
 from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch, Trouble, Unreadable
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
@@ -281,7 +281,7 @@ class FetchPositions:
         if partition.epoch != epoch:
             return
         partition.looking_up = False
-        match remedy_for(error.code):
+        match remedy_for(Asker.CONSUMER, error.code):
             case Remedy.RAISE | Remedy.RESET:
                 self._fail(partition, error)
             case remedy:
@@ -329,8 +329,8 @@ class FetchPositions:
         """The fetch as a whole got no answer, or was refused."""
         fetches = self.rooms.brokers[plan.broker]
         fetches.broke()
-        remedy = remedy_for(error.code)
-        to_raise = remedy in (Remedy.RAISE, Remedy.RESET)
+        remedy = remedy_for(Asker.CONSUMER, error.code)
+        to_raise = remedy in HOPELESS
         for partition in list(fetches.members):
             if self._follower_erred(partition, plan, error, now_ms):
                 continue
@@ -396,7 +396,7 @@ class FetchPositions:
         error = error_for(answer.error, f"{partition.tp}: {answer.message}" if answer.message else f"{partition.tp}")
         if self._follower_erred(partition, plan, error, now_ms):
             return
-        match remedy_for(error.code):
+        match remedy_for(Asker.CONSUMER, error.code):
             case Remedy.RESET:
                 self._out_of_range(partition, answer)
             case Remedy.RAISE:

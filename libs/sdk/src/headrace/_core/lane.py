@@ -24,6 +24,7 @@ from typing import Final
 from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
 from headrace._core.chunk import BATCH_OVERHEAD
 from headrace._core.effects import Divided, DoubtLeader, Effect, RefreshMetadata, Settle
+from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTooLarge, UnknownOutcome, error_for
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
@@ -36,39 +37,6 @@ BEHIND_MS: Final = 20
 """First pause for a broker that has not heard of its own election yet, or for a transaction that is just ending."""
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-_MOVED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-_AGAIN: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.DISK_FULL,
-        ErrorCode.OVERLOADED,
-        ErrorCode.METADATA_UNAVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        # The leader could not enrol its partition with the transaction: nothing was appended.
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-_CLEAR: Final = _AGAIN - {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
-"""Those after which the batch is surely not there, as far as this attempt goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +278,11 @@ class Lane:
             return self._out_of_order(batch, error)
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.uncertain:
             return self._divide(batch)
-        if error.code in _MOVED or error.code in _AGAIN:
-            return self._again(batch, error, now_ms, moved=error.code in _MOVED, sure=error.code in _CLEAR)
+        remedy = remedy_for(Asker.PRODUCER, error.code)
+        if remedy is not Remedy.RAISE:
+            moved = remedy is Remedy.REFRESH
+            absent = not moved and error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            return self._again(batch, error, now_ms, moved=moved, sure=absent)
         self._leave(batch)
         if batch.uncertain:
             error = UnknownOutcome(f"{error}; but an attempt before may have been written")

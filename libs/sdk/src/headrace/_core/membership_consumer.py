@@ -8,7 +8,7 @@ others have them; what stays is never interrupted.
 
 from __future__ import annotations
 
-from headrace._core.group_errors import Remedy, remedy_for
+from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace._core.group_messages import (
     Answer,
     GroupSettings,
@@ -91,7 +91,7 @@ class ConsumerMembership(Membership):
         if not isinstance(answer, Reported):
             return
         if answer.error is not None:
-            if remedy_for(answer.error) is Remedy.REJOIN:
+            if remedy_for(Asker.GROUP, answer.error.code) is Remedy.REJOIN:
                 self._asked_ms = None  # not said in this protocol; the next heartbeat tells more
             else:
                 self._refused(answer.error, now_ms)

@@ -47,24 +47,6 @@ class Call(Enum):
     DECIDE = "commit_prepared or abort_prepared"
 
 
-class Remedy(Enum):
-    """What to do about an error of a coordinator."""
-
-    AGAIN = "ask it again after a pause"
-    ELSEWHERE = "find the coordinator again, and ask that"
-    RAISE = "tell the application"
-
-
-MOVED: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
-"""After these somebody else may have the id."""
-
 FENCES: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.FENCED_OWNER})
 """Who is told one of these is over."""
 
@@ -82,15 +64,6 @@ _NOT_NOW: Final = {
     State.UNSURE: Then.RETRY,
 }
 """What a call that is not possible in a state says: nothing is there to be aborted, and asking again does not help."""
-
-
-def remedy_for(call: Call, error: HeadraceError) -> Remedy:
-    """Whether asking again can help, whatever the state."""
-    if call is Call.OFFSETS and error.code is ErrorCode.REBALANCE_IN_PROGRESS:
-        return Remedy.RAISE  # it ends when the application polls, which waits for this call
-    if error.code in MOVED:
-        return Remedy.ELSEWHERE
-    return Remedy.AGAIN if error.retriable else Remedy.RAISE
 
 
 class TransactionCore:

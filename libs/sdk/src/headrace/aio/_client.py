@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from headrace._core.fetch_errors import UNKNOWN_TOPIC_GRACE_MS
+from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS
 from headrace._runtime import Tasks
 from headrace._transport.newest import Newest
 from headrace._transport.port import Transport

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from headrace._core.fetch_errors import Remedy, remedy_for
+from headrace._core.remedies import HOPELESS, Asker, remedy_for
 from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP
 from headrace._runtime import Tasks
 from headrace._transport.port import Transport
@@ -68,10 +68,7 @@ class LogWatching:
                 answer = await self._cluster.everything()
             except HeadraceError as error:
                 left_ms = deadline_ms - self._clock.monotonic_ms()
-                hopeless = isinstance(error, ClusterUnreachable) or remedy_for(error.code) in (
-                    Remedy.RAISE,
-                    Remedy.RESET,
-                )
+                hopeless = isinstance(error, ClusterUnreachable) or remedy_for(Asker.CONSUMER, error.code) in HOPELESS
                 if hopeless or left_ms <= 0:
                     raise
                 await self._clock.sleep_ms(min(pause_ms, left_ms))

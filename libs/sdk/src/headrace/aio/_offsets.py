@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from headrace._core.fetch_errors import Remedy, remedy_for
+from headrace._core.remedies import HOPELESS, Asker, remedy_for
 from headrace._transport.port import Transport
 from headrace.aio._client import ClusterClient
 from headrace.consumer_settings import ConsumerSettings
@@ -61,7 +61,7 @@ class OffsetQueries:
             if not errors:
                 return found
             for error in errors.values():
-                if remedy_for(error.code) in (Remedy.RAISE, Remedy.RESET) or self._clock.monotonic_ms() >= deadline:
+                if remedy_for(Asker.CONSUMER, error.code) in HOPELESS or self._clock.monotonic_ms() >= deadline:
                     raise error
             self._cluster.refresh("offsets could not be asked for")
             await self._clock.sleep_ms(min(pause_ms, deadline - self._clock.monotonic_ms()))
