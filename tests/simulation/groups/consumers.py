@@ -16,7 +16,6 @@ from tests.simulation.groups.processes import Link, Process, Promise, Script
 from tests.simulation.invariants import Violation
 
 from headrace._core.commits import CommitEffect, CommitQueue, SendCommit
-from headrace._core.group_errors import FORGET_COORDINATOR
 from headrace._core.group_messages import (
     Broke,
     Closing,
@@ -48,6 +47,7 @@ from headrace._core.group_messages import (
 from headrace._core.membership import Identity, Phase
 from headrace._core.membership_classic import ClassicMembership
 from headrace._core.membership_consumer import ConsumerMembership
+from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace.aio._coordinators import ATTEMPT_MS
 from headrace.aio._group_wire import GroupWire
 from headrace.consumer_settings import CLASSIC, ConsumerSettings
@@ -258,7 +258,7 @@ class Consumer(Process):
     # --- coordinators and metadata ------------------------------------------------------------------------------
 
     def _heard(self, error: HeadraceError) -> None:
-        if error.code in FORGET_COORDINATOR:
+        if remedy_for(Asker.COORDINATED, error.code) is Remedy.FIND:
             self.known = None
 
     def _find(self, *, anew: bool = False) -> Script:

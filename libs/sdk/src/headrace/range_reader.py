@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS
 from headrace._core.ranges import RangeQueue
 from headrace._core.record_runs import Deserializers
 from headrace._core.record_tables import TABLE_COLUMNS
+from headrace._core.remedies import UNKNOWN_TOPIC_GRACE_MS
 from headrace._lifetime import CLOSE_TIMEOUT_S, Lifetime
 from headrace._waits import check_wait_ms
 from headrace.aio._consumer_setup import open_transport

@@ -302,7 +302,9 @@ def test_without_a_reset_rule_a_partition_without_position_is_named() -> None:
     assert core.without_position() == []
 
 
-@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.REQUEST_TIMED_OUT]
+)
 def test_a_partition_whose_leader_moved_waits_for_metadata(code: ErrorCode) -> None:
     core = reading(T0, T1)
     plan = core.fetch(A)

@@ -215,6 +215,23 @@ def test_a_busy_leader_is_asked_again_later_without_new_metadata(code: ErrorCode
     assert drain(lane, now=100) == [one]
 
 
+def test_a_broker_that_is_going_is_left_and_has_surely_not_written() -> None:
+    lane = filled(1)
+    [one] = drain(lane)
+    [effect] = lane.refused(one, ErrorCode.BROKER_NOT_AVAILABLE, "", 0)
+    assert isinstance(effect, DoubtLeader)
+    assert not one.uncertain
+
+
+@pytest.mark.parametrize("code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_CONTROLLER])
+def test_what_passes_is_repeated_and_not_certain_unless_it_says_so(code: ErrorCode) -> None:
+    lane = filled(1)
+    [one] = drain(lane)
+    assert lane.refused(one, code, "", 0) == []
+    assert one.uncertain
+    assert drain(lane, now=100) == [one]
+
+
 def test_out_of_order_behind_a_failure_is_only_repeated() -> None:
     lane = filled(1, 1)
     one, two = drain(lane)

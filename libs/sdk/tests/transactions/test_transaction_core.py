@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace._core.batch import Identity
-from headrace._core.transaction import FENCES, Call, Remedy, State, TransactionCore, remedy_for
+from headrace._core.transaction import FENCES, Call, State, TransactionCore
 from headrace.errors import (
     DeliveryTimedOut,
     ErrorCode,
@@ -314,27 +314,6 @@ def test_decisions_wait_for_the_open_transaction() -> None:
     with pytest.raises(InvalidTxnState):
         opened().decides("token")
     assert not ready().decides("token"), "an older one of the same id"
-
-
-REPEATED = [
-    (Call.COMMIT, ErrorCode.NOT_COORDINATOR, Remedy.ELSEWHERE),
-    (Call.COMMIT, ErrorCode.COORDINATOR_NOT_AVAILABLE, Remedy.ELSEWHERE),
-    (Call.ABORT, ErrorCode.NETWORK_EXCEPTION, Remedy.ELSEWHERE),
-    (Call.PREPARE, ErrorCode.REQUEST_TIMED_OUT, Remedy.ELSEWHERE),
-    (Call.INIT, ErrorCode.CONCURRENT_TRANSACTIONS, Remedy.AGAIN),
-    (Call.DECIDE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Remedy.AGAIN),
-    (Call.OFFSETS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, Remedy.AGAIN),
-    (Call.OFFSETS, ErrorCode.REBALANCE_IN_PROGRESS, Remedy.RAISE),
-    (Call.OFFSETS, ErrorCode.UNKNOWN_MEMBER_ID, Remedy.RAISE),
-    (Call.COMMIT, ErrorCode.TRANSACTION_ABORTABLE, Remedy.RAISE),
-    (Call.COMMIT, ErrorCode.UNKNOWN_SERVER_ERROR, Remedy.RAISE),
-    (Call.DECIDE, ErrorCode.TXN_VERDICT_UNKNOWN, Remedy.RAISE),
-]
-
-
-@pytest.mark.parametrize(("call", "code", "remedy"), REPEATED)
-def test_what_is_asked_again(call: Call, code: ErrorCode, remedy: Remedy) -> None:
-    assert remedy_for(call, error_for(code, "")) is remedy
 
 
 ENDS = st.sampled_from([Call.COMMIT, Call.ABORT, Call.PREPARE])

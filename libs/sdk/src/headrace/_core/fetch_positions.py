@@ -25,12 +25,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from headrace._core.fetch_aborted import Aborted, AbortedRanges
-from headrace._core.remedies import HOPELESS, Asker, Remedy, remedy_for
 from headrace._core.fetch_events import FetchEvent, LogDiverged, PositionReset, Reset, TopicRecreated
 from headrace._core.fetch_partition import NO_TOPIC_ID, Fetched, PartitionFetch, Trouble, Unreadable
 from headrace._core.fetch_plans import FetchLimits, FetchPlan, PlanEntry
 from headrace._core.fetch_rooms import FetchRooms
 from headrace._core.fetch_sources import FetchSources
+from headrace._core.remedies import HOPELESS, Asker, Remedy, remedy_for
 from headrace._core.starts import Beginning, End, LastCommitted, Start
 from headrace.errors import LogTruncated, PositionOutOfRange
 from headrace_common.core.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, read_header

@@ -37,6 +37,22 @@ BEHIND_MS: Final = 20
 """First pause for a broker that has not heard of its own election yet, or for a transaction that is just ending."""
 
 _GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+_ABSENT: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.DISK_FULL,
+        ErrorCode.OVERLOADED,
+        ErrorCode.METADATA_UNAVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        # The leader could not enrol its partition with the transaction: nothing was appended.
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""After these the batch is surely not there, as far as this attempt goes; after what else passes it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +296,7 @@ class Lane:
             return self._divide(batch)
         remedy = remedy_for(Asker.PRODUCER, error.code)
         if remedy is not Remedy.RAISE:
-            moved = remedy is Remedy.REFRESH
-            absent = not moved and error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-            return self._again(batch, error, now_ms, moved=moved, sure=absent)
+            return self._again(batch, error, now_ms, moved=remedy is Remedy.REFRESH, sure=error.code in _ABSENT)
         self._leave(batch)
         if batch.uncertain:
             error = UnknownOutcome(f"{error}; but an attempt before may have been written")

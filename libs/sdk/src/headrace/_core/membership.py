@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import assert_never
 
 from headrace._core import phases
-from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace._core.group_messages import (
     Answer,
     Broke,
@@ -49,6 +48,7 @@ from headrace._core.group_messages import (
 )
 from headrace._core.holdings import Holdings
 from headrace._core.phases import ACTIVE, Identity, Phase, Trouble
+from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace.errors import ClusterUnreachable
 from headrace_common.core.errors import HeadraceError, Kind, RequestTimedOut
 
@@ -234,7 +234,7 @@ class Membership:
             return
         if self.phase not in ACTIVE:
             return
-        if remedy_for(Asker.GROUP, error.code) is Remedy.RAISE:
+        if remedy_for(Asker.MEMBER, error.code) is Remedy.RAISE:
             self._fail(error)
             return
         self.trouble = Trouble(now_ms if self.trouble is None else self.trouble.since_ms, error)
@@ -351,7 +351,7 @@ class Membership:
 
     def _refused(self, error: HeadraceError, now_ms: float) -> None:
         """An answer is an error that has nothing to do with the state of the conversation."""
-        match remedy_for(Asker.GROUP, error.code):
+        match remedy_for(Asker.MEMBER, error.code):
             case Remedy.START_OVER:
                 self._out(error, now_ms)
             case Remedy.RAISE:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace._core.group_messages import (
     NOTHING,
     Answer,
@@ -34,6 +33,7 @@ from headrace._core.group_messages import (
 )
 from headrace._core.membership import Membership
 from headrace._core.phases import ACTIVE, Phase
+from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace_common.core.errors import ErrorCode, HeadraceError, InconsistentGroupProtocol, RequestTimedOut
 
 JOIN_ALLOWANCE_MS: Final = 5_000
@@ -184,14 +184,14 @@ class ClassicMembership(Membership):
     def _not_computed(self, event: NotComputed) -> None:
         if self.phase is not Phase.SYNCING or event.generation != self.generation:
             return
-        if remedy_for(Asker.GROUP, event.error.code) is Remedy.RAISE:
+        if remedy_for(Asker.MEMBER, event.error.code) is Remedy.RAISE:
             self._fail(event.error)
         else:
             self._broke(event.error, event.now_ms)
 
     def _synced(self, answer: Synced, now_ms: float) -> None:
         if answer.error is not None:
-            if remedy_for(Asker.GROUP, answer.error.code) is Remedy.REJOIN:
+            if remedy_for(Asker.MEMBER, answer.error.code) is Remedy.REJOIN:
                 self._rejoin("the group rebalances again", now_ms)
             else:
                 self._refused(answer.error, now_ms)
@@ -212,7 +212,7 @@ class ClassicMembership(Membership):
         error = answer.error
         if error is None:
             self._confirmed(now_ms)
-        elif remedy_for(Asker.GROUP, error.code) is Remedy.REJOIN:
+        elif remedy_for(Asker.MEMBER, error.code) is Remedy.REJOIN:
             self._confirmed(now_ms)
             if self.phase in (Phase.MEMBER, Phase.SYNCING):
                 self._rejoin("the group rebalances", now_ms)

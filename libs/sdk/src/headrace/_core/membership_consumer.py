@@ -8,7 +8,6 @@ others have them; what stays is never interrupted.
 
 from __future__ import annotations
 
-from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace._core.group_messages import (
     Answer,
     GroupSettings,
@@ -20,6 +19,7 @@ from headrace._core.group_messages import (
 )
 from headrace._core.membership import Membership
 from headrace._core.phases import Phase
+from headrace._core.remedies import Asker, Remedy, remedy_for
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2
@@ -91,7 +91,7 @@ class ConsumerMembership(Membership):
         if not isinstance(answer, Reported):
             return
         if answer.error is not None:
-            if remedy_for(Asker.GROUP, answer.error.code) is Remedy.REJOIN:
+            if remedy_for(Asker.MEMBER, answer.error.code) is Remedy.REJOIN:
                 self._asked_ms = None  # not said in this protocol; the next heartbeat tells more
             else:
                 self._refused(answer.error, now_ms)

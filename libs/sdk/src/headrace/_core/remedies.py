@@ -39,8 +39,8 @@ class Asker(Enum):
 
     PRODUCER = "asks leaders to append"
     CONSUMER = "asks leaders for records and offsets"
-    GROUP = "asks the coordinator of a group, as a member or for offsets"
-    TRANSACTION = "asks the coordinator of a transaction, or for offsets in one"
+    MEMBER = "speaks with its group's coordinator"
+    COORDINATED = "asks a coordinator one thing: of a transaction, or of positions of a group"
 
 
 _SILENCE: Final = frozenset({ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT})
@@ -72,7 +72,7 @@ _BY_ASKER: Final[dict[Asker, dict[ErrorCode, Remedy]]] = {
         ErrorCode.CORRUPT_MESSAGE: Remedy.RAISE,  # what is damaged in the log stays so; on its way in it may not
         ErrorCode.UNKNOWN_SERVER_ERROR: Remedy.RETRY,
     },
-    Asker.GROUP: _OF_COORDINATORS
+    Asker.MEMBER: _OF_COORDINATORS
     | {
         ErrorCode.REBALANCE_IN_PROGRESS: Remedy.REJOIN,
         ErrorCode.UNKNOWN_MEMBER_ID: Remedy.START_OVER,
@@ -81,7 +81,7 @@ _BY_ASKER: Final[dict[Asker, dict[ErrorCode, Remedy]]] = {
         ErrorCode.STALE_MEMBER_EPOCH: Remedy.START_OVER,
         ErrorCode.UNKNOWN_SERVER_ERROR: Remedy.RETRY,
     },
-    Asker.TRANSACTION: _OF_COORDINATORS
+    Asker.COORDINATED: _OF_COORDINATORS
     | {ErrorCode.REBALANCE_IN_PROGRESS: Remedy.RAISE},  # it ends when the application polls, which waits for this call
 }
 

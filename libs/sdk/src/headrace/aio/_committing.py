@@ -10,7 +10,8 @@ from headrace._core.commits import CommitEffect, CommitQueue, Offsets, SendCommi
 from headrace._core.phases import Identity
 from headrace._runtime import Tasks
 from headrace._transport.port import Transport
-from headrace.aio._coordinators import ATTEMPT_MS, Coordinators
+from headrace.aio._coordinators import ATTEMPT_MS
+from headrace.aio._group_coordinator import GroupCoordinator
 from headrace.aio._group_wire import commits_of
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClientClosed, HeadraceError, error_for
@@ -34,14 +35,14 @@ class Committing:
     def __init__(
         self,
         transport: Transport,
-        coordinators: Coordinators,
+        coordinator: GroupCoordinator,
         settings: ConsumerSettings,
         clock: Clock,
         tasks: Tasks,
         identity: Callable[[], Identity],
     ) -> None:
         self._transport = transport
-        self._coordinators = coordinators
+        self._coordinator = coordinator
         self._settings = settings
         self._clock = clock
         self._tasks = tasks
@@ -89,11 +90,11 @@ class Committing:
             except HeadraceError:
                 moved_on = False
         except HeadraceError as error:
-            self._coordinators.heard(error)
+            self._coordinator.heard(error)
             self._carry_out(self._queue.failed(error, self._clock.monotonic_ms()))
             return
         for failed in filter(None, results.values()):
-            self._coordinators.heard(failed)
+            self._coordinator.heard(failed)
         self._carry_out(self._queue.answered(results, self._clock.monotonic_ms(), moved_on=moved_on))
 
     async def _ask(
@@ -101,13 +102,13 @@ class Committing:
     ) -> dict[TopicPartition, HeadraceError | None]:
         settings = self._settings
         request = pb.CommitOffsetsRequest(
-            group_id=self._coordinators.group_id,
+            group_id=self._coordinator.group_id,
             member_id=identity.member_id,
             group_instance_id=settings.group_instance_id if identity.member_id else None,
             generation=identity.generation,
             offsets=commits_of(entries),
         )
-        coordinator = await self._coordinators.find()
+        coordinator = await self._coordinator.find()
         attempt_ms = min(ATTEMPT_MS, settings.request_timeout_ms)
         response = await self._transport.commit_offsets(coordinator, request, attempt_ms)
         return {

@@ -1,37 +1,52 @@
-"""Finds the coordinator of one group, and asks it for committed offsets. Lives on the group's event loop."""
+"""
+Asks whoever coordinates a transactional id, an owner of units, or a group: finds it, asks again, and gives up in time.
+
+One per key. Who was found is kept until it errs. What an error means, ``_core.remedies`` says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Final
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
-from headrace._core.group_errors import FORGET_COORDINATOR
-from headrace._transport.port import Coordinator, Transport
-from headrace.aio._group_wire import listed
-from headrace.consumer_settings import ConsumerSettings
-from headrace.errors import ClusterUnreachable, ErrorCode, HeadraceError, WaitTimedOut, error_for
-from headrace.records import Committed
-from headrace_common.core.ids import TopicPartition
+from headrace._core.remedies import Asker, Remedy, remedy_for
+from headrace._transport.port import Coordinator
+from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, WaitTimedOut
+from headrace.settings import ClientSettings
 from headrace_common.runtime.clock import Clock
-from headrace_proto.v1 import coordinator_pb2 as pb
+from headrace_common.runtime.entropy import backoff_ms
 
-UNSTABLE_PAUSE_MS: Final = 10.0
-"""First pause where a transaction is being decided: that takes a few ms, unless somebody hangs."""
+A = TypeVar("A")
+Ask = Callable[[Coordinator, float], Awaitable[A]]
+"""One attempt: whom, and how long it may take in ms."""
 
 ATTEMPT_MS: Final = 6_000
-"""How long one request to a coordinator may take: longer than it may wait for its log, shorter than a session."""
+"""How long one attempt may take: longer than a coordinator waits for its log, shorter than a session."""
+
+SILENCE_S: Final = 1.0
+"""When a coordinator has not answered after this time, brokers are asked who it is by now; and again."""
+
+FIRST_PAUSE_MS: Final = 10
+"""Ends of transactions are written in a few ms, so the first pauses are short."""
+
+LONGEST_PAUSE_MS: Final = 250
+"""A coordinator that moves is back within seconds, and a transaction holds up readers."""
 
 
-class Coordinators:
-    """Who has the group, as far as is known."""
+class CoordinatorLink:
+    """
+    See the module's text. Lives on its client's loop.
 
-    def __init__(self, transport: Transport, settings: ConsumerSettings, clock: Clock) -> None:
-        assert settings.group_id is not None, "only groups have one"
-        self.group_id = settings.group_id
-        self.known: Coordinator | None = None
-        self._transport = transport
+    Args:
+        find: who has the key now; raises as ``port.Transport.find_coordinator``.
+    """
+
+    def __init__(self, find: Callable[[], Awaitable[Coordinator]], settings: ClientSettings, clock: Clock) -> None:
+        self._find = find
         self._settings = settings
         self._clock = clock
+        self.known: Coordinator | None = None
 
     async def find(self, *, anew: bool = False) -> Coordinator:
         """
@@ -42,64 +57,76 @@ class Coordinators:
         """
         if anew or self.known is None:
             self.known = None
-            self.known = await self._transport.find_coordinator(self.group_id)
+            self.known = await self._find()
         return self.known
 
-    def heard(self, error: HeadraceError) -> None:
-        """A coordinator failed so: somebody else may have the group."""
-        if error.code in FORGET_COORDINATOR:
+    def heard(self, error: HeadraceError) -> Remedy:
+        """A coordinator failed so: what to do about it. It is forgotten where somebody else may have the key."""
+        remedy = remedy_for(Asker.COORDINATED, error.code)
+        if remedy is Remedy.FIND:
             self.known = None
+        return remedy
 
-    async def fetch(
-        self, partitions: Collection[TopicPartition], timeout_ms: float
-    ) -> dict[TopicPartition, Committed | None]:
+    async def ask(self, what: str, attempt: Ask[A], deadline_ms: float) -> A:
         """
-        What is committed; repeated while that can help. A position in a transaction that is not decided is waited for.
+        What the coordinator answers.
+
+        Args:
+            what: for people: what could not be done.
+            deadline_ms: on the monotonic clock.
 
         Raises:
-            HeadraceError: what the coordinator said last.
+            WaitTimedOut: nobody answered in time, or only with what passes; the outcome may be unknown.
+            HeadraceError: what does not pass.
         """
-        deadline_ms = self._clock.monotonic_ms() + timeout_ms
-        longest_ms = float(max(1, self._settings.retry_backoff_ms))
-        pause_ms, unstable_ms = longest_ms, min(UNSTABLE_PAUSE_MS, longest_ms)
+        repetitions = 0
         while True:
             error = None
             try:
-                found = await self._ask(partitions)
+                answer = await self._once(attempt, deadline_ms)
             except HeadraceError as failed:
                 error = failed
-                self.heard(error)
             else:
-                return found
-            left_ms = deadline_ms - self._clock.monotonic_ms()
-            if not error.retriable or isinstance(error, ClusterUnreachable):
+                return answer
+            if self.heard(error) is Remedy.RAISE or isinstance(error, ClusterUnreachable):
                 raise error
-            if left_ms <= 0:
-                text = (
-                    f"committed offsets of group {self.group_id!r} could not be had within {timeout_ms:g} ms: {error}"
-                )
-                raise WaitTimedOut(text) from error
-            if error.code is ErrorCode.UNSTABLE_OFFSET_COMMIT:
-                await self._clock.sleep_ms(min(unstable_ms, left_ms))
-                unstable_ms = min(unstable_ms * 2, longest_ms)
-                continue
-            await self._clock.sleep_ms(min(pause_ms, left_ms))
-            pause_ms = min(pause_ms * 2, max(1, self._settings.retry_backoff_max_ms))
+            repetitions += 1
+            pause_ms = self._pause_ms(repetitions)
+            if self._clock.monotonic_ms() + pause_ms >= deadline_ms:
+                raise WaitTimedOut(f"{what} was not answered in time; the last failure was: {error}") from error
+            await self._clock.sleep_ms(pause_ms)
 
-    async def _ask(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed | None]:
-        if not partitions:
-            return {}
-        request = pb.FetchOffsetsRequest(group_id=self.group_id, partitions=listed(partitions, {}), require_stable=True)
-        attempt_ms = min(ATTEMPT_MS, self._settings.request_timeout_ms)
-        response = await self._transport.fetch_offsets(await self.find(), request, attempt_ms)
-        found: dict[TopicPartition, Committed | None] = dict.fromkeys(partitions)
-        for entry in response.offsets:
-            tp = TopicPartition(entry.topic, entry.partition)
-            if tp not in found:
-                continue
-            error = error_for(entry.error, f"{tp}: {entry.message}") if entry.error else None
-            if error is not None and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise error
-            if error is None and entry.offset >= 0:
-                found[tp] = Committed(entry.offset, entry.leader_epoch, entry.metadata)
-        return found
+    async def _once(self, attempt: Ask[A], deadline_ms: float) -> A:
+        if self.known is None:
+            self.known = await self._found(max(1.0, deadline_ms - self._clock.monotonic_ms()))
+        left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())
+        asked, timeout_ms = self.known, min(ATTEMPT_MS, self._settings.request_timeout_ms, left_ms)
+        answer = asyncio.ensure_future(attempt(asked, timeout_ms))
+        try:
+            while not (await asyncio.wait({answer}, timeout=SILENCE_S))[0]:
+                await self._look(asked)
+            return answer.result()
+        finally:
+            answer.cancel()
+
+    async def _look(self, asked: Coordinator) -> None:
+        """``asked`` is silent: one that is stopped breaks no connection. Raises: ``NetworkFailed``: it was replaced."""
+        try:
+            found = await self._found(SILENCE_S * 1_000)
+        except HeadraceError:
+            return
+        if found != asked:
+            raise NetworkFailed(f"{asked} did not answer, and {found} has taken over")
+
+    async def _found(self, left_ms: float) -> Coordinator:
+        try:
+            async with asyncio.timeout(left_ms / 1_000):
+                return await self._find()
+        except TimeoutError:
+            raise NetworkFailed("no broker said in time who coordinates; is the cluster up?") from None
+
+    def _pause_ms(self, repetitions: int) -> float:
+        settings = self._settings
+        first_ms = min(FIRST_PAUSE_MS, settings.retry_backoff_ms)
+        longest_ms = min(LONGEST_PAUSE_MS, settings.retry_backoff_max_ms)
+        return backoff_ms(repetitions, first_ms=first_ms, ms_max=longest_ms)

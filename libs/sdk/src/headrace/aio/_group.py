@@ -51,7 +51,7 @@ from headrace._runtime import Tasks, in_thread
 from headrace._transport.newest import Newest
 from headrace._transport.port import Coordinator, MembershipStream, Transport
 from headrace.aio._committing import Committing
-from headrace.aio._coordinators import Coordinators
+from headrace.aio._group_coordinator import GroupCoordinator
 from headrace.aio._group_wire import GroupWire
 from headrace.consumer_settings import CLASSIC, ConsumerSettings
 from headrace.errors import (
@@ -104,7 +104,7 @@ class Group:
         self._notify = notify
         self._tasks = Tasks(self._crashed)
         self._wire = GroupWire(settings)
-        self.coordinators = Coordinators(transport, settings, clock)
+        self.coordinators = GroupCoordinator(transport, settings, clock)
         self.committing = Committing(transport, self.coordinators, settings, clock, self._tasks, self.identity)
         self.coordinator: Coordinator | None = None
         """To whom there is a stream."""

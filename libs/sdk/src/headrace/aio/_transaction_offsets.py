@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from headrace._core.batch import Identity
 from headrace._core.transaction import Call, TransactionCore
 from headrace._transport.port import Coordinator, Transport
+from headrace.aio._coordinators import CoordinatorLink
 from headrace.aio._group_wire import commits_of
-from headrace.aio._transaction_link import Asking, Passing, TransactionLink
+from headrace.aio._transaction_link import Asking, Passing
 from headrace.errors import ErrorCode, HeadraceError, Rejected, error_for
 from headrace.records import Committed, TopicPartition
 from headrace.settings import ProducerSettings
@@ -71,7 +72,7 @@ class TransactionOffsets:
         self._transport = transport
         self._settings = settings
         self._clock = clock
-        self._groups: dict[str, TransactionLink] = {}
+        self._groups: dict[str, CoordinatorLink] = {}
 
     async def add(self, offsets: Offsets, member: Callable[[], Member], deadline_ms: float | None) -> None:
         """
@@ -123,11 +124,11 @@ class TransactionOffsets:
             self._core.refused(Call.OFFSETS, error)
             raise
 
-    def _group_link(self, group_id: str) -> TransactionLink:
+    def _group_link(self, group_id: str) -> CoordinatorLink:
         link = self._groups.get(group_id)
         if link is None:
             transport = self._transport
-            link = TransactionLink(lambda: transport.find_coordinator(group_id), self._settings, self._clock)
+            link = CoordinatorLink(lambda: transport.find_coordinator(group_id), self._settings, self._clock)
             self._groups[group_id] = link
         return link
 

@@ -16,7 +16,8 @@ from headrace._core.batch import Identity
 from headrace._core.transaction import Call, State, TransactionCore
 from headrace._tokens import PreparedTransaction
 from headrace._transport.port import Coordinator, Transport
-from headrace.aio._transaction_link import Asking, TransactionLink
+from headrace.aio._coordinators import CoordinatorLink
+from headrace.aio._transaction_link import Asking
 from headrace.aio._transaction_offsets import Also, TransactionOffsets
 from headrace.errors import AlreadyDecided, HeadraceError, TransactionAbortable
 from headrace.settings import ProducerSettings
@@ -64,7 +65,7 @@ class Transactions:
         self._settings = settings
         self._clock = clock
         self._records = records
-        link = TransactionLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
+        link = CoordinatorLink(lambda: transport.find_transaction_coordinator(self._id), settings, clock)
         self._asking = Asking(self.core, link)
         self.offsets = TransactionOffsets(self.core, self._asking, transport, settings, clock)
         self._introducing = asyncio.Lock()

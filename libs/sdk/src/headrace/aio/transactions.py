@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 from headrace._descriptors import needing_descriptors
 from headrace._tokens import OwnerEpoch, PreparedTransaction
-from headrace.aio._transaction_link import Ask, TransactionLink, plain_judge
+from headrace.aio._coordinators import Ask, CoordinatorLink
 from headrace.aio._transactions import check_verdict
 from headrace.errors import ClientClosed, InvalidTxnState, Rejected, Then, WaitTimedOut
 from headrace.finding import bootstrap_addresses
@@ -58,7 +58,7 @@ class _Deciding:
             )
         self._transport = _transport
         self._clock = SystemClock()
-        self._links: dict[str, TransactionLink] = {}
+        self._links: dict[str, CoordinatorLink] = {}
         self._closed = False
         self._pid = os.getpid()
 
@@ -69,16 +69,16 @@ class _Deciding:
             raise ClientClosed.by_fork(self._kind)
         deadline_ms = self._clock.monotonic_ms() + self._settings.default_api_timeout_ms
         try:
-            return await self._link(key).ask(what, attempt, plain_judge, deadline_ms)
+            return await self._link(key).ask(what, attempt, deadline_ms)
         except WaitTimedOut as error:
             error.then = Then.RETRY
             raise
 
-    def _link(self, key: str) -> TransactionLink:
+    def _link(self, key: str) -> CoordinatorLink:
         link = self._links.pop(key, None)
         if link is None:
             transport = self._transport
-            link = TransactionLink(lambda: transport.find_transaction_coordinator(key), self._settings, self._clock)
+            link = CoordinatorLink(lambda: transport.find_transaction_coordinator(key), self._settings, self._clock)
         self._links[key] = link
         if len(self._links) > LINKS_MAX:
             del self._links[next(iter(self._links))]
