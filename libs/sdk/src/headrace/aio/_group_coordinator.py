@@ -40,7 +40,7 @@ class GroupCoordinator(CoordinatorLink):
         async def attempt(coordinator: Coordinator, attempt_ms: float) -> dict[TopicPartition, Committed | None]:
             return _found(partitions, await self._transport.fetch_offsets(coordinator, request, attempt_ms))
 
-        what = f"the question for committed offsets of group {self.group_id!r}"
+        what = f"the question for committed offsets of group {self.group_id!r}, within {timeout_ms:g} ms,"
         return await self.ask(what, attempt, self._clock.monotonic_ms() + timeout_ms)
 
 
