@@ -20,6 +20,7 @@ TARGET: Final = SDK / "admin.py"
 TEMPLATE: Final = Path(__file__).with_name("admin.py.template")
 TWIN: Final = {
     "aio/admin.py": "AdminClient",
+    "aio/_cluster_admin.py": "ClusterAdmin",
     "aio/_group_admin.py": "GroupAdmin",
     "aio/_transaction_admin.py": "TransactionAdmin",
     "aio/_restore_admin.py": "RestoreAdmin",

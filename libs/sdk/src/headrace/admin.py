@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace._setting_names import Servers
     from headrace._tokens import PreparedTransaction
     from headrace._transport.port import Transport
+    from headrace.admin_cluster_types import ClusterStatus, Decommission, MovePlan, MoveProgress
     from headrace.admin_feature_types import FeaturesInfo
     from headrace.admin_restore_types import RestoreInfo, StrayList
     from headrace.admin_transaction_types import (
@@ -368,18 +369,6 @@ class AdminClient:
         """Partitions whose replicas are being changed: all, or those of ``partitions``."""
         return self._wait(self._client.list_reassignments(partitions))
 
-    def drain_broker(self, broker_id: int, *, drained: bool = True) -> int:
-        """
-        Keep leaders away from a broker, also after it restarts; with ``drained=False`` they may come back.
-
-        Returns:
-            How many partitions it still leads, because nobody else can. Ask again until it is 0.
-
-        Raises:
-            NotFound: no broker of this id is registered.
-        """
-        return self._wait(self._client.drain_broker(broker_id, drained=drained))
-
     def ask(self, rpc: str, request: Message, *, change: bool = False) -> Any:
         """
         One call of the ``Admin`` service in its own messages: for what has no method here, and for the JSON that REST
@@ -393,6 +382,81 @@ class AdminClient:
             Rejected: the service has no such call.
         """
         return self._wait(self._client.ask(rpc, request, change=change))
+
+    def describe_status(self) -> ClusterStatus:
+        """How the cluster is, with a verdict in one line, and what is wrong."""
+        return self._wait(self._client.describe_status())
+
+    def describe_progress(self, *, measure_ms: int = 0) -> MoveProgress:
+        """
+        How far the partitions are whose replicas are being changed, and the throttle.
+
+        Args:
+            measure_ms: look twice this many ms apart, up to 10,000, to tell rates too.
+        """
+        return self._wait(self._client.describe_progress(measure_ms=measure_ms))
+
+    def rebalance(
+        self, topics: Iterable[str] = (), *, validate_only: bool = False, throttle_bytes_per_s: int | None = None
+    ) -> MovePlan:
+        """
+        Level replicas and leaders over all brokers and racks, with few moves; ``describe_progress`` tells how far it
+        is, and ``elect_leaders`` is next.
+
+        Args:
+            topics: only these; by default all.
+            validate_only: plan only.
+            throttle_bytes_per_s: set the cluster's throttle before it starts; None: it stays as it is.
+        """
+        return self._wait(
+            self._client.rebalance(topics, validate_only=validate_only, throttle_bytes_per_s=throttle_bytes_per_s)
+        )
+
+    def drain_broker(self, broker_id: int, *, drained: bool = True) -> int:
+        """
+        Keep leaders away from a broker, also after it restarts; with ``drained=False`` they may come back.
+
+        Returns:
+            How many partitions it still leads, because nobody else can. Ask again until it is 0.
+
+        Raises:
+            NotFound: no broker of this id is registered.
+        """
+        return self._wait(self._client.drain_broker(broker_id, drained=drained))
+
+    def decommission_broker(
+        self, broker_id: int, *, validate_only: bool = False, throttle_bytes_per_s: int | None = None
+    ) -> Decommission:
+        """
+        Drain a broker and move all it holds to others. Called again, it goes on with what is left; when nothing is,
+        stop the broker, then ``unregister_node("broker", id)``.
+
+        Args:
+            validate_only: change nothing: what is left of it, and what would be moved.
+            throttle_bytes_per_s: as in ``rebalance``.
+
+        Raises:
+            NotFound: no broker of this id is registered.
+        """
+        return self._wait(
+            self._client.decommission_broker(
+                broker_id, validate_only=validate_only, throttle_bytes_per_s=throttle_bytes_per_s
+            )
+        )
+
+    def unregister_node(self, role: str, node_id: int) -> None:
+        """
+        Forget a node that is away for good; of brokers, one that is stopped and holds nothing.
+
+        Args:
+            role: ``"broker"``, ``"controller"``, ``"coordinator"`` or ``"admin"``.
+
+        Raises:
+            NotFound: no such node is registered.
+            Conflict: it is there, or a broker that holds replicas.
+            Rejected: there is no such role.
+        """
+        self._wait(self._client.unregister_node(role, node_id))
 
     def list_groups(self, *, states: Iterable[str] = ()) -> GroupList:
         """

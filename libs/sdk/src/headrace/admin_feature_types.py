@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace._told import Told, told
+
 if TYPE_CHECKING:
     from headrace_proto.v1 import admin_pb2
 
@@ -36,7 +38,7 @@ class NodeFeatures:
 
 
 @dataclass(frozen=True, slots=True)
-class FeaturesInfo:
+class FeaturesInfo(Told["admin_pb2.DescribeFeaturesResponse"]):
     """The cluster's feature level, and how it may rise. The controller raises it by itself; it never falls."""
 
     level: int
@@ -55,9 +57,9 @@ class FeaturesInfo:
         def name(node: admin_pb2.NodeFeatures) -> str:
             return f"{cluster_pb2.NodeRole.Name(node.role).lower()}-{node.id}"
 
-        return FeaturesInfo(
-            answer.level,
-            tuple(FeatureInfo(f.level, f.name, f.brings) for f in answer.features),
-            tuple(NodeFeatures(name(n), n.feature_level_max, n.fenced, n.version) for n in answer.nodes),
-            answer.waits_for if answer.HasField("waits_for") else None,
+        return told(
+            FeaturesInfo,
+            answer,
+            features=tuple(told(FeatureInfo, f) for f in answer.features),
+            nodes=tuple(told(NodeFeatures, n, node=name(n)) for n in answer.nodes),
         )

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace._told import Told, told
+
 if TYPE_CHECKING:
     from headrace_proto.v1 import controller_pb2 as controller
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreInfo:
+class RestoreInfo(Told["controller.DescribeRestoreResponse"]):
     """The last restore of the cluster's metadata from a backup."""
 
     finished: bool
@@ -38,16 +40,18 @@ class RestoreInfo:
     def of(answer: controller.DescribeRestoreResponse) -> RestoreInfo:
         """From the wire."""
         restore = answer.restore
-        return RestoreInfo(
-            restore.finished,
-            tuple(restore.expected),
-            tuple(restore.missing),
-            restore.backup_revision,
-            restore.backup_time_ms,
-            restore.restore_time_ms,
-            restore.adopted_topics,
-            restore.empty_topics,
-            tuple(answer.silent),
+        return told(
+            RestoreInfo,
+            answer,
+            finished=restore.finished,
+            expected_brokers=tuple(restore.expected),
+            missing_brokers=tuple(restore.missing),
+            backup_revision=restore.backup_revision,
+            backup_time_ms=restore.backup_time_ms,
+            restore_time_ms=restore.restore_time_ms,
+            adopted_topics=restore.adopted_topics,
+            empty_topics=restore.empty_topics,
+            silent_brokers=tuple(answer.silent),
         )
 
 
@@ -91,7 +95,7 @@ class StrayTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class StrayList:
+class StrayList(Told["controller.DescribeRestoreResponse"]):
     """All strays of the cluster."""
 
     topics: tuple[StrayTopic, ...]
@@ -101,4 +105,5 @@ class StrayList:
     @staticmethod
     def of(answer: controller.DescribeRestoreResponse) -> StrayList:
         """From the wire."""
-        return StrayList(tuple(map(StrayTopic.of, answer.strays)), tuple(answer.silent))
+        topics = tuple(map(StrayTopic.of, answer.strays))
+        return told(StrayList, answer, topics=topics, silent_brokers=tuple(answer.silent))

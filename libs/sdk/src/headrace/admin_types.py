@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace._told import Told, told
 from headrace.records import TopicPartition
 from headrace_common.core.errors import HeadraceError, error_for
 
@@ -93,7 +94,7 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription:
+class TopicDescription(Told["controller.TopicDescription"]):
     """One topic with its partitions."""
 
     name: str
@@ -111,13 +112,14 @@ class TopicDescription:
         """From the wire."""
         topic = description.topic
         partitions = sorted((PartitionInfo.of(p) for p in description.partitions), key=lambda p: p.partition)
-        return TopicDescription(
-            topic.name,
-            topic.topic_id,
-            topic.internal,
-            dict(topic.configs),
-            tuple(partitions),
-            tuple(description.notes),
+        return told(
+            TopicDescription,
+            description,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            internal=topic.internal,
+            configs=dict(topic.configs),
+            partitions=tuple(partitions),
         )
 
 
@@ -186,7 +188,7 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterDescription:
+class ClusterDescription(Told["controller.DescribeClusterResponse"]):
     """The cluster at one moment."""
 
     cluster_id: str
@@ -218,7 +220,9 @@ class ClusterDescription:
 
         nodes = [node for node in answer.nodes if node.role == cluster_pb2.BROKER]
         active = answer.active_controller.id if answer.HasField("active_controller") else -1
-        return ClusterDescription(
+        return told(
+            ClusterDescription,
+            answer,
             cluster_id=answer.cluster_id,
             controller_id=active if active >= 0 else None,
             brokers=tuple(BrokerInfo.of(node) for node in sorted(nodes, key=lambda node: node.id)),
@@ -236,7 +240,7 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(Told["controller.ConfigEntry"]):
     """One setting as it is in effect."""
 
     name: str
@@ -254,7 +258,7 @@ class ConfigEntry:
         from headrace_proto.v1 import controller_pb2
 
         source = controller_pb2.ConfigSource.Name(entry.source).removesuffix("_CONFIG").lower()
-        return ConfigEntry(entry.name, entry.value, source, entry.read_only, entry.documentation, entry.type)
+        return told(ConfigEntry, entry, source=source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,15 +280,7 @@ class SegmentInfo:
     @staticmethod
     def of(segment: broker.SegmentDescription) -> SegmentInfo:
         """From the wire."""
-        return SegmentInfo(
-            segment.base_offset,
-            segment.end_offset,
-            segment.size_bytes,
-            segment.created_at_ms,
-            segment.sealed_at_ms if segment.HasField("sealed_at_ms") else None,
-            segment.min_timestamp_ms,
-            segment.max_timestamp_ms,
-        )
+        return told(SegmentInfo, segment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,15 +311,7 @@ class CompactionInfo:
     @staticmethod
     def of(compaction: broker.LogCompaction) -> CompactionInfo:
         """From the wire."""
-        return CompactionInfo(
-            cleaned_to=compaction.cleaned_to,
-            cleanable_to=compaction.cleanable_to,
-            clean_bytes=compaction.clean_bytes,
-            dirty_bytes=compaction.dirty_bytes,
-            last_ms=compaction.last_ms if compaction.HasField("last_ms") else None,
-            waits_for=compaction.waits_for if compaction.HasField("waits_for") else None,
-            stuck=compaction.stuck,
-        )
+        return told(CompactionInfo, compaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,30 +359,13 @@ class LogInfo:
         """From the wire."""
         from headrace_proto.v1 import broker_pb2
 
-        return LogInfo(
-            topic_id=log.topic_id,
-            partition=log.partition,
+        return told(
+            LogInfo,
+            log,
             state=broker_pb2.LogState.Name(log.state).lower(),
-            log_start_offset=log.log_start_offset,
-            log_end_offset=log.log_end_offset,
-            high_watermark=log.high_watermark,
-            size_bytes=log.size_bytes,
-            leader_epoch=log.leader_epoch,
             segments=tuple(map(SegmentInfo.of, log.segments)),
-            note=log.note if log.HasField("note") else None,
-            last_stable_offset=log.last_stable_offset,
-            oldest_open=OldestTransaction(
-                log.oldest_open.producer_id,
-                log.oldest_open.producer_epoch,
-                log.oldest_open.first_offset,
-                log.oldest_open.since_ms,
-            )
-            if log.HasField("oldest_open")
-            else None,
-            oldest_timestamp_ms=log.oldest_timestamp_ms if log.HasField("oldest_timestamp_ms") else None,
+            oldest_open=told(OldestTransaction, log.oldest_open) if log.HasField("oldest_open") else None,
             compaction=CompactionInfo.of(log.compaction) if log.HasField("compaction") else None,
-            fencing_token=log.fencing_token if log.HasField("fencing_token") else None,
-            unreadable=log.unreadable if log.HasField("unreadable") else None,
         )
 
 
@@ -415,8 +386,7 @@ class ScrubInfo:
     @staticmethod
     def of(scrub: broker.Scrub) -> ScrubInfo:
         """From the wire."""
-        ended_ms = scrub.last_ended_ms if scrub.HasField("last_ended_ms") else None
-        return ScrubInfo(scrub.running, scrub.logs, scrub.logs_done, scrub.bytes_read, scrub.lost_logs, ended_ms)
+        return told(ScrubInfo, scrub)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace._told import Told, told
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.records import TopicPartition
 
@@ -231,7 +232,7 @@ class PlannedOffset:
 
 
 @dataclass(frozen=True, slots=True)
-class ResetPlan:
+class ResetPlan(Told["admin_pb2.ResetOffsetsResponse"]):
     """Where a group goes on."""
 
     group_id: str
@@ -247,7 +248,7 @@ class ResetPlan:
     def of(group_id: str, answer: admin_pb2.ResetOffsetsResponse) -> ResetPlan:
         """From the wire."""
         partitions = tuple(map(PlannedOffset.of, answer.partitions))
-        return ResetPlan(group_id, answer.executed, answer.new_group, answer.members, partitions)
+        return told(ResetPlan, answer, group_id=group_id, partitions=partitions)
 
 
 def error_or_none(code: errors_pb2.ErrorCode.ValueType, message: str) -> HeadraceError | None:

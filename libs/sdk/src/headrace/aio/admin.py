@@ -28,6 +28,7 @@ from headrace.admin_types import (
     TopicDescription,
     TopicInfo,
 )
+from headrace.aio._cluster_admin import ClusterAdmin
 from headrace.aio._group_admin import GroupAdmin
 from headrace.aio._placement import TopicIds, elect_request, outcomes, reassign_request, reassignments
 from headrace.aio._restore_admin import RestoreAdmin
@@ -80,7 +81,7 @@ class AdminSettings(ClientSettings):
     """How long a call may take, repetitions included, in ms."""
 
 
-class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
+class AdminClient(ClusterAdmin, GroupAdmin, TransactionAdmin, RestoreAdmin):
     """
     Administration of one cluster.
 
@@ -413,20 +414,6 @@ class AdminClient(GroupAdmin, TransactionAdmin, RestoreAdmin):
         request = pb.ListReassignmentsRequest(partitions=[ids.ref(TopicPartition(*tp)) for tp in partitions])
         answer = await self._call(lambda stub, timeout: stub.ListReassignments(request, timeout=timeout))
         return reassignments(answer.partitions, ids)
-
-    async def drain_broker(self, broker_id: int, *, drained: bool = True) -> int:
-        """
-        Keep leaders away from a broker, also after it restarts; with ``drained=False`` they may come back.
-
-        Returns:
-            How many partitions it still leads, because nobody else can. Ask again until it is 0.
-
-        Raises:
-            NotFound: no broker of this id is registered.
-        """
-        request = pb.DrainBrokerRequest(broker_id=broker_id, drained=drained)
-        answer = await self._call(lambda stub, timeout: stub.DrainBroker(request, timeout=timeout), change=True)
-        return int(answer.still_leading)
 
     # --- everything else ----------------------------------------------------------------------------------------
 
