@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
 
+from headrace import AdminClient
 from headrace_cli.session import Session
 from headrace_common.core.errors import ErrorCode
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, errors_pb2
@@ -167,11 +169,30 @@ class FakeStub:
         return pb.UnregisterNodeResponse()
 
 
-class AskedAdmin:
-    """What of ``AdminClient`` asks the stand-in."""
+class StubTransport:
+    """Leads an ``AdminClient`` to the stand-in."""
 
     def __init__(self, stub: FakeStub) -> None:
         self._stub = stub
+
+    def __getattr__(self, rpc: str) -> Callable[..., Any]:
+        async def call(request: Any, timeout: float) -> Any:
+            return getattr(self._stub, rpc)(request, timeout)
+
+        return call
+
+    async def admin(self) -> Any:
+        return self
+
+    async def close(self) -> None:
+        pass
+
+
+class Beside:
+    """An admin client of which a test plays some calls itself: a subclass has these."""
+
+    def __init__(self, rest: AdminClient) -> None:
+        self._rest = rest
 
     def __enter__(self) -> Self:
         return self
@@ -179,13 +200,19 @@ class AskedAdmin:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
-        return getattr(self._stub, rpc)(request, timeout=1.0)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)
 
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> FakeStub:
     """What commands that move or judge speak to."""
     fake = FakeStub()
-    monkeypatch.setattr(Session, "admin", lambda self, **_: AskedAdmin(fake))
+    monkeypatch.setattr(Session, "admin", lambda self, **_: admin_over(fake))
     return fake
+
+
+def admin_over(stub: FakeStub) -> AdminClient:
+    """A client of the stand-in."""
+    transport: Any = StubTransport(stub)
+    return AdminClient(_transport=transport)

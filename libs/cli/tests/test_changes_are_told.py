@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from libs.cli.tests.conftest import Beside, FakeStub, admin_over
 from typer.testing import CliRunner
 
-from headrace.admin_types import PartitionInfo, TopicDescription
+from headrace.admin_types import TopicDescription
 from headrace_cli.app import app
 from headrace_cli.local import LocalCluster
 from headrace_cli.session import Session
 from headrace_common.core.errors import TopicAlreadyExists, unknown_topic
+from headrace_proto.v1 import cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
 
 runner = CliRunner()
-TOPIC = TopicDescription("there", bytes(16), False, {}, (PartitionInfo(0, 1, 0, (1,), (1,)),))
+TOPIC = pb.TopicDescription(
+    topic=cluster_pb2.Topic(name="there", topic_id=bytes(16)), partitions=[cluster_pb2.Partition(leader=1)]
+)
 
 
-class FakeAdmin:
+class FakeAdmin(Beside):
     """Topics ``there`` and ``also``."""
 
-    def __init__(self) -> None:
+    def __init__(self, stub: FakeStub) -> None:
+        super().__init__(admin_over(stub))
         self.topics = {"there", "also"}
-        self.ask: Callable[..., Any]
-
-    def __enter__(self) -> FakeAdmin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def create_topic(self, name: str, *_: Any, validate_only: bool) -> TopicDescription:
         raise TopicAlreadyExists(f"{name} exists")
 
     def describe_topic(self, name: str) -> TopicDescription:
-        return TOPIC
+        return TopicDescription.of(TOPIC)
 
     def delete_topic(self, name: str) -> None:
         if name not in self.topics:
@@ -48,8 +46,7 @@ class FakeAdmin:
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stub: Any) -> None:
-    fake = FakeAdmin()
-    fake.ask = lambda rpc, request, **_: getattr(stub, rpc)(request, timeout=1.0)
+    fake = FakeAdmin(stub)
     monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
     for name in ("HEADRACE_BOOTSTRAP", "HEADRACE_PROFILE"):
         monkeypatch.delenv(name, raising=False)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from libs.cli.tests.conftest import Beside, FakeStub, admin_over
 from typer.testing import CliRunner
 
-from headrace.admin_types import ConfigEntry, PartitionInfo, TopicDescription
+from headrace.admin_types import ConfigEntry, TopicDescription
 from headrace.delivery import DeliveredBatch
 from headrace.records import TopicPartition
 from headrace_cli.app import app
@@ -18,48 +19,42 @@ from headrace_cli.commands.produce import _standard_input
 from headrace_cli.exits import CommandFailed
 from headrace_cli.session import Session
 from headrace_common.core.errors import RequestTimedOut, unknown_topic
-from headrace_proto.v1 import broker_pb2
+from headrace_proto.v1 import broker_pb2, cluster_pb2
+from headrace_proto.v1 import controller_pb2 as pb
 
 ID = bytes(range(16))
 runner = CliRunner()
 
 
-class FakeAdmin:
+class FakeAdmin(Beside):
     """One topic of two partitions on brokers 1 and 2; partition 1 has no leader. Remembers what was changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, stub: FakeStub) -> None:
+        super().__init__(admin_over(stub))
         self.asked: list[tuple[Any, ...]] = []
-        self.ask: Callable[..., Any]
-
-    def __enter__(self) -> FakeAdmin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def create_topic(self, name: str, *arguments: Any, validate_only: bool) -> TopicDescription:
         self.asked.append(("create", name, *arguments, validate_only))
-        partitions = tuple(PartitionInfo(n, 1, 0, (1,), (1,)) for n in range(arguments[0] or 1))
-        return TopicDescription(name, ID, False, arguments[2], partitions, ("fewer replicas than the default",))
+        partitions = [cluster_pb2.Partition(partition=n, leader=1, replicas=[1]) for n in range(arguments[0] or 1)]
+        topic = cluster_pb2.Topic(name=name, topic_id=ID, configs=arguments[2])
+        notes = ["fewer replicas than the default"]
+        return TopicDescription.of(pb.TopicDescription(topic=topic, partitions=partitions, notes=notes))
 
     def delete_topic(self, name: str) -> None:
         if name != "flights":
             raise unknown_topic(name)
         self.asked.append(("delete", name))
 
-    def describe_topic(self, name: str) -> TopicDescription:
-        partitions = (PartitionInfo(0, 2, 3, (2,), (2,)), PartitionInfo(1, None, 4, (1,), (), (1,)))
-        return TopicDescription(name, ID, False, {"retention.ms": "5"}, partitions)
-
     def alter_configs(self, changes: Mapping[str, str | None], **what: Any) -> dict[str, ConfigEntry]:
         self.asked.append(("alter", dict(changes), what))
         return self.describe_configs() | {
-            name: ConfigEntry(name, value or "default", "dynamic_topic", False, "", "long")
+            name: ConfigEntry.of(pb.ConfigEntry(name=name, value=value or "default", source=pb.DYNAMIC_TOPIC_CONFIG))
             for name, value in changes.items()
         }
 
     def describe_configs(self, **_: Any) -> dict[str, ConfigEntry]:
-        return {"segment.ms": ConfigEntry("segment.ms", "7", "default", False, "When a segment ends.", "long")}
+        entry = pb.ConfigEntry(name="segment.ms", value="7", source=pb.DEFAULT_CONFIG)
+        return {entry.name: ConfigEntry.of(entry)}
 
     def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         self.asked.append(("trim", dict(offsets)))
@@ -68,8 +63,7 @@ class FakeAdmin:
 
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch, stub: Any) -> FakeAdmin:
-    fake = FakeAdmin()
-    fake.ask = lambda rpc, request, **_: getattr(stub, rpc)(request, timeout=1.0)
+    fake = FakeAdmin(stub)
     monkeypatch.setattr(Session, "admin", lambda self, **_: fake)
     return fake
 
@@ -304,6 +298,21 @@ def test_brokers_and_logs_show_who_does_not_answer(admin: FakeAdmin, stub: Any) 
     [log] = data("debug", "dump-log", "--segments")["logs"]
     assert (log["broker"], log["segments"][0]["end_offset"]) == (2, 30)
     assert "2.0 KiB" in out("debug", "dump-log")
+
+
+@pytest.mark.parametrize("words", [("list",), ("describe", "2")], ids=" ".join)
+def test_brokers_are_asked_about_by_one_client(
+    admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    opened: list[FakeAdmin] = []
+
+    def open_one(session: Session, **_: Any) -> FakeAdmin:
+        opened.append(admin)
+        return admin
+
+    monkeypatch.setattr(Session, "admin", open_one)
+    out("broker", *words)
+    assert len(opened) == 1
 
 
 def test_cluster_settings_show_what_is_not_default_unless_all_are_wanted(admin: FakeAdmin) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from headrace.group_types import PlannedOffset, ResetPlan
+from headrace.group_types import ResetPlan
 from headrace.records import TopicPartition
 from headrace_cli.app import app
 from headrace_cli.commands.group import parts
@@ -92,11 +92,18 @@ class FakeAdmin:
         self.asked.append((group_id, topics, where, execute))
         if execute and self.members:
             raise NonEmptyGroup("group 'g' has members; stop them")
-        planned = (
-            PlannedOffset(T0, 5, 0, 0, 9, None, None),
-            PlannedOffset(T1, None, 9, 0, 9, "nothing is committed: to the end", self.refusal),
+        planned = [
+            admin_pb2.PlannedReset(topic="t", old_offset=5, end_offset=9),
+            admin_pb2.PlannedReset(
+                topic="t", partition=1, new_offset=9, end_offset=9, note="nothing is committed: to the end"
+            ),
+        ]
+        if self.refusal is not None:
+            planned[1].error, planned[1].message = errors_pb2.ErrorCode.ValueType(self.refusal.code), str(self.refusal)
+        answer = admin_pb2.ResetOffsetsResponse(
+            executed=execute, new_group=group_id == "new", members=self.members, partitions=planned
         )
-        return ResetPlan(group_id, execute, group_id == "new", self.members, planned)
+        return ResetPlan.of(group_id, answer)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, HeadraceError | None]:
         self.asked.append(list(group_ids))

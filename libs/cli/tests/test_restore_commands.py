@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from headrace.admin_types import PartitionInfo, TopicDescription
+from headrace.admin_restore_types import RestoreInfo, StrayList
+from headrace.admin_types import TopicDescription
 from headrace.errors import MetadataUnavailable
 from headrace_cli.app import app
 from headrace_cli.session import Session
@@ -26,16 +27,19 @@ class FakeAdmin:
         self.asked: list[Any] = []
         self.failure: Exception | None = None
 
-    def ask(self, rpc: str, request: pb.DescribeRestoreRequest, *, change: bool = False) -> pb.DescribeRestoreResponse:
-        assert (rpc, request.strays) == ("DescribeRestore", change)
-        return self.found
+    def describe_restore(self) -> RestoreInfo | None:
+        return RestoreInfo.of(self.found) if self.found.HasField("restore") else None
+
+    def list_strays(self) -> StrayList:
+        return StrayList.of(self.found)
 
     def adopt_topic(self, topic_id: str, name: str | None, **how: Any) -> Any:
         self.asked.append((topic_id, name, how))
         if self.failure is not None:
             raise self.failure
-        partitions = tuple(PartitionInfo(n, 1, 0, (1,), (1,)) for n in range(2))
-        return TopicDescription(name or "late", ID, False, {}, partitions)
+        partitions = [cluster_pb2.Partition(partition=n, leader=1) for n in range(2)]
+        topic = cluster_pb2.Topic(name=name or "late", topic_id=ID)
+        return TopicDescription.of(pb.TopicDescription(topic=topic, partitions=partitions))
 
 
 @pytest.fixture

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace_cli.exits import CommandFailed, ExitCode
-from headrace_common.core.errors import error_for
 
 if TYPE_CHECKING:
     from headrace import AdminClient, Consumer
-    from headrace.admin_types import ConfigEntry, PartitionInfo
-    from headrace.admin_types import TopicDescription as Described
+    from headrace.admin_types import ConfigEntry, TopicDescription
     from headrace_proto.v1.admin_pb2 import BrokerLogs
     from headrace_proto.v1.broker_pb2 import LogDescription
-    from headrace_proto.v1.cluster_pb2 import Topic
-    from headrace_proto.v1.controller_pb2 import TopicDescription, TopicResult
-
-_SOURCES: Final = {
-    "default": "default",
-    "static_broker": "static",
-    "dynamic_default_broker": "cluster",
-    "dynamic_broker": "broker",
-    "dynamic_topic": "topic",
-}
-"""Where a setting's value is from: as ``AdminClient`` has it, and as JSON does."""
 
 TrimOffsets = dict[tuple[str, int], int]
 """By topic and partition: what is below goes; -1: all there is."""
 Row = dict[str, Any]
-
-TOPICS_PER_PAGE: Final = 1_000
 
 
 # --- topics ---------------------------------------------------------------------------------------------------
@@ -47,19 +31,19 @@ def create_topic(
     dry_run: bool,
 ) -> Row:
     """The topic as it was made, or would be."""
-    return topic_row(admin.create_topic(name, partitions, replication_factor, configs, validate_only=dry_run))
+    return _topic(admin.create_topic(name, partitions, replication_factor, configs, validate_only=dry_run))
 
 
 def topic_there(admin: AdminClient, name: str) -> Row:
     """The topic that was to be made, in the same words."""
-    return topic_row(admin.describe_topic(name))
+    return _topic(admin.describe_topic(name))
 
 
 def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> list[Row]:
     """All topics; with ``sizes`` brokers are asked for all their logs."""
     from headrace_common.rpc.json_form import json_of
 
-    topics = _topics(admin, internal)
+    topics = [topic.wire for topic in admin.list_topics(include_internal=internal)]
     if not sizes:
         return [json_of(t) for t in topics]
     of: dict[bytes, list[LogDescription]] = {t.topic_id: [] for t in topics}
@@ -67,20 +51,6 @@ def list_topics(admin: AdminClient, internal: bool, *, sizes: bool = False) -> l
         for log in broker.logs.logs:
             of.get(log.topic_id, []).append(log)
     return [json_of(t) | _holds(of[t.topic_id]) for t in topics]
-
-
-def _topics(admin: AdminClient, internal: bool) -> list[Topic]:
-    from headrace_proto.v1 import controller_pb2 as pb
-
-    found: list[Topic] = []
-    more = True
-    while more:
-        after = found[-1].name if found else ""
-        request = pb.ListTopicsRequest(after=after, limit=TOPICS_PER_PAGE, include_internal=internal)
-        answer = admin.ask("ListTopics", request)
-        found += answer.topics
-        more = answer.more and bool(answer.topics)
-    return found
 
 
 def _logs(
@@ -93,17 +63,6 @@ def _logs(
     request = admin_pb2.DescribeClusterLogsRequest(broker_id=broker, request=wanted)
     found: list[BrokerLogs] = list(admin.ask("DescribeLogs", request).brokers)
     return found
-
-
-def _described(admin: AdminClient, name: str) -> TopicDescription:
-    """Raises: HeadraceError: there is no such topic."""
-    from headrace_proto.v1 import controller_pb2 as pb
-
-    result: TopicResult
-    (result,) = admin.ask("DescribeTopics", pb.DescribeTopicsRequest(names=[name])).topics
-    if result.error:
-        raise error_for(result.error, result.message)
-    return result.topic
 
 
 def _holds(logs: list[LogDescription]) -> Row:
@@ -129,7 +88,7 @@ def describe_topic(admin: AdminClient, name: str, *, segments: bool = False) -> 
     from headrace_common.rpc import answers
     from headrace_proto.v1 import admin_pb2
 
-    described = _described(admin, name)
+    described = admin.describe_topic(name).wire
     kept = admin_pb2.DescribeClusterLogsResponse(
         brokers=_logs(admin, None, described.topic.topic_id, segments=segments)
     )
@@ -155,7 +114,7 @@ def set_topic_configs(admin: AdminClient, name: str, changes: Mapping[str, str |
 
 def add_partitions(admin: AdminClient, name: str, total: int, *, dry_run: bool) -> Row:
     """The topic after it."""
-    return topic_row(admin.add_partitions(name, total, validate_only=dry_run))
+    return _topic(admin.add_partitions(name, total, validate_only=dry_run))
 
 
 def trim_offsets(admin: AdminClient, name: str, partitions: list[int] | None, offset: int) -> TrimOffsets:
@@ -255,9 +214,9 @@ def describe_logs(
     """Every replica's log, and who did not answer. Raises: CommandFailed when all who were asked are silent."""
     from headrace_common.rpc import answers
 
-    topic_id = None if topic is None else _described(admin, topic).topic.topic_id
+    topic_id = None if topic is None else admin.describe_topic(topic).topic_id
     kept = _logs(admin, broker, topic_id, segments=segments)
-    told = answers.logs(kept, {t.topic_id: t.name for t in _topics(admin, internal=True)})
+    told = answers.logs(kept, {t.topic_id: t.name for t in admin.list_topics(include_internal=True)})
     silent = [f"broker {b['broker']}: {b['error']['detail']}" for b in told["unanswered"]]
     if silent and len(silent) == len(kept):
         raise CommandFailed("; ".join(silent), ExitCode.UNREACHABLE, "`headrace broker list` shows who is there.")
@@ -294,28 +253,11 @@ def metadata(bootstrap: str, topics: list[str]) -> Row:
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def topic_row(topic: Described) -> Row:
+def _topic(topic: TopicDescription) -> Row:
     """A topic as a change of it answers; nobody was asked what its logs hold."""
-    return {
-        "name": topic.name,
-        "id": topic.topic_id.hex(),
-        "internal": topic.internal,
-        "configs": _by_name(topic.configs),
-        "partitions": [_partition_row(p) for p in topic.partitions],
-        "notes": list(topic.notes),
-    }
+    from headrace_common.rpc import answers
 
-
-def _partition_row(p: PartitionInfo) -> Row:
-    from headrace_common.rpc.answers import OF_LEADER
-
-    row = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(p).items()}
-    del row["last_known_elr"]
-    return row | dict.fromkeys(OF_LEADER)
-
-
-def _by_name(configs: Mapping[str, str]) -> dict[str, str]:
-    return dict(sorted(configs.items()))
+    return answers.topic(topic.wire)
 
 
 def _holding(kept: BrokerLogs | None) -> Row:
@@ -333,4 +275,7 @@ def _holding(kept: BrokerLogs | None) -> Row:
 
 
 def _configs(entries: Iterable[ConfigEntry]) -> list[Row]:
-    return [asdict(e) | {"source": _SOURCES.get(e.source, "unknown")} for e in sorted(entries, key=lambda e: e.name)]
+    from headrace_common.rpc import answers
+
+    rows: list[Row] = answers.configs(entry.wire for entry in entries)["configs"]
+    return rows

@@ -38,11 +38,9 @@ def groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
     def names(cluster: ClusterAddress) -> Iterable[str]:
         from headrace import AdminClient
-        from headrace_proto.v1 import admin_pb2
 
         with AdminClient(cluster, default_api_timeout_ms=int(ANSWER_SECONDS * 1_000)) as admin:
-            found = admin.ask("ListGroups", admin_pb2.ListClusterGroupsRequest())
-        return (listed.group.group_id for listed in found.groups)
+            return [group.group_id for group in admin.list_groups().groups]
 
     return _complete(ctx, incomplete, names)
 

@@ -12,7 +12,7 @@ from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
     from headrace import AdminClient
-    from headrace.group_types import PlannedOffset, ResetPlan
+    from headrace.group_types import ResetPlan
 
 Row = dict[str, Any]
 
@@ -62,28 +62,9 @@ def committed(admin: AdminClient, group_id: str, topics: Sequence[str]) -> list[
 
 def plan(reset: ResetPlan) -> Row:
     """A plan, or what became of it."""
-    from headrace_common.rpc.answers import group_path
+    from headrace_common.rpc import answers
 
-    return {
-        "group": reset.group_id,
-        "executed": reset.executed,
-        "new_group": reset.new_group,
-        "members": reset.members,
-        "partitions": [_planned(p, f"{group_path(reset.group_id)}/offsets/reset") for p in reset.partitions],
-    }
-
-
-def _planned(p: PlannedOffset, where: str) -> Row:
-    return {
-        "topic": p.partition.topic,
-        "partition": p.partition.partition,
-        "old_offset": p.old_offset,
-        "new_offset": p.new_offset,
-        "log_start_offset": p.log_start_offset,
-        "end_offset": p.end_offset,
-        "note": p.note,
-        "error": error_of(p.error, where),
-    }
+    return answers.reset(reset.group_id, reset.wire)
 
 
 def with_change(row: Row) -> Row:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import bytes_for_people, counted
-from headrace_cli.replication_view import DOWN, Named, reassignments, set_throttle
+from headrace_cli.replication_view import Named, reassignments, set_throttle
 
 if TYPE_CHECKING:
     from headrace import AdminClient
@@ -96,5 +96,5 @@ def waiting(found: list[dict[str, Any]]) -> str:
 
 def clear_throttle(session: Session, admin: AdminClient) -> None:
     """Take away what this command set."""
-    set_throttle(admin, DOWN)
+    set_throttle(admin, None)
     session.say("the throttle is off again")

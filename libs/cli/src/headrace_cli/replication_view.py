@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace_cli.exits import CommandFailed, ExitCode
 from headrace_cli.output import bytes_for_people, moment_for_people
@@ -16,9 +16,6 @@ Row = dict[str, Any]
 Named = tuple[str, int]
 """A topic and a partition of it."""
 
-DOWN: Final = -1
-"""A throttle that is none."""
-
 
 # --- status ---------------------------------------------------------------------------------------------------
 
@@ -26,10 +23,8 @@ DOWN: Final = -1
 def status(admin: AdminClient) -> Row:
     """The cluster with its verdict."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.DescribeStatusRequest()
-    return answers.status(admin.ask("DescribeStatus", request))
+    return answers.status(admin.describe_status().wire)
 
 
 def status_for_people(found: Row) -> Row:
@@ -78,10 +73,8 @@ def _broker_for_people(broker: Row) -> Row:
 def cluster(admin: AdminClient) -> Row:
     """The cluster at a glance: every node, and counts."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import controller_pb2 as pb
 
-    request = pb.DescribeClusterRequest()
-    return answers.cluster(admin.ask("DescribeCluster", request))
+    return answers.cluster(admin.describe_cluster().wire)
 
 
 def cluster_for_people(found: Row) -> Row:
@@ -114,16 +107,13 @@ class Topics:
 
     def get(self, name: str) -> controller_pb2.TopicDescription | None:
         """A topic; None: there is none of this name."""
-        from headrace_common.core.errors import ErrorCode, error_for
-        from headrace_proto.v1 import controller_pb2 as pb
+        from headrace_common.core.errors import InvalidTopic, UnknownTopicOrPartition
 
         if name not in self._known:
-            request = pb.DescribeTopicsRequest(names=[name])
-            (result,) = self._admin.ask("DescribeTopics", request).topics
-            none = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)
-            if result.error and ErrorCode(result.error) not in none:
-                raise error_for(result.error, result.message)
-            self._known[name] = None if result.error else result.topic
+            try:
+                self._known[name] = self._admin.describe_topic(name).wire
+            except (UnknownTopicOrPartition, InvalidTopic):
+                self._known[name] = None
         return self._known[name]
 
     def partition(self, topic: str, number: int) -> cluster_pb2.Partition:
@@ -218,29 +208,16 @@ def reassign(admin: AdminClient, wanted: Mapping[Named, Sequence[int]], topics: 
     return outcomes(answer.partitions, _names(refs, wanted))
 
 
-def set_throttle(admin: AdminClient, bytes_per_s: int) -> None:
-    """For all brokers; ``DOWN`` is none. Raises: HeadraceError."""
-    from headrace_common.core.errors import error_for
-    from headrace_proto.v1 import controller_pb2 as pb
-
-    request = pb.IncrementalAlterConfigsRequest()
-    change = request.resources.add(resource=pb.ConfigResource(type=pb.BROKER_CONFIG)).changes.add(
-        name="follower.replication.throttled.rate", op=pb.DELETE if bytes_per_s == DOWN else pb.SET
-    )
-    if bytes_per_s != DOWN:
-        change.value = str(bytes_per_s)
-    (result,) = admin.ask("IncrementalAlterConfigs", request, change=True).results
-    if result.error:
-        raise error_for(result.error, result.message)
+def set_throttle(admin: AdminClient, bytes_per_s: int | None) -> None:
+    """For all brokers; None is none. Raises: HeadraceError."""
+    admin.alter_configs({"follower.replication.throttled.rate": bytes_per_s})
 
 
 def reassignments(admin: AdminClient, measure_ms: int = 0) -> Row:
     """Those under way with their progress, and the throttle."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.DescribeReassignmentsRequest(measure_ms=measure_ms)
-    return answers.reassignments(admin.ask("DescribeReassignments", request))
+    return answers.reassignments(admin.describe_progress(measure_ms=measure_ms).wire)
 
 
 def progress_rows(found: Sequence[Row]) -> list[Row]:
@@ -270,39 +247,13 @@ def progress_rows(found: Sequence[Row]) -> list[Row]:
 def rebalance(admin: AdminClient, topics: Sequence[str], *, execute: bool, throttle: int | None) -> Row:
     """The plan; started, if so asked."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.RebalanceClusterRequest(topics=topics, validate_only=not execute, throttle_bytes_per_s=throttle)
-    return answers.plan(admin.ask("RebalanceCluster", request, change=execute))
+    return answers.plan(admin.rebalance(topics, validate_only=not execute, throttle_bytes_per_s=throttle).wire)
 
 
 def decommission(admin: AdminClient, broker: int, *, execute: bool, throttle: int | None) -> Row:
     """What is still to be moved off a broker; started, if so asked."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.DecommissionBrokerRequest(
-        broker_id=broker, validate_only=not execute, throttle_bytes_per_s=throttle
-    )
-    answer = admin.ask("DecommissionBroker", request)
-    return {"broker": broker} | answers.plan(answer)
-
-
-# --- brokers --------------------------------------------------------------------------------------------------
-
-
-def drain(admin: AdminClient, broker: int, drained: bool) -> int:
-    """How many partitions it still leads."""
-    from headrace_proto.v1 import controller_pb2 as pb
-
-    request = pb.DrainBrokerRequest(broker_id=broker, drained=drained)
-    return int(admin.ask("DrainBroker", request).still_leading)
-
-
-def unregister(admin: AdminClient, broker: int) -> None:
-    """Forget a broker. Raises: HeadraceError."""
-    from headrace_proto.v1 import cluster_pb2
-    from headrace_proto.v1 import controller_pb2 as pb
-
-    request = pb.UnregisterNodeRequest(role=cluster_pb2.BROKER, id=broker)
-    admin.ask("UnregisterNode", request, change=True)
+    left = admin.decommission_broker(broker, validate_only=not execute, throttle_bytes_per_s=throttle)
+    return {"broker": broker} | answers.plan(left.wire)

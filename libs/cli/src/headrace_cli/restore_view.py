@@ -14,10 +14,9 @@ Row = dict[str, Any]
 def restore(admin: AdminClient) -> Row | None:
     """The last restore; None: there was none."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import controller_pb2 as pb
 
-    found: Row | None = answers.restore(admin.ask("DescribeRestore", pb.DescribeRestoreRequest()))["restore"]
-    return found
+    last = admin.describe_restore()
+    return None if last is None else answers.restore(last.wire)["restore"]
 
 
 def for_people(found: Row) -> Row:
@@ -41,10 +40,8 @@ def waits_for(found: Row) -> str:
 def strays(admin: AdminClient) -> Row:
     """Stray logs by topic, and brokers that did not answer. Every broker is asked for all it has."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import controller_pb2 as pb
 
-    request = pb.DescribeRestoreRequest(strays=True)
-    return answers.strays(admin.ask("DescribeRestore", request, change=True))  # so it is given its time
+    return answers.strays(admin.list_strays().wire)
 
 
 def stray_for_people(row: Row) -> Row:
@@ -55,10 +52,9 @@ def stray_for_people(row: Row) -> Row:
 
 def adopt(admin: AdminClient, topic_id: str, name: str | None, partitions: int, *, dry_run: bool) -> Row:
     """What was, or would be, made."""
-    from headrace_cli.admin_view import topic_row
+    from headrace_common.rpc import answers
 
-    made = admin.adopt_topic(topic_id, name, partitions=partitions, validate_only=dry_run)
-    return topic_row(made)
+    return answers.topic(admin.adopt_topic(topic_id, name, partitions=partitions, validate_only=dry_run).wire)
 
 
 def _utc(time_ms: int) -> str:

@@ -76,7 +76,7 @@ class PartitionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo:
+class TopicInfo(Told["cluster_pb2.Topic"]):
     """One topic in a list."""
 
     name: str
@@ -90,7 +90,7 @@ class TopicInfo:
     @staticmethod
     def of(topic: cluster_pb2.Topic) -> TopicInfo:
         """From the wire."""
-        return TopicInfo(topic.name, topic.topic_id, topic.partition_count, topic.internal, dict(topic.configs))
+        return told(TopicInfo, topic, partitions=topic.partition_count, configs=dict(topic.configs))
 
 
 @dataclass(frozen=True, slots=True)

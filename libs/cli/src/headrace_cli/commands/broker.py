@@ -39,10 +39,8 @@ def list_(session: Session) -> None:
     from headrace_cli import replication_view as view
 
     with session.admin() as admin:
-        brokers = view.cluster(admin)["brokers"]
+        rows = admin_view.list_brokers(admin, view.cluster(admin)["brokers"])
         carried = {b["id"]: b for b in view.status(admin)["brokers"]}
-    with session.admin() as admin:
-        rows = admin_view.list_brokers(admin, brokers)
     for row in rows:
         mine = carried.get(row["id"], {})
         row |= {name: mine.get(name) for name in ("leaders", "replicas", "in_sync")}
@@ -76,11 +74,10 @@ def describe(session: Session, broker: BrokerId) -> None:
 
     with session.admin() as admin:
         registered = {b["id"]: b for b in view.cluster(admin)["brokers"]}
-    if broker not in registered:
-        raise CommandFailed(
-            f"broker {broker} is not registered", ExitCode.NOT_FOUND, "`headrace broker list` shows those that are."
-        )
-    with session.admin() as admin:
+        if broker not in registered:
+            raise CommandFailed(
+                f"broker {broker} is not registered", ExitCode.NOT_FOUND, "`headrace broker list` shows those that are."
+            )
         data = admin_view.describe_broker(admin, registered[broker])
     session.show(_described_for_people(data) if session.output is Output.TABLE else data)
 
@@ -142,14 +139,13 @@ def undrain(session: Session, broker: BrokerId) -> None:
 
 def _drain(session: Session, broker: int, *, drained: bool) -> None:
     from headrace_cli import moving
-    from headrace_cli import replication_view as view
 
     with session.admin() as admin:
-        leading = view.drain(admin, broker, drained)
+        leading = admin.drain_broker(broker, drained=drained)
         end = time.monotonic() + DRAIN_SECONDS
         while drained and leading and time.monotonic() < end:  # elections under way end soon
             time.sleep(moving.POLL_SECONDS)
-            leading = view.drain(admin, broker, drained)
+            leading = admin.drain_broker(broker, drained=drained)
     if session.output is not Output.TABLE:
         session.show({"broker": broker, "drained": drained, "still_leading": leading})
     elif not drained:
@@ -221,9 +217,7 @@ def unregister(
     session: Session, broker: BrokerId, yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False
 ) -> None:
     """Forget a broker that is stopped and holds nothing, after its decommission."""
-    from headrace_cli import replication_view as view
-
     confirm(f"forget broker {broker}?", yes)
     with session.admin() as admin:
-        view.unregister(admin, broker)
+        admin.unregister_node("broker", broker)
     session.report({"broker": broker, "forgotten": True}, f"broker {broker} is forgotten")

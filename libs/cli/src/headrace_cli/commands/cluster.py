@@ -199,7 +199,7 @@ def forget(
             "unregister`"
         )
     with session.admin() as admin:
-        features_view.forget(admin, *meant)
+        admin.unregister_node(*meant)
     session.report({"node": node, "forgotten": True}, f"{node} is forgotten")
 
 

@@ -148,8 +148,8 @@ def throttle(
         raise typer.BadParameter(f"{rate!r}: give bytes per second, or off")
     with session.admin() as admin:
         if rate is not None:
-            view.set_throttle(admin, view.DOWN if rate == "off" else int(rate))
             now = None if rate == "off" else int(rate)
+            view.set_throttle(admin, now)
         else:
             now = view.reassignments(admin)["throttle_bytes_per_s"]
     if session.output is not Output.TABLE:
@@ -198,13 +198,9 @@ def elect(
 
 def _name(rows: list[Row], admin: AdminClient) -> None:
     """Names for topics that were not named by the user."""
-    from headrace_proto.v1 import controller_pb2 as pb
-
     if all(row["topic"] is not None and not _is_id(row["topic"]) for row in rows):
         return
-    request = pb.ListTopicsRequest(limit=10_000, include_internal=True)
-    answer = admin.ask("ListTopics", request)
-    names = {t.topic_id.hex(): t.name for t in answer.topics}
+    names = {t.topic_id.hex(): t.name for t in admin.list_topics(include_internal=True)}
     for row in rows:
         row["topic"] = names.get(row["topic"], row["topic"])
 
