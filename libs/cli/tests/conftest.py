@@ -102,7 +102,8 @@ class FakeStub:
         kept = answer.brokers.add(broker_id=2).logs
         kept.logs.append(log)
         kept.disk_free_bytes, kept.disk_total_bytes, kept.recovery_report = 1 << 30, 2 << 30, "clean"
-        return answer
+        asked = [b for b in answer.brokers if not request.HasField("broker_id") or b.broker_id == request.broker_id]
+        return admin_pb2.DescribeClusterLogsResponse(brokers=asked)
 
     def _outcome(self, number: int) -> pb.PartitionOutcome:
         code = self.refused.get(number)
