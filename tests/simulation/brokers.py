@@ -17,7 +17,8 @@ from tests.simulation.writers import Fencing
 
 from headrace_broker.core.copying import continued
 from headrace_broker.core.leadership import Assignment, Proposal, as_it_is
-from headrace_broker.core.partition import Parted, Partition
+from headrace_broker.core.local_log import Parted
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,
@@ -203,7 +204,7 @@ class Broker:
 
     def _is_broken(self, core: Partition, copying: Copying, now: float) -> bool:
         """Nothing comes, or only news and none of the batches: a request was swallowed, with which a stream breaks."""
-        starved = core.leader_high_watermark > core.log_end and now - copying.fed_ms > STARVED_MS
+        starved = core.copies.leader_high_watermark > core.log_end and now - copying.fed_ms > STARVED_MS
         return starved or now - copying.heard_ms > ASK_AGAIN_MS
 
     def start(self, previous_epoch: int | None) -> None:

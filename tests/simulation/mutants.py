@@ -21,8 +21,8 @@ from headrace_broker.core.compaction import plan, rules
 from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Follower, Leadership, Proposal
-from headrace_broker.core.local_log import LocalLog
-from headrace_broker.core.partition import Parted, Partition
+from headrace_broker.core.local_log import LocalLog, Parted
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     BatchesCopied,
     Compacted,

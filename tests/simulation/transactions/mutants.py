@@ -15,7 +15,8 @@ from unittest.mock import patch
 from tests.simulation.transactions.coordinators import OffsetsLife, ShownLife, TransactionLife
 from tests.simulation.transactions.world import CutLog
 
-from headrace_broker.core.led_log import LedLog
+from headrace_broker.core.appends import Appends
+from headrace_broker.core.leadership import Leadership
 from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import BatchArrived, Rebuilt
@@ -55,13 +56,13 @@ def end_the_next_one() -> Patches:
 
 def append_without_asking() -> Patches:
     """KIP-890: the first append of a transaction is not verified; a late one opens a transaction that nobody ends."""
-    appended = LedLog._append
+    appended = Appends.append
 
-    def _append(self: LedLog, event: BatchArrived, *, enrolled: bool = False) -> list[Any]:
+    def append(self: Appends, leading: Leadership, event: BatchArrived, *, enrolled: bool = False) -> list[Any]:
         del enrolled
-        return appended(self, event, enrolled=True)
+        return appended(self, leading, event, enrolled=True)
 
-    return [patch.object(LedLog, "_append", _append)]
+    return [patch.object(Appends, "append", append)]
 
 
 def enrol_whoever_asks() -> Patches:

@@ -8,7 +8,8 @@ import pytest
 from services.broker.tests.kit.assignments import elected
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 
-from headrace_broker.core.partition import SNAPSHOT_EVERY_BYTES, Partition
+from headrace_broker.core.local_log import SNAPSHOT_EVERY_BYTES
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,

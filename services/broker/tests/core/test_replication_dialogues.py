@@ -9,7 +9,8 @@ import pytest
 from services.broker.tests.kit.assignments import assigned
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 
-from headrace_broker.core.partition import Parted, Partition
+from headrace_broker.core.local_log import Parted
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,

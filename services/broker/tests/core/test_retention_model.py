@@ -19,7 +19,8 @@ from services.broker.tests.kit.batches import batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core import segments as rolling
-from headrace_broker.core.partition import Partition, segment_rows
+from headrace_broker.core.local_log import segment_rows
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     BatchArrived,
     CheckpointAsked,

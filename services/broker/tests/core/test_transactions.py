@@ -170,9 +170,9 @@ class TestEnrolment:
         for number in range(1, PARKED_PER_PRODUCER_MAX):
             assert partition.handle(sent(number)) == []
         assert codes(partition.handle(sent(99, "many"))) == [("many", ErrorCode.OVERLOADED)]
-        assert partition.parking.size > 0
+        assert partition.appends.parking.size > 0
         partition.handle(Enrolled(PID, 1, CoordinatorNotAvailable("away"), NOW_MS))
-        assert (partition.parking.size, len(partition.parking)) == (0, 0)
+        assert (partition.appends.parking.size, len(partition.appends.parking)) == (0, 0)
 
     def test_a_batch_that_does_not_begin_at_zero_begins_no_transaction(self) -> None:
         assert codes(fresh().handle(sent(4))) == [("a", ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)]

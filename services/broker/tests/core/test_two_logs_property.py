@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from services.broker.tests.kit.batches import NOW_MS
 
 from headrace_broker.core.epochs import Epochs
-from headrace_broker.core.local_log import LocalLog
-from headrace_broker.core.partition import Parted, Partition
+from headrace_broker.core.local_log import LocalLog, Parted
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Rebuilt
 from headrace_broker.core.producers import Producers
 from headrace_broker.core.rows import EpochRow, LogId, StateRow

@@ -16,7 +16,8 @@ from services.broker.tests.kit.assignments import elected
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.partition import Partition, segment_rows
+from headrace_broker.core.local_log import segment_rows
+from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
     Answer,
     BatchArrived,

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk
-from headrace_broker.core.partition import Parted
+from headrace_broker.core.local_log import Parted
 from headrace_broker.core.rows import NO_TOKEN
 from headrace_common.core.errors import HeadraceError, NetworkFailed, error_for
 from headrace_common.core.ids import Endpoint, NodeId, Offset, PartitionId, TopicId

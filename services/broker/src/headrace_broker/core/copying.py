@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from headrace_broker.core.partition import Parted
+from headrace_broker.core.local_log import Parted
 from headrace_broker.core.rows import NO_TOKEN
 from headrace_common.core.batch import build_gap_batch, read_header
 from headrace_common.core.errors import HeadraceError

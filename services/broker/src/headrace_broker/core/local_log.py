@@ -1,7 +1,7 @@
 """
 One log on this disk, whoever leads it: what appending, rolling, trimming and truncating write.
 
-The partition machine is built on it. Nothing here knows of clients, leaders or followers.
+``Partition`` is built on it. Nothing here knows of clients, leaders or followers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from headrace_broker.core.aborted import AbortedIndex
 from headrace_broker.core.compaction.clean_points import cut_at
@@ -46,10 +46,20 @@ from headrace_broker.core.rows import (
 from headrace_broker.core.segments import Segments
 from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
+from headrace_common.core.errors import OffsetOutOfRange
 from headrace_common.core.ids import Offset, PartitionId
 
 SNAPSHOT_EVERY_BYTES: Final = 64 << 20
 """Bytes between two producer snapshots, so that a restart replays no more than that."""
+
+NOTHING_FORGOTTEN: Final = Offset(0)
+
+
+class Parted(NamedTuple):
+    """A follower's log is not a prefix of this one: the newest common epoch that it may have, and where it ends."""
+
+    epoch: int
+    end: Offset
 
 
 @dataclass(slots=True)
@@ -279,6 +289,27 @@ class LocalLog:
         self.aborted.drop_below(boundary)
         self.snapshots = {offset for offset in self.snapshots if offset >= boundary}
         return Below(self.segments.drop_below(boundary), len(self.aborted) < aborted, snapshot)
+
+    def compare(self, last_epoch: int, log_end: Offset, forgotten_to: Offset = NOTHING_FORGOTTEN) -> Parted | None:
+        """
+        Whether a log that ends at ``log_end`` with ``last_epoch`` is a prefix of this one (KIP-101, KIP-595).
+
+        ``forgotten_to`` is that log's own.
+
+        Raises:
+            OffsetOutOfRange: it cannot go on from its end: that is below this log's start, or it may hold what was
+                deleted, or is undecided, by records that are no longer here.
+        """
+        if log_end < self.log_start:
+            raise OffsetOutOfRange(f"the log begins at {self.log_start}, the follower's ends at {log_end}")
+        if last_epoch >= 0 and max(log_end, forgotten_to) < self.forgotten_to:
+            raise OffsetOutOfRange(
+                f"deletions below {self.forgotten_to} have gone, and the follower has not copied beyond {log_end}"
+            )
+        if last_epoch < 0:
+            return None if log_end == self.log_start else Parted(-1, Offset(-1))
+        epoch, end = self.epochs.end_offset_for(last_epoch, self.log_end)
+        return Parted(epoch, end) if epoch < last_epoch or end < log_end else None
 
     def truncation_point(self, epoch: int, end: Offset) -> Offset | None:
         """

@@ -11,18 +11,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
 
 from headrace_broker.core.aborted import AbortedIndex
+from headrace_broker.core.appends import Appends
 from headrace_broker.core.compaction.clean_points import cut_at
 from headrace_broker.core.compaction.steps import StepOutdated
-from headrace_broker.core.controls import said_by
+from headrace_broker.core.copies import Copies, Following
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import Fences
 from headrace_broker.core.leadership import Assignment, Leadership, Proposal
-from headrace_broker.core.led_log import Following, LedLog, appended_already
-from headrace_broker.core.local_log import SNAPSHOT_EVERY_BYTES, segment_rows
+from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition_events import (
     BatchArrived,
     BatchesCopied,
@@ -59,32 +58,28 @@ from headrace_broker.core.rows import (
     StateRow,
 )
 from headrace_broker.core.segments import Segments
-from headrace_common.core.batch import BatchHeader
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import (
-    CorruptBatch,
+    FencedLeaderEpoch,
     HeadraceError,
-    NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetOutOfRange,
+    UnknownLeaderEpoch,
 )
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 
-__all__ = ["SNAPSHOT_EVERY_BYTES", "Following", "Parted", "Partition", "segment_rows"]
-
-NOTHING_FORGOTTEN: Final = Offset(0)
-
-
-class Parted(NamedTuple):
-    """A follower's log is not a prefix of this one: the newest common epoch that it may have, and where it ends."""
-
-    epoch: int
-    end: Offset
-
 
 @dataclass(slots=True)
-class Partition(LedLog):
+class Partition(LocalLog):
     """The log, and what this broker is to it. ``leading`` and ``following`` are never both set."""
+
+    leading: Leadership | None = None
+    following: Following | None = None
+    appends: Appends = field(init=False, repr=False, compare=False)
+    copies: Copies = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.appends, self.copies = Appends(self), Copies(self)
 
     @staticmethod
     def create(
@@ -139,36 +134,69 @@ class Partition(LedLog):
         self.settle()
         return self
 
+    @property
+    def leader_epoch(self) -> int | None:
+        """The epoch in which this broker leads; None: it does not."""
+        return None if self.leading is None else self.leading.assignment.leader_epoch
+
+    @property
+    def known_epoch(self) -> int | None:
+        """The leader epoch in which this broker leads or follows; None: neither."""
+        if self.leading is not None:
+            return self.leading.assignment.leader_epoch
+        return None if self.following is None else self.following.epoch
+
+    @property
+    def end_known(self) -> bool:
+        """Whether the high watermark is the end of what is committed: a new leader first has to find out."""
+        return self.leading is not None and self.high_watermark >= self.leading.epoch_start
+
+    def check_epoch(self, claimed: int | None, *, follower: bool = False) -> HeadraceError | None:
+        """
+        What is wrong with a client's idea of who leads; None: nothing.
+
+        With ``follower`` it is content with a broker that only follows.
+        """
+        known = self.known_epoch if follower else self.leader_epoch
+        if known is None:
+            return NotLeader("this broker does not lead the partition; refresh metadata and ask the leader")
+        if claimed is None or claimed == known:
+            return None
+        if claimed < known:
+            return FencedLeaderEpoch(f"leader epoch {claimed} is old, it is {known}; refresh metadata")
+        return UnknownLeaderEpoch(f"leader epoch {claimed} is not known here yet, it is {known}; retry")
+
     def handle(self, event: Event) -> list[Effect]:
         """Apply ``event`` and return what must now be done, in order."""
+        leading = self.leading
         match event:
             case BatchArrived():
                 return self._append(event)
             case GroupWritten(end, now_ms):
                 return self._written(end, now_ms)
             case FollowerFetched():
-                return self._follower_fetched(event)
+                return [] if leading is None else self._follower_fetched(leading, event)
             case BatchesCopied():
                 return self._copy(event)
             case MarkerArrived():
                 return self._end_transaction(event)
             case Enrolled():
-                return self._enrolled(event)
+                return [] if leading is None else self.appends.resume(leading, event)
             case Elected(assignment, now_ms):
                 return self._lead(assignment, now_ms)
             case Reassigned(assignment, now_ms):
-                return self._reassigned(assignment, now_ms)
+                return [] if leading is None else self._reassigned(leading, assignment, now_ms)
             case Followed(leader, epoch, reason):
                 return self._follow(Following(leader, epoch), reason)
             case Deposed(reason):
                 self.following = None
                 return self._stop_leading(reason)
             case FollowersChecked(now_ms, lag_ms_max, silence_ms_max):
-                return self._check_followers(now_ms, lag_ms_max, silence_ms_max)
+                return [] if leading is None else self._check_followers(leading, now_ms, lag_ms_max, silence_ms_max)
             case PeersChanged(epochs, now_ms):
-                return self._peers_changed(epochs, now_ms)
+                return [] if leading is None else self._peers_changed(leading, epochs, now_ms)
             case ProposalRefused(proposal, now_ms):
-                return self._refused(proposal, now_ms)
+                return [] if leading is None else self._refused(leading, proposal, now_ms)
             case Truncated():
                 return self._truncate(event)
             case Emptied():
@@ -187,27 +215,6 @@ class Partition(LedLog):
                 snapshot = self.snapshot() if whole else []
                 return [self.state(), *snapshot] if snapshot or self.high_watermark > self.checkpoint else []
 
-    def compare(self, last_epoch: int, log_end: Offset, forgotten_to: Offset = NOTHING_FORGOTTEN) -> Parted | None:
-        """
-        Whether a log that ends at ``log_end`` with ``last_epoch`` is a prefix of this leader's (KIP-101, KIP-595).
-
-        ``forgotten_to`` is that log's own.
-
-        Raises:
-            OffsetOutOfRange: it cannot go on from its end: that is below this log's start, or it may hold what was
-                deleted, or is undecided, by records that are no longer here.
-        """
-        if log_end < self.log_start:
-            raise OffsetOutOfRange(f"the log begins at {self.log_start}, the follower's ends at {log_end}")
-        if last_epoch >= 0 and max(log_end, forgotten_to) < self.forgotten_to:
-            raise OffsetOutOfRange(
-                f"deletions below {self.forgotten_to} have gone, and the follower has not copied beyond {log_end}"
-            )
-        if last_epoch < 0:
-            return None if log_end == self.log_start else Parted(-1, Offset(-1))
-        epoch, end = self.epochs.end_offset_for(last_epoch, self.log_end)
-        return Parted(epoch, end) if epoch < last_epoch or end < log_end else None
-
     def forgets_below(self, now_ms: float, away_ms: float) -> Offset:
         """
         Below, a compaction that begins now may remove deletions and markers that were to be read long enough.
@@ -217,7 +224,7 @@ class Partition(LedLog):
         """
         if self.leading is not None:
             return self.leading.copied_below(now_ms, away_ms)
-        return self.forgotten_to if self.following is None else max(self.forgotten_to, self.leader_forgotten_to)
+        return self.forgotten_to if self.following is None else max(self.forgotten_to, self.copies.leader_forgotten_to)
 
     # --- leading ------------------------------------------------------------------------------------------
 
@@ -235,32 +242,50 @@ class Partition(LedLog):
         self.leading = Leadership.begin(assignment, self.log_end, now_ms)
         return effects + self._commit(self.leading)
 
+    def _append(self, event: BatchArrived) -> list[Effect]:
+        wrong = self.check_epoch(event.leader_epoch)
+        if wrong is not None:
+            return [Refuse(event.ref, wrong)]
+        assert self.leading is not None, "only a leader appends"
+        return self.appends.append(self.leading, event)
+
+    def _end_transaction(self, event: MarkerArrived) -> list[Effect]:
+        wrong = self.check_epoch(None)
+        if wrong is not None:
+            return [Refuse(event.ref, wrong)]
+        assert self.leading is not None, "only a leader appends"
+        return self.appends.end_transaction(self.leading, event)
+
+    def _written(self, end: Offset, now_ms: float) -> list[Effect]:
+        grew = end > self.written_end
+        effects = self.appends.written(end)
+        if self.following is not None:
+            return effects + self._commit_copied()
+        if self.leading is None:
+            return effects
+        if grew:
+            self.leading.grown(now_ms)
+        return effects + self._commit(self.leading)
+
+    def _commit(self, leading: Leadership) -> list[Effect]:
+        return self.appends.committed(leading.committed(self.written_end))
+
     def _stop_leading(self, reason: HeadraceError) -> list[Effect]:
         self.leading = None
-        waiting = [*self._waiting_written, *self._waiting_committed]
-        self._waiting_written.clear()
-        self._waiting_committed.clear()
-        refs = [one.ref for one in waiting] + [one.ref for one in self.parking.take_all()]
-        return [Refuse(ref, reason) for ref in refs]
+        return self.appends.refuse_all(reason)
 
-    def _reassigned(self, assignment: Assignment, now_ms: float) -> list[Effect]:
-        leading = self.leading
-        if leading is None or assignment.leader_epoch != leading.assignment.leader_epoch:
+    def _reassigned(self, leading: Leadership, assignment: Assignment, now_ms: float) -> list[Effect]:
+        if assignment.leader_epoch != leading.assignment.leader_epoch:
             return []
         if assignment.partition_epoch < leading.assignment.partition_epoch:
             return []
         leading.changed(assignment, now_ms)
         effects = self._commit(leading)
         if not leading.enough:
-            waiting, self._waiting_committed = self._waiting_committed, []
-            reason = NotEnoughReplicasAfterAppend(appended_already(leading))
-            effects += [Refuse(one.ref, reason) for one in waiting]
+            effects += self.appends.refuse_uncommitted(leading)
         return effects + self._propose_joining(leading, now_ms)
 
-    def _follower_fetched(self, event: FollowerFetched) -> list[Effect]:
-        leading = self.leading
-        if leading is None:
-            return []
+    def _follower_fetched(self, leading: Leadership, event: FollowerFetched) -> list[Effect]:
         known = leading.fetched(
             event.broker,
             event.broker_epoch,
@@ -276,10 +301,9 @@ class Partition(LedLog):
         effects: list[Effect] = [] if proposal is None else [ProposeIsr(proposal)]
         return effects + self._commit(leading)
 
-    def _check_followers(self, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> list[Effect]:
-        leading = self.leading
-        if leading is None:
-            return []
+    def _check_followers(
+        self, leading: Leadership, now_ms: float, lag_ms_max: float, silence_ms_max: float
+    ) -> list[Effect]:
         proposal = leading.leaving(now_ms, lag_ms_max, silence_ms_max)
         effects: list[Effect] = [] if proposal is None else [ProposeIsr(proposal)]
         return effects + self._commit(leading) + self._propose_joining(leading, now_ms)
@@ -291,17 +315,13 @@ class Partition(LedLog):
                 return [ProposeIsr(proposal)]
         return []
 
-    def _peers_changed(self, epochs: dict[NodeId, int], now_ms: float) -> list[Effect]:
-        if self.leading is None:
-            return []
-        self.leading.peers_changed(epochs)
-        return self._commit(self.leading) + self._propose_joining(self.leading, now_ms)
+    def _peers_changed(self, leading: Leadership, epochs: dict[NodeId, int], now_ms: float) -> list[Effect]:
+        leading.peers_changed(epochs)
+        return self._commit(leading) + self._propose_joining(leading, now_ms)
 
-    def _refused(self, proposal: Proposal, now_ms: float) -> list[Effect]:
-        if self.leading is None:
-            return []
-        self.leading.refused(proposal, now_ms)
-        return self._commit(self.leading)
+    def _refused(self, leading: Leadership, proposal: Proposal, now_ms: float) -> list[Effect]:
+        leading.refused(proposal, now_ms)
+        return self._commit(leading)
 
     # --- following ----------------------------------------------------------------------------------------
 
@@ -310,42 +330,17 @@ class Partition(LedLog):
             return []
         effects = self._stop_leading(reason)
         if self.following != following:
-            self.leader_high_watermark, self.leader_forgotten_to = self.high_watermark, Offset(0)
+            self.copies = Copies(self)
         self.following = following
         return effects
 
     def _copy(self, event: BatchesCopied) -> list[Effect]:
-        following = self.following
-        if following is None or following.epoch != event.leader_epoch:
+        if self.following is None or self.following.epoch != event.leader_epoch:
             return []
-        inside = bool(event.batches) and self._begins_inside(event.batches[0][0])
-        start = Offset(event.batches[0][0].base_offset) if inside else self.log_end
-        end, epoch = start, self.epochs.latest
-        for header, _ in event.batches:
-            if header.base_offset != end or not epoch <= header.leader_epoch <= following.epoch:
-                raise CorruptBatch(
-                    f"the leader sent a batch for offset {header.base_offset} in epoch {header.leader_epoch}, but the"
-                    f" log ends at {end} in epoch {epoch}; it is asked for again"
-                )
-            end, epoch = Offset(header.next_offset), header.leader_epoch
-        all_said = [said_by(header, batch) for header, batch in event.batches]  # before anything has changed
-        effects: list[Effect] = [*self.emptied(start, event.now_ms, self.fences.token)] if inside else []
-        for (header, batch), said in zip(event.batches, all_said, strict=True):
-            effects += self.begin_epoch(header.leader_epoch)
-            effects += self.appended(header, batch, self.log_end, header.leader_epoch, event.now_ms, said.commit)
-            if said.token is not None:
-                effects += self.fenced(Offset(header.base_offset), said.token)
-        if event.batches and start < event.forgotten_to and self.forgotten_to < event.forgotten_to:
-            self.forgotten_to = event.forgotten_to
-            effects.append(self.state())
-        self.leader_high_watermark = max(self.leader_high_watermark, event.high_watermark)
-        self.leader_forgotten_to = event.forgotten_to
-        return effects + self._show(min(self.leader_high_watermark, self.written_end))
+        return self.copies.take(self.following, event) + self._commit_copied()
 
-    def _begins_inside(self, first: BatchHeader) -> bool:
-        """Whether this empty log was to start inside a batch, where the leader's does: it takes the batch whole."""
-        empty = self.log_start == self.log_end
-        return empty and first.base_offset < self.log_end < first.next_offset
+    def _commit_copied(self) -> list[Effect]:
+        return self.appends.committed(min(self.copies.leader_high_watermark, self.written_end))
 
     def _truncate(self, event: Truncated) -> list[Effect]:
         if self.following is None or self.following.epoch != event.leader_epoch:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from headrace_broker.core.leadership import Assignment
+from headrace_broker.core.local_log import segment_rows
 from headrace_broker.core.measures import Measures, PartitionGauges, TopicGauges
-from headrace_broker.core.partition import segment_rows
 from headrace_broker.core.partition_events import CheckpointAsked
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.body_checks import BodyChecks

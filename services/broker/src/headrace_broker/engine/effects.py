@@ -44,7 +44,7 @@ class Effects:
     def handled(self, replica: Replica, event: Event) -> list[Effect]:
         """Let the core take the event in; what is parked is counted."""
         effects = replica.core.handle(event)
-        parking = replica.core.parking
+        parking = replica.core.appends.parking
         if parking.size or replica in self.parked:
             self.parked_bytes += parking.size - self.parked.pop(replica, 0)
             if parking.size:

@@ -14,8 +14,8 @@ from struct import Struct
 from typing import Final
 
 from headrace_broker.core.leadership import Leadership
+from headrace_broker.core.local_log import Parted
 from headrace_broker.core.measures import Measures
-from headrace_broker.core.partition import Parted
 from headrace_broker.core.rows import AbortedRow
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.replicas import Replica, Replicas

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.core.partition import segment_rows
+from headrace_broker.core.local_log import segment_rows
 from headrace_broker.core.rows import IndexRow
 from headrace_broker.core.time_search import Range, ranges_by_age, ranges_reaching
 from headrace_broker.engine.cold_reader import ColdReader

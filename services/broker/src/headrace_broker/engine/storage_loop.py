@@ -283,9 +283,9 @@ class StorageLoop:
             wait = "too much waits for coordinators of transactions; wait 1000 ms and send the batch again"
             arrival.caller.refused(arrival.index, Overloaded(wait))
             return
-        end, parked = core.log_end, core.parking.size
+        end, parked = core.log_end, core.appends.parking.size
         effects = self.effects.handled(replica, event)
-        appended = core.log_end != end or core.parking.size > parked
+        appended = core.log_end != end or core.appends.parking.size > parked
         if not appended and not any(isinstance(effect, Refuse) for effect in effects):
             self._measures.duplicate_batches += 1
         arrival.batch = b""  # the store and the tail cache have the stamped one
