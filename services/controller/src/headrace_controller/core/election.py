@@ -78,13 +78,13 @@ def settled(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogE
     leader = _leader_in_sync(state, brokers)
     if leader == NO_NODE and not state.isr:
         state, leader = _from_outside(state, brokers, rules, log_ends)
-    return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
+    return raise_epochs(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
 def brought(old: Partition, wanted: Partition, brokers: Brokers, rules: Rules) -> Partition:
     """``wanted``, a change of ``old`` without new epochs, settled and stamped as one step from ``old``."""
     new = settled(wanted, brokers, rules)
-    return stamped(
+    return raise_epochs(
         old, replace(new, leader_epoch=old.leader_epoch, partition_epoch=old.partition_epoch), rules.epoch_floor
     )
 
@@ -133,7 +133,7 @@ def without_log(partition: Partition, broker: NodeId, rules: Rules, *, damaged: 
         known = {*state.last_known_elr, broker} - ({broker} if damaged else set())
         state = replace(state, last_known_elr=_ordered(partition, known))
     leader = NO_NODE if partition.leader == broker else partition.leader
-    return stamped(partition, replace(state, leader=leader), rules.epoch_floor)
+    return raise_epochs(partition, replace(state, leader=leader), rules.epoch_floor)
 
 
 def registered_again(
@@ -158,10 +158,10 @@ def with_cleared_elr(partition: Partition) -> Partition:
     """Min ISR was changed: the ELR is no longer what it says, except where it is all there is."""
     if not partition.isr:
         return partition
-    return stamped(partition, replace(partition, elr=(), last_known_elr=()))
+    return raise_epochs(partition, replace(partition, elr=(), last_known_elr=()))
 
 
-def stamped(old: Partition, new: Partition, epoch_floor: int = -1) -> Partition:
+def raise_epochs(old: Partition, new: Partition, epoch_floor: int = -1) -> Partition:
     """
     ``new`` with its epochs above ``old``'s where it differs.
 

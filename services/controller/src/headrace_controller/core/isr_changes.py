@@ -28,7 +28,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
 from headrace_common.core.image import Partition
-from headrace_controller.core.election import Brokers, Rules, stamped, with_isr
+from headrace_controller.core.election import Brokers, Rules, raise_epochs, with_isr
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def changed(partition: Partition, proposal: Proposal, sender: NodeId, brokers: B
     _check_members(partition, proposal, brokers)
     left = (r for r in partition.isr if r not in proposal.isr)
     new = with_isr(partition, proposal.isr, (*partition.elr, *left), rules)
-    return stamped(partition, replace(new, recovering=partition.recovering and not ends), rules.epoch_floor)
+    return raise_epochs(partition, replace(new, recovering=partition.recovering and not ends), rules.epoch_floor)
 
 
 def _resigned(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
@@ -79,7 +79,7 @@ def _resigned(partition: Partition, brokers: Brokers, rules: Rules) -> Partition
         raise IneligibleReplica(
             f"no other replica of partition {partition.id} is in sync and may lead; its leader stays until one is"
         )
-    return stamped(partition, replace(partition, leader=heir), rules.epoch_floor)
+    return raise_epochs(partition, replace(partition, leader=heir), rules.epoch_floor)
 
 
 def _check_epochs(partition: Partition, proposal: Proposal, sender: NodeId) -> None:

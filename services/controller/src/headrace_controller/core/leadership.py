@@ -18,7 +18,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_common.core.image import Partition
-from headrace_controller.core.election import Brokers, LogEnds, Rules, given_up, longest, stamped
+from headrace_controller.core.election import Brokers, LogEnds, Rules, given_up, longest, raise_epochs
 
 
 class Election(Enum):
@@ -53,7 +53,7 @@ def preferred(partition: Partition, brokers: Brokers, rules: Rules) -> Partition
             f"broker {first} cannot lead {partition.id} now: it is not in sync, or away, leaving, drained or without"
             " room on its disk"
         )
-    return stamped(partition, replace(partition, leader=first), rules.epoch_floor)
+    return raise_epochs(partition, replace(partition, leader=first), rules.epoch_floor)
 
 
 def relieved(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
@@ -65,7 +65,7 @@ def relieved(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
     heir = brokers.first_of(r for r in partition.replicas if r in partition.isr)
     if heir in {NO_NODE, partition.leader} or heir in brokers.crowded or heir in brokers.drained:
         return partition
-    return stamped(partition, replace(partition, leader=heir), rules.epoch_floor)
+    return raise_epochs(partition, replace(partition, leader=heir), rules.epoch_floor)
 
 
 def imbalanced(partitions: Iterable[Partition], brokers: Brokers, percentage_max: int) -> list[Partition]:
@@ -127,7 +127,7 @@ def commanded(partition: Partition, election: Election, brokers: Brokers, rules:
         raise EligibleLeadersNotAvailable(
             f"brokers {list(living)} have no whole log of {partition.id}; bring the others back, or elect UNCLEAN"
         )
-    return stamped(partition, given_up(partition, chosen, rules), rules.epoch_floor)
+    return raise_epochs(partition, given_up(partition, chosen, rules), rules.epoch_floor)
 
 
 def _may_take_over(partition: Partition, brokers: Brokers) -> bool:
