@@ -225,11 +225,11 @@ def _from_outside(
         anyone = longest(state, living, log_ends or {}) if log_ends else NO_NODE
         chosen = anyone if anyone != NO_NODE else brokers.first_of(hoped or living)
         if chosen != NO_NODE:
-            return given_up(state, chosen, rules), chosen
+            return give_up_others(state, chosen, rules), chosen
     return state, NO_NODE
 
 
-def given_up(partition: Partition, leader: NodeId, rules: Rules) -> Partition:
+def give_up_others(partition: Partition, leader: NodeId, rules: Rules) -> Partition:
     """``leader`` alone is the ISR and whatever others may hold beyond it is lost; epochs are not touched."""
     emptied = replace(partition, isr=(), elr=(), last_known_elr=(), recovering=True)
     return replace(with_isr(emptied, (leader,), (), rules), leader=leader)

@@ -18,7 +18,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId
 from headrace_common.core.image import Partition
-from headrace_controller.core.election import Brokers, LogEnds, Rules, given_up, longest, raise_epochs
+from headrace_controller.core.election import Brokers, LogEnds, Rules, give_up_others, longest, raise_epochs
 
 
 class Election(Enum):
@@ -127,7 +127,7 @@ def commanded(partition: Partition, election: Election, brokers: Brokers, rules:
         raise EligibleLeadersNotAvailable(
             f"brokers {list(living)} have no whole log of {partition.id}; bring the others back, or elect UNCLEAN"
         )
-    return raise_epochs(partition, given_up(partition, chosen, rules), rules.epoch_floor)
+    return raise_epochs(partition, give_up_others(partition, chosen, rules), rules.epoch_floor)
 
 
 def _may_take_over(partition: Partition, brokers: Brokers) -> bool:
