@@ -11,7 +11,7 @@ from headrace_common.core.errors import ElectionNotNeeded, EligibleLeadersNotAva
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, Partition, Topic
 from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
-from headrace_controller.core.health import TROUBLED_MAX, examined
+from headrace_controller.core.health import TROUBLED_MAX, examine
 from headrace_controller.core.leadership import Election, commanded, imbalanced, preferred, relieved
 
 TOPIC = TopicId(b"t" * 16)
@@ -171,9 +171,9 @@ def test_health_counts_and_names_the_worst_first() -> None:
     lost = replace(part(1, number=5), recovering=True)
     down = [part(NO_NODE, isr=(), number=n) for n in range(6, 8)]
     partitions = {p.id: p for p in (fine, astray, thin, weak, moving, lost, *down)}
-    health = examined(replace(EMPTY_IMAGE, topics={TOPIC: topic}, partitions=partitions))
+    health = examine(replace(EMPTY_IMAGE, topics={TOPIC: topic}, partitions=partitions))
     assert (health.offline, health.under_replicated, health.under_min_isr) == (2, 4, 3)
     assert (health.not_preferred, health.reassigning, health.recovering) == (1, 1, 1)
     assert health.troubled == (*down, weak)
     many = {p.id: p for p in (part(NO_NODE, isr=(), number=n) for n in range(200))}
-    assert len(examined(replace(EMPTY_IMAGE, topics={TOPIC: topic}, partitions=many)).troubled) == TROUBLED_MAX
+    assert len(examine(replace(EMPTY_IMAGE, topics={TOPIC: topic}, partitions=many)).troubled) == TROUBLED_MAX

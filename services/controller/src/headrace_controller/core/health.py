@@ -27,7 +27,7 @@ class Health:
     """The first of those that nobody leads, then of those below min ISR, smallest ISR first."""
 
 
-def examined(image: ClusterImage) -> Health:
+def examine(image: ClusterImage) -> Health:
     """The health of every partition that the image shows."""
     partitions = image.partitions.values()
     offline = [p for p in partitions if p.offline]

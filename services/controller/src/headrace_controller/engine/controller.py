@@ -25,7 +25,7 @@ from headrace_common.core.image import (
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_controller.config import ControllerConfig
-from headrace_controller.core.health import Health, examined
+from headrace_controller.core.health import Health, examine
 from headrace_controller.core.isr_changes import Proposal
 from headrace_controller.core.leadership import Election
 from headrace_controller.core.records import Cluster
@@ -317,7 +317,7 @@ class ControllerEngine:
         """Reckoned once per image: a scrape asks for it again and again, from another thread."""
         known = self._examined
         if known is None or known[0] is not image:
-            known = self._examined = (image, examined(image))
+            known = self._examined = (image, examine(image))
         return known[1]
 
     def _active(self) -> Term:
