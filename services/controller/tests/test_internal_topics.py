@@ -22,7 +22,7 @@ from headrace_common.core.image import (
     ShardKind,
     Topic,
 )
-from headrace_controller.core.internal_topics import plan_internal, raised
+from headrace_controller.core.internal_topics import add_replicas, plan_internal
 from headrace_controller.core.topics import Chance
 
 ID = TopicId(b"o" * 16)
@@ -92,11 +92,11 @@ class TestMaking:
 
 class TestRaising:
     def test_nothing_without_the_topic_or_without_more_brokers(self) -> None:
-        assert raised(image([broker(1), broker(2)])) == {}
-        assert raised(image([broker(1)], [(1,)] * 5)) == {}
+        assert add_replicas(image([broker(1), broker(2)])) == {}
+        assert add_replicas(image([broker(1)], [(1,)] * 5)) == {}
 
     def test_two_brokers_join_one(self) -> None:
-        targets = raised(image([broker(n) for n in (1, 2, 3)], [(1,)] * 9))
+        targets = add_replicas(image([broker(n) for n in (1, 2, 3)], [(1,)] * 9))
         assert len(targets) == 9
         assert all(set(t) == {1, 2, 3} for t in targets.values())
         assert Counter(t[0] for t in targets.values()) == {1: 3, 2: 3, 3: 3}
@@ -104,14 +104,14 @@ class TestRaising:
     def test_what_has_enough_or_moves_already_stays(self) -> None:
         base = image([broker(n) for n in (1, 2, 3, 4)], [(1, 2, 3), (1, 2)])
         moving = replace(base.partitions[PartitionId(ID, 1)], removing=(NodeId(2),))
-        assert raised(replace(base, partitions={**base.partitions, moving.id: moving})) == {}
+        assert add_replicas(replace(base, partitions={**base.partitions, moving.id: moving})) == {}
 
     def test_not_on_brokers_that_are_away_or_drained(self) -> None:
-        assert raised(image([broker(1), broker(2, fenced=True), broker(3, drained=True)], [(1,)])) == {}
+        assert add_replicas(image([broker(1), broker(2, fenced=True), broker(3, drained=True)], [(1,)])) == {}
 
     def test_other_racks_first(self) -> None:
         nodes = [broker(1, rack="a"), broker(2, rack="a"), broker(3, rack="b")]
-        targets = raised(image(nodes, [(1,)], **{"offsets.topic.replication.factor": "2"}))
+        targets = add_replicas(image(nodes, [(1,)], **{"offsets.topic.replication.factor": "2"}))
         assert set(targets[PartitionId(ID, 0)]) == {1, 3}
 
 
@@ -120,9 +120,9 @@ def test_raised_once_it_is_enough_and_spread(first: int, more: int, partitions: 
     before = [tuple((n + k) % first for k in range(min(first, factor))) for n in range(partitions)]
     configs = {"offsets.topic.replication.factor": str(factor)}
     nodes = [broker(n) for n in range(first + more)]
-    targets = raised(image(nodes, before, **configs))
+    targets = add_replicas(image(nodes, before, **configs))
     now = [tuple(targets.get(PartitionId(ID, n), b)) for n, b in enumerate(before)]
     for old, new in zip(before, now, strict=True):
         assert len(new) == len(set(new)) == min(factor, first + more)
         assert set(old) <= set(new)
-    assert raised(image(nodes, now, **configs)) == {}  # ids are numbers
+    assert add_replicas(image(nodes, now, **configs)) == {}  # ids are numbers

@@ -96,7 +96,7 @@ def internal_changes(topic: Topic, changes: Sequence[Alteration], image: Cluster
     ]
 
 
-def raised(image: ClusterImage) -> dict[PartitionId, tuple[NodeId, ...]]:
+def add_replicas(image: ClusterImage) -> dict[PartitionId, tuple[NodeId, ...]]:
     """
     Replicas of internal partitions that have too few of them and could have more now.
 

@@ -17,7 +17,7 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records, shards
-from headrace_controller.core.internal_topics import plan_internal, raised
+from headrace_controller.core.internal_topics import add_replicas, plan_internal
 from headrace_controller.core.store import Put, Unchanged
 from headrace_controller.engine.follower import Follower
 from headrace_controller.engine.reassignments import Reassignments
@@ -135,7 +135,7 @@ class Shards:
         """More replicas for internal topics where more brokers have joined; what cannot start now starts later."""
         if self._follower.mirror.waits_for_logs:
             return
-        targets = raised(self._follower.mirror.image)
+        targets = add_replicas(self._follower.mirror.image)
         if targets:
             log.info("internal topics get more replicas", extra={"partitions": len(targets)})
             await self._reassignments.alter(targets, validate_only=False)
