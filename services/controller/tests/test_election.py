@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition
 from headrace_controller.core.election import Brokers, LogEnds, Rules, settled, to_ask, with_cleared_elr, without_log
-from headrace_controller.core.leadership import relieved
+from headrace_controller.core.leadership import lead_by_broker_with_room
 
 ID = PartitionId(TopicId(b"t" * 16), 0)
 
@@ -214,8 +214,8 @@ def test_relief_moves_nothing_but_the_leader_and_to_room_only_and_stays(
     old: Partition, brokers: Brokers, rules: Rules
 ) -> None:
     calm = settled(old, brokers, rules)
-    new = relieved(calm, brokers, rules)
-    assert relieved(new, brokers, rules) is new
+    new = lead_by_broker_with_room(calm, brokers, rules)
+    assert lead_by_broker_with_room(new, brokers, rules) is new
     assert settled(new, brokers, rules) is new, "what settles does not take it back"
     if new is not calm:
         assert calm.leader in brokers.crowded

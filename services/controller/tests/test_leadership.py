@@ -12,7 +12,7 @@ from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, Partition, Topic
 from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
 from headrace_controller.core.health import TROUBLED_MAX, examine
-from headrace_controller.core.leadership import Election, commanded, imbalanced, preferred, relieved
+from headrace_controller.core.leadership import Election, commanded, imbalanced, lead_by_broker_with_room, preferred
 
 TOPIC = TopicId(b"t" * 16)
 MIN2 = Rules(min_isr=2)
@@ -84,7 +84,7 @@ class TestDrained:
 
 class TestCrowded:
     def test_who_has_room_takes_over_and_the_isr_stays(self) -> None:
-        new = relieved(part(1), up(1, 2, 3, crowded=(1, 2)), MIN2)
+        new = lead_by_broker_with_room(part(1), up(1, 2, 3, crowded=(1, 2)), MIN2)
         assert (new.leader, new.isr, new.leader_epoch, new.partition_epoch) == (3, ids(1, 2, 3), 6, 10)
 
     @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ class TestCrowded:
         ids=["it has room", "nobody has", "who has it is drained", "who has it leaves", "not in sync", "nobody leads"],
     )
     def test_it_stays_where(self, partition: Partition, brokers: Brokers) -> None:
-        assert relieved(partition, brokers, MIN2) is partition
+        assert lead_by_broker_with_room(partition, brokers, MIN2) is partition
 
     def test_by_itself_a_leader_stays(self) -> None:
         """Only ``relieved`` moves it, which is not asked too often."""

@@ -56,7 +56,7 @@ def preferred(partition: Partition, brokers: Brokers, rules: Rules) -> Partition
     return raise_epochs(partition, replace(partition, leader=first), rules.epoch_floor)
 
 
-def relieved(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
+def lead_by_broker_with_room(partition: Partition, brokers: Brokers, rules: Rules) -> Partition:
     """
     Led by a replica in sync that has room on its disk, where the leader has none; the same object where nobody has.
     """

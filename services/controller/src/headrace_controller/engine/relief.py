@@ -90,4 +90,6 @@ class Relief:
         return self._relieved(partition)
 
     def _relieved(self, partition: Partition) -> Partition:
-        return leadership.relieved(partition, self._settling.brokers(), self._settling.rules_of(partition))
+        return leadership.lead_by_broker_with_room(
+            partition, self._settling.brokers(), self._settling.rules_of(partition)
+        )
