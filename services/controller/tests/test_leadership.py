@@ -12,7 +12,13 @@ from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, Partition, Topic
 from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
 from headrace_controller.core.health import TROUBLED_MAX, examine
-from headrace_controller.core.leadership import Election, commanded, imbalanced, lead_by_broker_with_room, preferred
+from headrace_controller.core.leadership import (
+    Election,
+    commanded,
+    find_imbalanced,
+    lead_by_broker_with_room,
+    preferred,
+)
 
 TOPIC = TopicId(b"t" * 16)
 MIN2 = Rules(min_isr=2)
@@ -56,11 +62,11 @@ class TestPreferred:
     @pytest.mark.parametrize(("astray", "moved"), [(1, 0), (2, 2)])
     def test_only_above_the_percentage(self, astray: int, moved: int) -> None:
         partitions = [part(2 if n < astray else 1, number=n) for n in range(10)]
-        assert len(imbalanced(partitions, up(1, 2, 3), 10)) == moved
+        assert len(find_imbalanced(partitions, up(1, 2, 3), 10)) == moved
 
     def test_only_what_can_move(self) -> None:
         partitions = [part(2, number=0), part(2, isr=(2, 3), number=1), part(-1, isr=(), number=2)]
-        assert imbalanced(partitions, up(1, 2, 3), 10) == partitions[:1]
+        assert find_imbalanced(partitions, up(1, 2, 3), 10) == partitions[:1]
 
 
 class TestDrained:
@@ -114,8 +120,8 @@ class TestCrowded:
         assert settled(part(1), up(1, 2, 3, drained=(1,), crowded=(2, 3)), MIN2).leader == 1
 
     def test_it_gets_nothing_back(self) -> None:
-        assert imbalanced([part(2)], up(1, 2, 3, crowded=(1,)), 10) == []
-        assert imbalanced([part(2)], up(1, 2, 3), 10) == [part(2)]
+        assert find_imbalanced([part(2)], up(1, 2, 3, crowded=(1,)), 10) == []
+        assert find_imbalanced([part(2)], up(1, 2, 3), 10) == [part(2)]
 
 
 class TestCommanded:

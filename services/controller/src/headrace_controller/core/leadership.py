@@ -68,7 +68,7 @@ def lead_by_broker_with_room(partition: Partition, brokers: Brokers, rules: Rule
     return raise_epochs(partition, replace(partition, leader=heir), rules.epoch_floor)
 
 
-def imbalanced(partitions: Iterable[Partition], brokers: Brokers, percentage_max: int) -> list[Partition]:
+def find_imbalanced(partitions: Iterable[Partition], brokers: Brokers, percentage_max: int) -> list[Partition]:
     """
     Partitions to give back to their preferred leaders: those of brokers that miss more than ``percentage_max`` of
     the leaderships they should have, where they can take them now.

@@ -232,7 +232,7 @@ class Elections:
 
     def _preferable(self, percentage_max: int) -> list[PartitionId]:
         partitions = self._follower.mirror.image.partitions.values()
-        return [p.id for p in leadership.imbalanced(partitions, self._settling.brokers(), percentage_max)]
+        return [p.id for p in leadership.find_imbalanced(partitions, self._settling.brokers(), percentage_max)]
 
     def _setting(self, name: str) -> str:
         return self._follower.mirror.image.cluster_configs.get(name, BROKER_SETTINGS[name].default)
