@@ -14,7 +14,7 @@ from headrace_controller.core.election import Brokers, LogEnds, Rules, settled
 from headrace_controller.core.health import TROUBLED_MAX, examine
 from headrace_controller.core.leadership import (
     Election,
-    commanded,
+    elect_longest,
     find_imbalanced,
     lead_by_broker_with_room,
     preferred,
@@ -129,26 +129,26 @@ class TestCommanded:
     ENDS: ClassVar[LogEnds] = {NodeId(2): (4, 10), NodeId(3): (4, 12)}
 
     def test_without_missing_takes_the_best_of_the_known_that_live(self) -> None:
-        new = commanded(self.DOWN, Election.WITHOUT_MISSING, up(2, 3), MIN2, self.ENDS)
+        new = elect_longest(self.DOWN, Election.WITHOUT_MISSING, up(2, 3), MIN2, self.ENDS)
         assert (new.leader, new.isr, new.last_known_elr, new.recovering) == (2, ids(2), (), True)
         assert new.leader_epoch == 6
 
     def test_unclean_takes_the_longest_of_all(self) -> None:
-        assert commanded(self.DOWN, Election.UNCLEAN, up(2, 3), MIN2, self.ENDS).leader == 3
+        assert elect_longest(self.DOWN, Election.UNCLEAN, up(2, 3), MIN2, self.ENDS).leader == 3
 
     def test_unclean_takes_even_an_empty_disk(self) -> None:
-        assert commanded(self.DOWN, Election.UNCLEAN, up(2, 3), MIN2, {NodeId(2): None}).leader == 2
+        assert elect_longest(self.DOWN, Election.UNCLEAN, up(2, 3), MIN2, {NodeId(2): None}).leader == 2
 
     def test_without_missing_does_not(self) -> None:
         with pytest.raises(EligibleLeadersNotAvailable, match="no whole log"):
-            commanded(self.DOWN, Election.WITHOUT_MISSING, up(2, 3), MIN2, {NodeId(3): (4, 12)})
+            elect_longest(self.DOWN, Election.WITHOUT_MISSING, up(2, 3), MIN2, {NodeId(3): (4, 12)})
 
     @pytest.mark.parametrize("kind", [Election.UNCLEAN, Election.WITHOUT_MISSING])
     def test_nobody_lives_or_somebody_leads(self, kind: Election) -> None:
         with pytest.raises(EligibleLeadersNotAvailable, match="start one"):
-            commanded(self.DOWN, kind, up(), MIN2, {})
+            elect_longest(self.DOWN, kind, up(), MIN2, {})
         with pytest.raises(ElectionNotNeeded):
-            commanded(part(1), kind, up(1), MIN2, {})
+            elect_longest(part(1), kind, up(1), MIN2, {})
 
 
 class TestUncleanBySetting:

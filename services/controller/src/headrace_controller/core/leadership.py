@@ -110,7 +110,9 @@ def candidates(partition: Partition, election: Election, brokers: Brokers) -> tu
     return living
 
 
-def commanded(partition: Partition, election: Election, brokers: Brokers, rules: Rules, log_ends: LogEnds) -> Partition:
+def elect_longest(
+    partition: Partition, election: Election, brokers: Brokers, rules: Rules, log_ends: LogEnds
+) -> Partition:
     """
     A leaderless partition led by the longest log there is, for better or worse: what others hold is given up.
 

@@ -168,7 +168,7 @@ class Elections:
             living = leadership.candidates(partition, kind, now)
             if not answers.still_hold(living, now.epochs):
                 raise MetadataUnavailable(f"a broker of {partition.id} was restarted just now; try again")
-            return leadership.commanded(partition, kind, now, rules, answers.ends.get(partition.id, {}))
+            return leadership.elect_longest(partition, kind, now, rules, answers.ends.get(partition.id, {}))
 
         return list(zip(ids, await self._settling.attempt(ids, step), strict=True))
 
