@@ -74,7 +74,7 @@ def settled(partition: Partition, brokers: Brokers, rules: Rules, log_ends: LogE
     """
     if _stands(partition, brokers, rules):
         return partition
-    state = reassign.finished(without_departed(partition, brokers, rules))
+    state = reassign.finish(without_departed(partition, brokers, rules))
     leader = _leader_in_sync(state, brokers)
     if leader == NO_NODE and not state.isr:
         state, leader = _from_outside(state, brokers, rules, log_ends)

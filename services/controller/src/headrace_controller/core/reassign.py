@@ -3,7 +3,7 @@ Gives a partition other replicas while it is served: start, cancel, finish, and 
 
 While it lasts, ``replicas`` is the target followed by those that will go (``removing``); ``adding`` are those of the
 target that were no replicas before. New replicas copy and join the ISR as any follower does; when the whole target is
-in sync, ``finished`` cuts replicas and ISR down to it. That is asked for every partition that is looked at
+in sync, ``finish`` cuts replicas and ISR down to it. That is asked for every partition that is looked at
 (``election.settled``), so whoever is the active controller then finishes it.
 
 A replica that is taken away ends the leader epoch: whatever a leader knows of its position is forgotten with the
@@ -101,7 +101,7 @@ def can_finish(partition: Partition) -> bool:
     return is_under_way(partition) and set(target_of(partition)) <= set(partition.isr)
 
 
-def finished(partition: Partition) -> Partition:
+def finish(partition: Partition) -> Partition:
     """The target alone, where it is in sync, else the same object; epochs are not touched."""
     if not can_finish(partition):
         return partition
