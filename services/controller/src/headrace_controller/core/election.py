@@ -170,7 +170,7 @@ def raise_epochs(old: Partition, new: Partition, epoch_floor: int = -1) -> Parti
     """
     if new == old:
         return old
-    same = new.leader == old.leader and not reassign.dropped(old, new)
+    same = new.leader == old.leader and not reassign.find_dropped(old, new)
     epoch = old.leader_epoch if same else max(old.leader_epoch, epoch_floor) + 1
     result = replace(new, leader_epoch=epoch, partition_epoch=old.partition_epoch + 1)
     check(result)

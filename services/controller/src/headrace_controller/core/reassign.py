@@ -108,14 +108,14 @@ def finish(partition: Partition) -> Partition:
     return replace(_kept(partition, target_of(partition), 1), adding=(), removing=())
 
 
-def dropped(old: Partition, new: Partition) -> frozenset[NodeId]:
+def find_dropped(old: Partition, new: Partition) -> frozenset[NodeId]:
     """Who holds a replica no more."""
     return frozenset(old.replicas) - frozenset(new.replicas)
 
 
 def to_delete(old: Partition, new: Partition, pending: Replicas) -> Replicas:
     """Brokers that are to delete their log once ``new`` is written, when ``pending`` were to before."""
-    return tuple(sorted(({*pending} | dropped(old, new)) - {*new.replicas}))
+    return tuple(sorted(({*pending} | find_dropped(old, new)) - {*new.replicas}))
 
 
 def _kept(partition: Partition, replicas: Replicas, min_isr: int) -> Partition:
