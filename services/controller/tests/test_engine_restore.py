@@ -24,7 +24,7 @@ from headrace_controller.backup import taken
 from headrace_controller.core.backup_file import Backup
 from headrace_controller.core.held import HeldLog, HeldTopic, Inventory
 from headrace_controller.core.leadership import Election
-from headrace_controller.core.restored import restored
+from headrace_controller.core.restored import restore_metadata
 from headrace_controller.core.store import Outcome, Put, Transaction
 from headrace_controller.core.topics import Wanted
 from headrace_controller.engine import restore_writing
@@ -61,7 +61,7 @@ async def backed_up(world: Cell, partitions: int = 2, brokers: tuple[int, ...] =
 
 async def restore(world: Cell, backup: Backup, expected: tuple[int, ...] = (0, 1, 2)) -> ControllerEngine:
     """Restored, and a controller is active."""
-    ready = restored(backup, [NodeId(b) for b in expected], 8, b"n" * 16)
+    ready = restore_metadata(backup, [NodeId(b) for b in expected], 8, b"n" * 16)
     await restore_writing.write(world.store, ready, replace=True)
     engine = world.make(2)
     await world.until(lambda: engine.candidate.term is not None)
@@ -343,7 +343,9 @@ async def survived(backup: Backup, inventories: dict[NodeId, Inventory], writes:
     async with cell() as world:
         store = world.store = Dying(world.clock)
         world.inventories.held = dict(inventories)
-        await restore_writing.write(store, restored(backup, [NodeId(b) for b in range(3)], 8, b"n" * 16), replace=False)
+        await restore_writing.write(
+            store, restore_metadata(backup, [NodeId(b) for b in range(3)], 8, b"n" * 16), replace=False
+        )
         first = world.make(1)
         await world.until(lambda: first.candidate.term is not None)
         for b in (0, 1):

@@ -14,7 +14,7 @@ from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, Row
 from headrace_controller.core.records import Cluster, Configs
 from headrace_controller.core.restore_record import RESTORING_KEY
-from headrace_controller.core.restored import Restored, restored
+from headrace_controller.core.restored import Restored, restore_metadata
 from headrace_controller.core.store import CreatedAt, Listing, Outcome, Put, Transaction
 from headrace_controller.engine import restore_writing
 from headrace_controller.engine.restore_writing import ControllersRun
@@ -27,7 +27,7 @@ def made(configs: int = 320, name: str = "new", incarnation: bytes = b"n" * 16) 
         Row("cluster", records.encode(Cluster("id", b"o" * 16))),
         *(Row(f"configs/brokers/{n}", records.encode(Configs(NodeId(n), {name: "x"}))) for n in range(configs)),
     ]
-    return restored(Backup("c", 5, 1, tuple(rows)), [NodeId(1)], 2, incarnation)
+    return restore_metadata(Backup("c", 5, 1, tuple(rows)), [NodeId(1)], 2, incarnation)
 
 
 async def filled(store: MemoryStore, keys: int = 250) -> None:
@@ -191,7 +191,7 @@ class TestControllersThatRun:
             steps = engine.watch(None)
             assert (await anext(steps)).previous_revision is None
             await engine.candidate.resign()
-            ready = restored(backup, [NodeId(1)], 8, b"n" * 16)
+            ready = restore_metadata(backup, [NodeId(1)], 8, b"n" * 16)
             await restore_writing.write(world.store, ready, replace=True)
             await world.until(lambda: engine.follower.mirror.image.incarnation == b"n" * 16)
             step = await anext(steps)

@@ -30,7 +30,7 @@ from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, Row
 from headrace_controller.core.records import Cluster, Configs
 from headrace_controller.core.restore_record import RESTORE_KEY, RESTORING_KEY, decode_restore, encode_restore
-from headrace_controller.core.restored import EPOCHS_GAP, PRODUCER_IDS_GAP, restored
+from headrace_controller.core.restored import EPOCHS_GAP, PRODUCER_IDS_GAP, restore_metadata
 
 OLD, NEW = b"o" * 16, b"n" * 16
 T1, T2 = TopicId(b"1" * 16), TopicId(b"2" * 16)
@@ -68,7 +68,7 @@ def rows(**more: bytes) -> dict[str, bytes]:
 
 def run(found: dict[str, bytes], expected: tuple[int, ...] = (2, 0, 1)) -> dict[str, bytes]:
     backup = Backup("c", 99, 1_000, tuple(Row(k, v) for k, v in found.items()))
-    made = restored(backup, ids(*expected), 2_000, NEW)
+    made = restore_metadata(backup, ids(*expected), 2_000, NEW)
     written = [*made.rows, *made.last]
     assert len({row.key for row in written}) == len(written), "each key once"
     assert [row.key for row in made.last] == ["restore", "format", "cluster"]

@@ -23,7 +23,7 @@ from headrace_controller import store_access
 from headrace_controller.adapters.backup_files import BackupFiles
 from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, decode, identity_in
-from headrace_controller.core.restored import restored
+from headrace_controller.core.restored import restore_metadata
 from headrace_controller.engine import restore_writing
 from headrace_controller.ports import MetadataStore
 
@@ -78,7 +78,7 @@ def found(given: argparse.Namespace) -> tuple[Path, Backup]:
 async def restore(given: argparse.Namespace, clock: Clock) -> int:
     """Write one backup; the exit code."""
     path, backup = found(given)
-    ready = restored(backup, given.expected, clock.now_ms(), new_incarnation())
+    ready = restore_metadata(backup, given.expected, clock.now_ms(), new_incarnation())
     async with store_access.opened(given) as store:
         await store_access.once_it_answers(store, clock, given.wait)
         await once_nobody_is_active(store, clock, given.wait)

@@ -19,7 +19,7 @@ from headrace_controller.core.election import Brokers, Rules
 from headrace_controller.core.held import HeldLog, HeldTopic, Inventories, Inventory
 from headrace_controller.core.mirror import Mirror
 from headrace_controller.core.records import Cluster
-from headrace_controller.core.restored import restored
+from headrace_controller.core.restored import restore_metadata
 from headrace_controller.core.store import KeyValue, Listing
 
 OLD, NEW, NEWER = b"o" * 16, b"n" * 16, b"m" * 16
@@ -365,11 +365,11 @@ def mirrored(backup: Backup, *, twice: bool = False) -> Mirror:
     Args:
         twice: the restore was not finished when it was backed up, and that was restored.
     """
-    made = restored(backup, BROKERS, 1, NEW)
+    made = restore_metadata(backup, BROKERS, 1, NEW)
     rows = {row.key: row.value for row in (*made.rows, *made.last)}
     if twice:
         second = Backup("c", 5, 2, tuple(Row(k, v) for k, v in rows.items()))
-        made = restored(second, BROKERS, 3, NEWER)
+        made = restore_metadata(second, BROKERS, 3, NEWER)
         rows = {row.key: row.value for row in (*made.rows, *made.last)}
     rows.update({f"nodes/broker/{b}": records.encode(_node(b, made.restore.epoch_floor + 1 + b)) for b in BROKERS})
     mirror = Mirror()

@@ -56,7 +56,7 @@ class Restored:
     restore: Restore
 
 
-def restored(backup: Backup, expected: Sequence[NodeId], now_ms: int, incarnation: bytes) -> Restored:
+def restore_metadata(backup: Backup, expected: Sequence[NodeId], now_ms: int, incarnation: bytes) -> Restored:
     """
     The metadata of ``backup`` as it is to be, for brokers that have gone on since.
 
