@@ -80,7 +80,7 @@ def test_a_restore_that_was_interrupted_decides_the_same() -> None:
         some = {i for i in mirror.image.partitions if world.chance.random() < 0.5}
         asked = sorted(inventories)
         partitions = {
-            i: restoring.decided(p, whole.plan.logs.get(i, {}), asked) if i in some else p
+            i: restoring.decide_leaders(p, whole.plan.logs.get(i, {}), asked) if i in some else p
             for i, p in mirror.image.partitions.items()
         }
         mirror.image = replace(mirror.image, partitions=partitions)
@@ -124,7 +124,7 @@ class TestMutants:
         assert finds(monkeypatch, "not there", restoring, "_replaces", lambda *_: False)
 
     def test_only_replicas_of_the_backup_are_compared(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        true = restoring.decided
+        true = restoring.decide_leaders
 
         def decided(partition: Partition, holders: Holders, asked: list[NodeId], wanted: int = 0) -> Partition:
             known = {b: log for b, log in holders.items() if not partition.replicas or b in partition.replicas}
@@ -133,7 +133,7 @@ class TestMutants:
         assert finds(monkeypatch, "lost", restoring, "decided", decided)
 
     def test_the_first_replica_leads(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        true = restoring.decided
+        true = restoring.decide_leaders
 
         def decided(partition: Partition, holders: Holders, asked: list[NodeId], wanted: int = 0) -> Partition:
             if partition.elr:
@@ -144,7 +144,7 @@ class TestMutants:
         assert finds(monkeypatch, "lost", restoring, "decided", decided)
 
     def test_damaged_logs_lead_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        true = restoring.decided
+        true = restoring.decide_leaders
 
         def decided(partition: Partition, holders: Holders, asked: list[NodeId], wanted: int = 0) -> Partition:
             whole = {b: replace(log, damaged=False) for b, log in holders.items()}
@@ -153,7 +153,7 @@ class TestMutants:
         assert finds(monkeypatch, "damaged", restoring, "decided", decided)
 
     def test_epochs_of_the_backup_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        true = restoring.decided
+        true = restoring.decide_leaders
 
         def decided(partition: Partition, holders: Holders, asked: list[NodeId], wanted: int = 0) -> Partition:
             new = true(partition, holders, asked, wanted)

@@ -401,8 +401,8 @@ def finished(mirror: Mirror, inventories: Inventories) -> Outcome:
     asked = sorted(inventories)
     everybody = Brokers(unfenced=frozenset(BROKERS))
     for id, partition in partitions.items():
-        new = restoring.decided(partition, plan.logs.get(id, {}), asked)
-        assert restoring.decided(new, plan.logs.get(id, {}), asked) is new, "what was decided stays"
+        new = restoring.decide_leaders(partition, plan.logs.get(id, {}), asked)
+        assert restoring.decide_leaders(new, plan.logs.get(id, {}), asked) is new, "what was decided stays"
         partitions[id] = election.settled(new, everybody, Rules(2))
     return Outcome(topics, partitions, plan)
 

@@ -50,7 +50,7 @@ class Plan:
     """All that follows from what brokers have."""
 
     logs: Mapping[PartitionId, Holders]
-    """For ``decided``, partition by partition."""
+    """For ``decide_leaders``, partition by partition."""
     topics: tuple[TopicPlan, ...]
     """Adopted, or with more partitions or other settings than in the backup."""
     left: Mapping[TopicId, str]
@@ -61,7 +61,7 @@ class Plan:
     """Topics that nobody has anything of."""
 
 
-def decided(partition: Partition, holders: Holders, asked: Sequence[NodeId], wanted: int = 0) -> Partition:
+def decide_leaders(partition: Partition, holders: Holders, asked: Sequence[NodeId], wanted: int = 0) -> Partition:
     """
     The partition with its eligible leaders, the longest whole logs; the same object when that was decided before.
 
@@ -104,7 +104,7 @@ def blank_leftovers(partition: Partition, holders: Holders) -> tuple[NodeId, ...
 
 
 def fresh(id: PartitionId) -> Partition:
-    """A partition that the metadata does not know, to be given to ``decided``."""
+    """A partition that the metadata does not know, to be given to ``decide_leaders``."""
     return Partition(id, (), (), NO_NODE, leader_epoch=-1, partition_epoch=-1)
 
 
@@ -149,7 +149,7 @@ def adoption(topic: Topic, held: Mapping[int, Holders], asked: Sequence[NodeId],
     copies = (sum(not log.damaged for log in holders.values()) for holders in held.values())
     wanted = max(1, *copies)
     ids = (PartitionId(topic.topic_id, n) for n in range(topic.partition_count))
-    new = tuple(decided(fresh(id), held.get(id.partition, {}), asked, wanted) for id in ids)
+    new = tuple(decide_leaders(fresh(id), held.get(id.partition, {}), asked, wanted) for id in ids)
     return TopicPlan(topic, new, was)
 
 
@@ -185,7 +185,7 @@ def _known(
     first = image.partitions.get(PartitionId(topic.topic_id, 0))
     wanted = 1 if first is None else len(first.replicas)
     ids = (PartitionId(topic.topic_id, n) for n in range(topic.partition_count, now.partition_count))
-    new = tuple(decided(fresh(id), held.get(id.partition, {}), asked, wanted) for id in ids)
+    new = tuple(decide_leaders(fresh(id), held.get(id.partition, {}), asked, wanted) for id in ids)
     return TopicPlan(now, new, topic)
 
 

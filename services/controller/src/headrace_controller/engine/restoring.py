@@ -21,7 +21,7 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
 from headrace_controller.core.restore_record import RESTORE_KEY, Restore, encode_restore
-from headrace_controller.core.restoring import Plan, blank_leftovers, decided, planned
+from headrace_controller.core.restoring import Plan, blank_leftovers, decide_leaders, planned
 from headrace_controller.core.store import Compare, Operation, Put, Unchanged
 from headrace_controller.engine.adoption import Adoption, Guard
 from headrace_controller.engine.follower import Follower
@@ -143,7 +143,7 @@ class Restoring:
             if now is None:
                 continue
             holders = plan.logs.get(id, {})
-            new = decided(now, holders, brokers)
+            new = decide_leaders(now, holders, brokers)
             if new is now:
                 continue
             key = records.partition_key(id)
