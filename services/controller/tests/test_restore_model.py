@@ -103,7 +103,7 @@ class TestMutants:
         assert finds(monkeypatch, "lost", HeldLog, "length", property(lambda log: (log.last_epoch, 0)))
 
     def test_strays_are_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        true = restoring.planned
+        true = restoring.plan_topics
 
         def planned(*args: Any) -> restoring.Plan:
             plan = true(*args)
@@ -112,7 +112,7 @@ class TestMutants:
         assert finds(monkeypatch, "not there", restoring, "planned", planned)
 
     def test_partitions_added_after_the_backup_are_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        true = restoring.planned
+        true = restoring.plan_topics
 
         def planned(*args: Any) -> restoring.Plan:
             plan = true(*args)

@@ -390,7 +390,7 @@ def finished(mirror: Mirror, inventories: Inventories) -> Outcome:
     """All decisions, then one ordinary pass of elections."""
     image, restore = mirror.image, mirror.restore
     assert restore is not None, "it was restored"
-    plan = restoring.planned(image, restore, inventories)
+    plan = restoring.plan_topics(image, restore, inventories)
     topics = {t.name: t for t in image.topics.values()}
     partitions = dict(image.partitions)
     for one in plan.topics:

@@ -108,7 +108,7 @@ def fresh(id: PartitionId) -> Partition:
     return Partition(id, (), (), NO_NODE, leader_epoch=-1, partition_epoch=-1)
 
 
-def planned(image: ClusterImage, restore: Restore, inventories: Inventories) -> Plan:
+def plan_topics(image: ClusterImage, restore: Restore, inventories: Inventories) -> Plan:
     """What is to be done with topics, once every expected broker was asked."""
     asked = sorted(inventories)
     logs = by_partition(inventories)

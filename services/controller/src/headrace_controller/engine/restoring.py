@@ -21,7 +21,7 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
 from headrace_controller.core.restore_record import RESTORE_KEY, Restore, encode_restore
-from headrace_controller.core.restoring import Plan, blank_leftovers, decide_leaders, planned
+from headrace_controller.core.restoring import Plan, blank_leftovers, decide_leaders, plan_topics
 from headrace_controller.core.store import Compare, Operation, Put, Unchanged
 from headrace_controller.engine.adoption import Adoption, Guard
 from headrace_controller.engine.follower import Follower
@@ -116,7 +116,7 @@ class Restoring:
                 raise Interrupted
 
         guard()
-        plan = planned(mirror.image, restore, answers.inventories)
+        plan = plan_topics(mirror.image, restore, answers.inventories)
         brokers = sorted(answers.inventories)
         for topic in plan.topics:
             await self._adoption.write(topic, guard, brokers)
