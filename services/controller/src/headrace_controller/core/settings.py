@@ -94,7 +94,7 @@ def broker_resource(name: str) -> BrokerResource:
     return BrokerResource(NodeId(int(name)))
 
 
-def altered(
+def alter(
     resource: Resource, own: Mapping[str, str], changes: Sequence[Alteration], cluster: Mapping[str, str]
 ) -> dict[str, str]:
     """

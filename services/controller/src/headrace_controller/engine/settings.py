@@ -17,7 +17,7 @@ from headrace_controller.core.settings import (
     Entry,
     Resource,
     TopicResource,
-    altered,
+    alter,
     check_topics_of,
     described,
 )
@@ -83,8 +83,8 @@ class Settings:
         def values() -> dict[str, str]:
             image = self._follower.mirror.image
             if resource.id is not None:
-                return altered(resource, image.broker_configs.get(resource.id, {}), changes, image.cluster_configs)
-            cluster = altered(resource, image.cluster_configs, changes, {})
+                return alter(resource, image.broker_configs.get(resource.id, {}), changes, image.cluster_configs)
+            cluster = alter(resource, image.cluster_configs, changes, {})
             check_topics_of(image, cluster)
             return cluster
 
@@ -110,7 +110,7 @@ class Settings:
             raise unknown_topic(name)
         if topic.internal:
             changes = internal_changes(topic, changes, image)
-        return replace(topic, configs=altered(TopicResource(name), topic.configs, changes, image.cluster_configs))
+        return replace(topic, configs=alter(TopicResource(name), topic.configs, changes, image.cluster_configs))
 
 
 def _min_isr(topic: Topic) -> str | None:
