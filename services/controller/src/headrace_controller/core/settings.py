@@ -168,7 +168,7 @@ def _in_force(setting: Setting, own: Mapping[str, str], cluster: Mapping[str, st
     return cluster.get(TOPIC_DEFAULT_FROM.get(setting.name, setting.name), setting.default)
 
 
-def described(image: ClusterImage, resource: Resource) -> list[Entry]:
+def describe(image: ClusterImage, resource: Resource) -> list[Entry]:
     """
     Every setting of a resource, with its value and where that comes from.
 

@@ -30,7 +30,7 @@ from headrace_controller.core.isr_changes import Proposal
 from headrace_controller.core.leadership import Election
 from headrace_controller.core.records import Cluster
 from headrace_controller.core.sessions import Heartbeat
-from headrace_controller.core.settings import Alteration, Entry, Resource, described
+from headrace_controller.core.settings import Alteration, Entry, Resource, describe
 from headrace_controller.core.shards import Ownership, ownership
 from headrace_controller.core.topics import Assignments, Wanted
 from headrace_controller.engine.candidate import Candidate
@@ -247,7 +247,7 @@ class ControllerEngine:
 
     def describe_configs(self, resource: Resource) -> list[Entry]:
         """All settings of a resource; see ``core.settings.described``."""
-        return described(self.image, resource)
+        return describe(self.image, resource)
 
     def list_topics(self, after: str, limit: int, *, include_internal: bool) -> Page:
         """

@@ -19,7 +19,7 @@ from headrace_controller.core.settings import (
     TopicResource,
     alter,
     check_topics_of,
-    described,
+    describe,
 )
 from headrace_controller.core.store import Put, Unchanged
 from headrace_controller.engine.follower import Follower
@@ -45,7 +45,7 @@ class Settings:
             InvalidConfig, NotFound, InvalidTopic: nothing was changed.
             HeadraceError: as ``Writer.decide``.
         """
-        described(self._follower.mirror.image, resource)
+        describe(self._follower.mirror.image, resource)
         match resource:
             case TopicResource(name):
                 return await self._alter_topic(name, changes, validate_only=validate_only)
@@ -57,7 +57,7 @@ class Settings:
         if validate_only:
             image = self._follower.mirror.image
             planned = replace(image, topics={**image.topics, new.topic_id: new})
-            return described(planned, TopicResource(name))
+            return describe(planned, TopicResource(name))
 
         def decision() -> Decision:
             key = records.topic_key(name)
@@ -73,7 +73,7 @@ class Settings:
         else:
             await self._writer.decide(decision)
         log.info("topic settings changed", extra={"topic": name, "settings": sorted(c.name for c in changes)})
-        return described(self._follower.mirror.image, TopicResource(name))
+        return describe(self._follower.mirror.image, TopicResource(name))
 
     async def _alter_broker(
         self, resource: BrokerResource, changes: Sequence[Alteration], *, validate_only: bool
@@ -95,13 +95,13 @@ class Settings:
         if validate_only:
             image = self._follower.mirror.image
             if resource.id is None:
-                return described(replace(image, cluster_configs=values()), resource)
+                return describe(replace(image, cluster_configs=values()), resource)
             configs = {**image.broker_configs, resource.id: values()}
-            return described(replace(image, broker_configs=configs), resource)
+            return describe(replace(image, broker_configs=configs), resource)
         await self._writer.decide(decision)
         whose = "all" if resource.id is None else resource.id
         log.info("broker settings changed", extra={"broker": whose, "settings": sorted(c.name for c in changes)})
-        return described(self._follower.mirror.image, resource)
+        return describe(self._follower.mirror.image, resource)
 
     def _topic(self, name: str, changes: Sequence[Alteration]) -> Topic:
         image = self._follower.mirror.image
