@@ -272,7 +272,7 @@ async def test_in_a_storm_no_epoch_has_two_owners_and_in_the_end_all_is_balanced
         node = coordinator(number, start=starts)
         world.probe.results[node.key] = ProbeResult.REFUSED
         await world.join(last, node)
-    await world.until(lambda: shards.due(last.image) == [] and len(last.image.shards) == 7)
+    await world.until(lambda: shards.find_due(last.image) == [] and len(last.image.shards) == 7)
     sizes = Counter(s.owner for s in last.image.shards.values())
     assert max(sizes.values()) - min(sizes.values()) <= 1
     assert NO_NODE not in sizes

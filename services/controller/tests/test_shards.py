@@ -133,19 +133,19 @@ class TestOfAnImage:
     def test_brokers_and_those_that_do_not_take_part_get_nothing(self) -> None:
         broker = Node(NodeKey(Role.BROKER, NodeId(9)), Endpoint("h", 1), bytes(16), 1, fenced=False)
         nodes = [broker, coordinator(1), coordinator(2, fenced=True), coordinator(3, leaving=True)]
-        changes = shards.due(image(nodes, []))
+        changes = shards.find_due(image(nodes, []))
         assert {s.owner for s in changes} == {1}
         assert len(changes) == COUNT
 
     def test_what_nobody_serves_comes_before_what_only_balances(self) -> None:
         held = [shard(n, 1) for n in range(8)] + [shard(8, 3), shard(9, NO_NODE)]
         nodes = [coordinator(1), coordinator(2), coordinator(3, leaving=True)]
-        changes = shards.due(image(nodes, held))
+        changes = shards.find_due(image(nodes, held))
         assert [s.key.number for s in changes][:2] == [8, 9]
         assert len(changes) == 5
 
     def test_without_the_topic_there_are_no_shards(self) -> None:
-        assert shards.due(EMPTY_IMAGE) == []
+        assert shards.find_due(EMPTY_IMAGE) == []
         assert shards.ownership(EMPTY_IMAGE) == shards.Ownership(0, 0)
 
     def test_unowned_are_those_without_a_record_an_owner_or_a_living_one(self) -> None:

@@ -37,7 +37,7 @@ def takes_part(node: Node) -> bool:
     return not node.fenced and not node.in_controlled_shutdown
 
 
-def due(image: ClusterImage) -> list[Shard]:
+def find_due(image: ClusterImage) -> list[Shard]:
     """
     Every shard whose owner must change, as it is to be, the most urgent first.
 

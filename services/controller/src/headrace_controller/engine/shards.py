@@ -120,7 +120,7 @@ class Shards:
         mirror = self._follower.mirror
         if mirror.waits_for_logs:
             return None  # tokens in the logs are not known yet
-        due = shards.due(mirror.image)[:CHUNK]
+        due = shards.find_due(mirror.image)[:CHUNK]
         if not due:
             return None
         keys = [records.shard_key(s.key) for s in due]
