@@ -32,7 +32,7 @@ class Asked:
         return all(now.get(broker) == epoch for broker, epoch in self.epochs.items())
 
 
-async def asked(source: InventorySource, nodes: Iterable[Node], topic_ids: Sequence[TopicId] = ()) -> Asked:
+async def ask(source: InventorySource, nodes: Iterable[Node], topic_ids: Sequence[TopicId] = ()) -> Asked:
     """Ask all of ``nodes`` for these topics, or for everything."""
     wanted = sorted(nodes, key=lambda n: n.key.id)
     answers = await asyncio.gather(*(_one(source, node, topic_ids) for node in wanted))

@@ -25,7 +25,7 @@ from headrace_controller.core.restoring import Plan, blank_leftovers, decide_lea
 from headrace_controller.core.store import Compare, Operation, Put, Unchanged
 from headrace_controller.engine.adoption import Adoption, Guard
 from headrace_controller.engine.follower import Follower
-from headrace_controller.engine.inventories import Asked, asked
+from headrace_controller.engine.inventories import Asked, ask
 from headrace_controller.engine.settling import Settling
 from headrace_controller.engine.shards import Shards
 from headrace_controller.engine.writer import Changed, Decision, Writer
@@ -93,7 +93,7 @@ class Restoring:
         if lacking:
             self.silent = ()
             return f"brokers {', '.join(map(str, lacking))} have not joined"
-        answers = await asked(self._source, members)
+        answers = await ask(self._source, members)
         self.silent = answers.silent
         if answers.silent:
             return f"brokers {', '.join(map(str, answers.silent))} do not say what they have"

@@ -14,7 +14,7 @@ from headrace_controller.core.restore_record import Restore
 from headrace_controller.core.strays import Stray, plan_adoption, strays
 from headrace_controller.engine.adoption import Adoption
 from headrace_controller.engine.follower import Follower
-from headrace_controller.engine.inventories import asked
+from headrace_controller.engine.inventories import ask
 from headrace_controller.engine.settling import Settling
 from headrace_controller.engine.topics import Described
 from headrace_controller.engine.waiting import event_within
@@ -50,7 +50,7 @@ async def described(
     missing = [] if restore is None or restore.finished else restore.missing(mirror.image)
     if not with_strays:
         return RestoreStatus(restore, missing, silent=silent)
-    answers = await asked(source, mirror.image.brokers())
+    answers = await ask(source, mirror.image.brokers())
     return RestoreStatus(restore, missing, strays(mirror.image, answers.inventories), answers.silent)
 
 
@@ -77,7 +77,7 @@ class Strays:
             HeadraceError: as ``plan_adoption`` and ``Writer.decide``.
         """
         mirror = self._follower.mirror
-        answers = await asked(self._source, mirror.image.brokers(), [topic_id])
+        answers = await ask(self._source, mirror.image.brokers(), [topic_id])
         if answers.silent:
             raise MetadataUnavailable(
                 f"brokers {', '.join(map(str, answers.silent))} do not say what they have, and may have longer logs of "
