@@ -22,7 +22,7 @@ from headrace_controller.core.restore_record import RESTORING_KEY
 from headrace_controller.core.store import Listing
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, or the end of the process with a usage text."""
     parser = store_access.arguments("backup", "Write all metadata of a cluster into one file.")
     parser.add_argument("--to", required=True, type=Path, metavar="DIR", help="directory of the backups")
@@ -71,4 +71,4 @@ def _say(said: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(store_access.run(back_up(parsed(sys.argv[1:]), SystemClock())))
+    sys.exit(store_access.run(back_up(parse_arguments(sys.argv[1:]), SystemClock())))
