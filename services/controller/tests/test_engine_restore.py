@@ -20,7 +20,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId, PartitionId, TopicId
 from headrace_common.core.image import Node, NodeKey, Role, ShardKey, ShardKind, Topic
 from headrace_controller.adapters.memory_store import MemoryStore
-from headrace_controller.backup import taken
+from headrace_controller.backup import take
 from headrace_controller.core.backup_file import Backup
 from headrace_controller.core.held import HeldLog, HeldTopic, Inventory
 from headrace_controller.core.leadership import Election
@@ -53,7 +53,7 @@ async def backed_up(world: Cell, partitions: int = 2, brokers: tuple[int, ...] =
     for number in brokers:
         await world.join(engine, broker(number))
     topic = (await world.create(engine, "t", partitions, min(3, len(brokers)))).topic
-    backup = taken("headrace", await world.store.list_all(), 7)
+    backup = take("headrace", await world.store.list_all(), 7)
     assert backup is not None
     await engine.candidate.resign()
     return backup, topic

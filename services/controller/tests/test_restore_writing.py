@@ -9,7 +9,7 @@ from services.controller.tests.kit.harness import broker, cell
 from headrace_common.core.errors import Conflict, HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
 from headrace_controller.adapters.memory_store import MemoryStore
-from headrace_controller.backup import taken
+from headrace_controller.backup import take
 from headrace_controller.core import records
 from headrace_controller.core.backup_file import Backup, Row
 from headrace_controller.core.records import Cluster, Configs
@@ -112,7 +112,7 @@ async def test_killed_between_any_two_writes(replace: bool, late: bool) -> None:
                 assert replace
             elif RESTORING_KEY in found:
                 with pytest.raises(Conflict, match="finish it"):
-                    taken("c", await store.list_all(), 0)
+                    take("c", await store.list_all(), 0)
             else:
                 assert lives == 0, "nothing happened yet"
             store.left, store.late = 1_000_000, False
@@ -186,7 +186,7 @@ class TestControllersThatRun:
             engine = await world.active(1)
             await world.join(engine, broker(1))
             topic = await world.create(engine, "t", 2)
-            backup = taken("c", await world.store.list_all(), 7)
+            backup = take("c", await world.store.list_all(), 7)
             assert backup is not None
             steps = engine.watch(None)
             assert (await anext(steps)).previous_revision is None
@@ -203,7 +203,7 @@ class TestControllersThatRun:
 
 
 def test_there_may_be_nothing_to_back_up() -> None:
-    assert taken("c", Listing(1, ()), 0) is None
+    assert take("c", Listing(1, ()), 0) is None
 
 
 def test_errors_say_what_to_do() -> None:

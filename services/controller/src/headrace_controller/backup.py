@@ -33,7 +33,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def taken(cluster: str, listing: Listing, now_ms: int) -> Backup | None:
+def take(cluster: str, listing: Listing, now_ms: int) -> Backup | None:
     """
     What is to be kept of a list of all keys; None: there is no cluster yet.
 
@@ -53,7 +53,7 @@ async def back_up(given: argparse.Namespace, clock: Clock) -> int:
     """Make one backup; the exit code."""
     async with store_access.opened(given) as store:
         await store_access.once_it_answers(store, clock, given.wait)
-        backup = taken(given.cluster, await store.list_all(), clock.now_ms())
+        backup = take(given.cluster, await store.list_all(), clock.now_ms())
     if backup is None:
         _say({"backup": None, "note": f"there is no cluster {given.cluster} yet; nothing was written"})
         return 0
