@@ -122,7 +122,7 @@ def make_secret(server: ApiServer, name: str, labels: Mapping[str, str]) -> bool
     raise ApiServerFailed(said)
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, or the end of the process with a usage text."""
     parser = argparse.ArgumentParser(
         prog="python -m headrace_controller.node_token_secret",
@@ -142,7 +142,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 def main(argv: Sequence[str], env: Mapping[str, str], account: Path = ACCOUNT) -> int:
     """Do it; the exit code."""
-    given = parsed(argv)
+    given = parse_arguments(argv)
     try:
         made = make_secret(ApiServer.of_pod(env, account), given.name, given.labels)
     except HeadraceError as error:
