@@ -30,7 +30,7 @@ from headrace_controller.ports import MetadataStore
 _LOOK_EVERY_MS: Final = 500
 
 
-def parsed(argv: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, or the end of the process with a usage text."""
     parser = store_access.arguments(
         "restore", "Put a backup of the metadata into etcd, while controllers, brokers, coordinators and admins stand."
@@ -113,4 +113,4 @@ async def once_nobody_is_active(store: MetadataStore, clock: Clock, wait_s: int)
 
 
 if __name__ == "__main__":
-    sys.exit(store_access.run(restore(parsed(sys.argv[1:]), SystemClock())))
+    sys.exit(store_access.run(restore(parse_arguments(sys.argv[1:]), SystemClock())))
