@@ -51,7 +51,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return given
 
 
-def found(given: argparse.Namespace) -> tuple[Path, Backup]:
+def find_backup(given: argparse.Namespace) -> tuple[Path, Backup]:
     """
     The backup that is meant.
 
@@ -77,7 +77,7 @@ def found(given: argparse.Namespace) -> tuple[Path, Backup]:
 
 async def restore(given: argparse.Namespace, clock: Clock) -> int:
     """Write one backup; the exit code."""
-    path, backup = found(given)
+    path, backup = find_backup(given)
     ready = restore_metadata(backup, given.expected, clock.now_ms(), new_incarnation())
     async with store_access.opened(given) as store:
         await store_access.once_it_answers(store, clock, given.wait)
