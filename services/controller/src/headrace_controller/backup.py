@@ -51,7 +51,7 @@ def take(cluster: str, listing: Listing, now_ms: int) -> Backup | None:
 
 async def back_up(given: argparse.Namespace, clock: Clock) -> int:
     """Make one backup; the exit code."""
-    async with store_access.opened(given) as store:
+    async with store_access.open_store(given) as store:
         await store_access.once_it_answers(store, clock, given.wait)
         backup = take(given.cluster, await store.list_all(), clock.now_ms())
     if backup is None:

@@ -79,7 +79,7 @@ async def restore(given: argparse.Namespace, clock: Clock) -> int:
     """Write one backup; the exit code."""
     path, backup = find_backup(given)
     ready = restore_metadata(backup, given.expected, clock.now_ms(), new_incarnation())
-    async with store_access.opened(given) as store:
+    async with store_access.open_store(given) as store:
         await store_access.once_it_answers(store, clock, given.wait)
         await once_nobody_is_active(store, clock, given.wait)
         revision = await restore_writing.write(store, ready, replace=given.replace)

@@ -37,7 +37,7 @@ def arguments(program: str, text: str) -> argparse.ArgumentParser:
 
 
 @asynccontextmanager
-async def opened(given: argparse.Namespace) -> AsyncIterator[EtcdStore]:
+async def open_store(given: argparse.Namespace) -> AsyncIterator[EtcdStore]:
     """The store that the arguments name."""
     endpoints = [
         Endpoint.parse(part.strip().removeprefix("http://").removeprefix("https://")) for part in given.etcd.split(",")
