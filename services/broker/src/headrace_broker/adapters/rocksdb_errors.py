@@ -13,7 +13,7 @@ from typing import Final
 from headrace_broker.ports import BytesLost, WriteStalled
 from headrace_common.core.errors import StorageFailed
 
-__all__ = ["CORRUPT", "StoreBroken", "broken", "mapped", "typed_error"]
+__all__ = ["CORRUPT", "StoreBroken", "means_lost_bytes", "mapped", "typed_error"]
 
 _STALL = "Write stall"
 _NO_SPACE = ("No space", "NoSpace", "Disk quota", "File too large")
@@ -33,7 +33,7 @@ class StoreBroken(BytesLost):
     """Files of the store are gone, or are not what was written, so that it cannot be opened."""
 
 
-def broken(error: Exception) -> bool:
+def means_lost_bytes(error: Exception) -> bool:
     """
     Whether it says that stored bytes are gone or wrong.
 

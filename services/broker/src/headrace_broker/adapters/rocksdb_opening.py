@@ -20,7 +20,7 @@ from typing import Final
 from headrace_broker.adapters import evidence_file, rocksdb_recovery, rocksdb_rewrite, wal_guard
 from headrace_broker.adapters.data_directory import DataDirectory, sync_directory
 from headrace_broker.adapters.evidence_file import Evidence, EvidenceUnreadable
-from headrace_broker.adapters.rocksdb_errors import broken
+from headrace_broker.adapters.rocksdb_errors import means_lost_bytes
 from headrace_broker.adapters.rocksdb_keys import LOG_ID_MAX, OWN_LOG, make_key
 from headrace_broker.adapters.rocksdb_recovery import Recovery
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
@@ -61,14 +61,14 @@ def opened(
     try:
         return _open(directory, sizes, evidence or {})
     except StorageFailed as error:
-        if not broken(error):
+        if not means_lost_bytes(error):
             raise
         _log.warning("the store cannot be opened; trying once more", extra={"reason": str(error)})
     time.sleep(PAUSE_S)
     try:
         return _open(directory, sizes, evidence or {})
     except StorageFailed as error:
-        if not broken(error):
+        if not means_lost_bytes(error):
             raise
         if evidence is None:
             raise StorageFailed(

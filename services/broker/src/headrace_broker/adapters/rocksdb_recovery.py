@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from headrace_broker.adapters.evidence_file import Evidence
-from headrace_broker.adapters.rocksdb_errors import StoreBroken, broken
+from headrace_broker.adapters.rocksdb_errors import StoreBroken, means_lost_bytes
 from headrace_broker.adapters.rocksdb_groups import reopened
 from headrace_broker.adapters.rocksdb_keys import (
     LOG_ID_MAX,
@@ -117,7 +117,7 @@ def recover(
             _recover_log(store, log, entry, clean, cause, found)
         except (RowUnreadable, StorageFailed) as error:
             if entry is None:
-                kind = StoreBroken if broken(error) else StorageFailed
+                kind = StoreBroken if means_lost_bytes(error) else StorageFailed
                 raise kind(f"the rows of log {log} in {store.path} are not readable: {error}") from error
             found.unreadable[log] = f"its rows are not readable: {error}"
             found.logs.append(_unreadable_log(log, entry, found.unreadable[log]))
