@@ -1,7 +1,7 @@
 """
 Decides what a RocksDB error means: the one place where its texts are read.
 
-rocksdict raises plain ``Exception`` with RocksDB's status as text. ``rocksdb_store`` wraps every call in ``mapped``.
+rocksdict raises plain ``Exception`` with RocksDB's status as text. ``rocksdb_store`` wraps every call in ``map_errors``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from headrace_broker.ports import BytesLost, WriteStalled
 from headrace_common.core.errors import StorageFailed
 
-__all__ = ["CORRUPT", "StoreBroken", "means_lost_bytes", "mapped", "typed_error"]
+__all__ = ["CORRUPT", "StoreBroken", "means_lost_bytes", "map_errors", "typed_error"]
 
 _STALL = "Write stall"
 _NO_SPACE = ("No space", "NoSpace", "Disk quota", "File too large")
@@ -63,7 +63,7 @@ def typed_error(error: Exception, doing: str) -> StorageFailed | WriteStalled:
 
 
 @contextmanager
-def mapped(doing: str) -> Iterator[None]:
+def map_errors(doing: str) -> Iterator[None]:
     """Raise rocksdict's errors of the block as ``StorageFailed`` or ``WriteStalled``; all others pass."""
     try:
         yield

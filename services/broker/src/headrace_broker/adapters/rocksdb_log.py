@@ -18,7 +18,7 @@ from typing import TypeVar
 from headrace_broker.adapters import rocksdb_groups, rocksdb_opening, rocksdb_rewrite
 from headrace_broker.adapters.data_directory import DataDirectory
 from headrace_broker.adapters.evidence_keeper import EvidenceKeeper
-from headrace_broker.adapters.rocksdb_errors import mapped
+from headrace_broker.adapters.rocksdb_errors import map_errors
 from headrace_broker.adapters.rocksdb_keys import (
     FORMAT,
     OWN_LOG,
@@ -181,7 +181,7 @@ class RocksDbLogs:
         self._check_evidence(writes)
         self._store.check()
         try:
-            with mapped("reading what a drop needs"):
+            with map_errors("reading what a drop needs"):
                 batch = rocksdb_groups.build(self._store, self._with_pending_cuts(writes))
         except StorageFailed as error:
             self._store.fail(error)

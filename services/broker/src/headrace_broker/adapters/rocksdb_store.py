@@ -31,7 +31,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from headrace_broker.adapters.rocksdb_errors import CORRUPT, mapped
+from headrace_broker.adapters.rocksdb_errors import CORRUPT, map_errors
 from headrace_broker.ports import WriteStalled
 from headrace_common.core.errors import StorageFailed
 
@@ -146,7 +146,7 @@ class RocksDbStore:
         self.path = path
         self._failure: StorageFailed | None = None
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
-        with mapped(f"opening {path}"):
+        with map_errors(f"opening {path}"):
             options = _rocks_options(sizes)
             # Without the second, rocksdict takes the column family's settings from the OPTIONS file on disk.
             self._db = Rdict(str(path), options, column_families={"default": options}, access_type=access)
@@ -175,7 +175,7 @@ class RocksDbStore:
         """
         self.check()
         try:
-            with mapped("writing"):
+            with map_errors("writing"):
                 self._db.write(batch, self._unsynced)
         except StorageFailed as error:
             self.fail(error)
@@ -185,7 +185,7 @@ class RocksDbStore:
         """Bring the WAL to disk. In a thread, one at a time."""
         self.check()
         try:
-            with mapped("syncing the write-ahead log"):
+            with map_errors("syncing the write-ahead log"):
                 self._db.flush_wal(True)
         except (StorageFailed, WriteStalled) as error:
             failed = error if isinstance(error, StorageFailed) else StorageFailed(str(error))
@@ -214,19 +214,19 @@ class RocksDbStore:
 
     def get_many(self, keys: list[bytes]) -> list[bytes | None]:
         """The values of ``keys`` without block and blob checksums; callers compare what they get. In a thread."""
-        with mapped("reading"):
+        with map_errors("reading"):
             found: Any = self._blobs.get([*keys])
             return list(found)
 
     def get(self, key: bytes) -> bytes | None:
         """One value, checksums on."""
-        with mapped("reading"):
+        with map_errors("reading"):
             found: bytes | None = self._db.get(key)
             return found
 
     def last_below(self, low: bytes, high: bytes) -> tuple[bytes, bytes] | None:
         """The last row with ``low <= key <= high``."""
-        with mapped("reading"):
+        with map_errors("reading"):
             iterator = self._db.iter()
             iterator.seek_for_prev(high)
             if not iterator.valid():
@@ -247,7 +247,7 @@ class RocksDbStore:
         bound's memory: ``bound`` and ``high`` must live as long as the iterator, and they do, in this frame. A corrupt
         block raises; rocksdict's ``items()`` would end silently.
         """
-        with mapped("reading"):
+        with map_errors("reading"):
             bound = ReadOptions()
             bound.set_iterate_upper_bound(high)
             iterator = self._db.iter(bound)
@@ -259,7 +259,7 @@ class RocksDbStore:
 
     def oldest_wal(self) -> int:
         """The number of the oldest WAL that still holds something that is in no table file."""
-        with mapped("reading a property"):
+        with map_errors("reading a property"):
             return int(self._db.property_int_value("rocksdb.min-log-number-to-keep") or 0)
 
     def newest_wal(self) -> int:
@@ -268,13 +268,13 @@ class RocksDbStore:
 
     def memtable_bytes(self) -> int:
         """Bytes that are in no table file yet."""
-        with mapped("reading a property"):
+        with map_errors("reading a property"):
             return int(self._db.property_int_value("rocksdb.cur-size-all-mem-tables") or 0)
 
     def flush(self) -> None:
         """Write all memtables to table files; returns when they are on disk. In a thread."""
         self.check()
-        with mapped("flushing memtables"):
+        with map_errors("flushing memtables"):
             self._db.flush(True)
 
     def collect_blobs(self, on: bool, share: float) -> None:
@@ -282,7 +282,7 @@ class RocksDbStore:
         Whether compactions move live blobs out of the oldest ``share`` of all blob files. Files without any live blob
         go always.
         """
-        with mapped("setting an option"):
+        with map_errors("setting an option"):
             self._db.set_options(
                 {
                     "enable_blob_garbage_collection": "true" if on else "false",
@@ -292,7 +292,7 @@ class RocksDbStore:
 
     def stored_bytes(self) -> int:
         """Bytes of table and blob files."""
-        with mapped("reading a property"):
+        with map_errors("reading a property"):
             return int(self._db.property_int_value("rocksdb.live-sst-files-size") or 0) + self.blob_bytes()[0]
 
     def free_bytes(self) -> int:
@@ -302,14 +302,14 @@ class RocksDbStore:
 
     def blob_bytes(self) -> tuple[int, int]:
         """Bytes of all blob files, and how much of it is dead as far as compactions have noticed."""
-        with mapped("reading a property"):
+        with map_errors("reading a property"):
             size = self._db.property_int_value("rocksdb.live-blob-file-size")
             dead = self._db.property_int_value("rocksdb.live-blob-file-garbage-size")
         return int(size or 0), int(dead or 0)
 
     def blob_files(self) -> int:
         """How many there are."""
-        with mapped("reading a property"):
+        with map_errors("reading a property"):
             return int(self._db.property_int_value("rocksdb.num-blob-files") or 0)
 
     def compact(self, low: bytes, high: bytes) -> None:
@@ -317,7 +317,7 @@ class RocksDbStore:
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
         options.set_exclusive_manual_compaction(False)
-        with mapped("compacting"):
+        with map_errors("compacting"):
             self._db.compact_range(low, high, options)
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ class RocksDbStore:
         failed: StorageFailed | None = None
         for handle in (self._blobs, self._db):
             try:
-                with mapped("closing"):
+                with map_errors("closing"):
                     handle.close()
             except StorageFailed as error:
                 failed = error
