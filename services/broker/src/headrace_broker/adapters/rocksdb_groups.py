@@ -172,7 +172,7 @@ def drop_suffix(batch: WriteBatch, log: LogId, end: Offset, rows: _Rows) -> None
         batch.put(make_key(log, Kind.STATE, 0), encode_state(state.cut(end)))
     segment = rows.segment_at(end - 1)
     if segment is not None and segment.end_offset is not None and segment.end_offset > end:
-        batch.put(make_key(log, Kind.SEGMENT, segment.base_offset), encode_segment(reopened(segment)))
+        batch.put(make_key(log, Kind.SEGMENT, segment.base_offset), encode_segment(reopen(segment)))
 
 
 def cut_log(store: RocksDbStore, batch: WriteBatch, log: LogId, end: Offset) -> None:
@@ -180,7 +180,7 @@ def cut_log(store: RocksDbStore, batch: WriteBatch, log: LogId, end: Offset) -> 
     drop_suffix(batch, log, end, _Rows(store, log))
 
 
-def reopened(segment: SegmentRow) -> SegmentRow:
+def reopen(segment: SegmentRow) -> SegmentRow:
     """The segment as the active one, after its tail was cut off."""
     return replace(segment, sealed_at_ms=None, end_offset=None, size=0, min_timestamp=-1, max_timestamp=-1)
 

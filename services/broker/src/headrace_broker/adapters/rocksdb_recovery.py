@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from headrace_broker.adapters.evidence_file import Evidence
 from headrace_broker.adapters.rocksdb_errors import StoreBroken, means_lost_bytes
-from headrace_broker.adapters.rocksdb_groups import reopened
+from headrace_broker.adapters.rocksdb_groups import reopen
 from headrace_broker.adapters.rocksdb_keys import (
     LOG_ID_MAX,
     NUMBER_MAX,
@@ -212,7 +212,7 @@ def _read_meta(store: RocksDbStore, log: LogId) -> _Meta | None:
 def _cut_meta(meta: _Meta, end: Offset) -> _Meta:
     segments = [row for row in meta.segments if row.base_offset < end]
     if segments and segments[-1].end_offset is not None and segments[-1].end_offset > end:
-        segments[-1] = reopened(segments[-1])
+        segments[-1] = reopen(segments[-1])
     epochs = [row for row in meta.epochs if row.start < end]
     return _Meta(meta.state.cut(end), segments, epochs, [row for row in meta.aborted if row.last < end])
 
