@@ -107,7 +107,7 @@ class RocksDbLogs:
         evidence = rocksdb_opening.load_evidence(directory, notes)
         if evidence is None:
             directory.forget_token()  # it says that nothing was lost then; nobody can say that of now
-        opened = rocksdb_opening.opened(directory, options.store, evidence, notes)
+        opened = rocksdb_opening.open_store(directory, options.store, evidence, notes)
         store, found, guarded = opened.store, opened.found, opened.guarded
         try:
             entries = rocksdb_opening.entries_after(found, evidence or {})

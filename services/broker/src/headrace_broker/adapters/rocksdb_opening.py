@@ -1,7 +1,7 @@
 """
 Opens the store of a data directory, and puts one aside that RocksDB cannot open any more.
 
-``RocksDbLogs.open`` calls ``opened``. A table file that is too short, a MANIFEST that is damaged: RocksDB then refuses
+``RocksDbLogs.open`` calls ``open_store``. A table file that is too short, a MANIFEST that is damaged: RocksDB then refuses
 the whole store, and would at every start. What such a broker held, others have, so it comes up with a new, empty store
 in which each log that the evidence names is damaged, and ``DataDirectory.emptied`` says so until the cluster was told.
 The old store stays beside as ``db.damaged``. It is put aside only for bytes that are gone or wrong, seen twice: never
@@ -44,7 +44,7 @@ class Opened:
     guarded: Guarded
 
 
-def opened(
+def open_store(
     directory: DataDirectory, sizes: StoreOptions, evidence: dict[LogId, Evidence] | None, notes: list[str]
 ) -> Opened:
     """
