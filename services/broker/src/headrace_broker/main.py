@@ -32,7 +32,7 @@ from headrace_broker.engine.departure import Departure
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.ports import Directory, Disk, RecoveryReport, Storage
-from headrace_broker.rpc.leaving import hearing
+from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
 from headrace_common.adapters.controller_heartbeat import HeartbeatThread, MakeHeartbeats
@@ -87,7 +87,7 @@ async def run(
             NodeId(config.node_id), clock, wait_ms_max=config.restart_wait_ms_max, leave_ms_max=config.shutdown_ms_max
         )
         health = await stack.enter_async_context(HealthPort.open(config.server))
-        await stack.enter_async_context(hearing(config.leave_socket, departure.ask))
+        await stack.enter_async_context(serve_leave_requests(config.leave_socket, departure.ask))
         metrics = stack.enter_context(open_metrics("broker", config.node_id, config.server.metrics_listen))
         metrics_at = config.server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("broker", config.node_id, config.otlp_endpoint))

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from headrace_broker import prestop
-from headrace_broker.rpc.leaving import hearing
+from headrace_broker.rpc.leaving import serve_leave_requests
 
 
 @pytest.fixture
@@ -35,16 +35,16 @@ async def late() -> bool:
 
 
 async def test_prestop_tells_how_it_ended(path: Path) -> None:
-    async with hearing(path, clean):
+    async with serve_leave_requests(path, clean):
         assert await asked(path) == 0
         assert await asked(path) == 0
-    async with hearing(path, late):
+    async with serve_leave_requests(path, late):
         assert await asked(path) == 1
     assert not path.exists()
 
 
 async def test_the_socket_is_for_the_broker_s_user_alone(path: Path) -> None:
-    async with hearing(path, clean):
+    async with serve_leave_requests(path, clean):
         mode = path.stat().st_mode
         assert stat.S_ISSOCK(mode)
         assert mode & 0o777 == 0o600
@@ -53,7 +53,7 @@ async def test_the_socket_is_for_the_broker_s_user_alone(path: Path) -> None:
 async def test_a_socket_that_a_killed_broker_left_is_replaced(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    async with hearing(path, clean):
+    async with serve_leave_requests(path, clean):
         assert await asked(path) == 0
 
 
@@ -61,13 +61,13 @@ async def test_where_there_can_be_no_socket_the_broker_does_not_start(path: Path
     path.write_text("precious")
     for wrong in (path, path.parent / "no-such-directory" / "leave", path.parent / (110 * "x")):
         with pytest.raises(OSError, match="cannot listen on"):
-            async with hearing(wrong, clean):
+            async with serve_leave_requests(wrong, clean):
                 pass
     assert path.read_text() == "precious"
 
 
 async def test_without_a_socket_nobody_is_heard() -> None:
-    async with hearing(None, clean):
+    async with serve_leave_requests(None, clean):
         assert prestop.main({}) == 2
 
 

@@ -35,7 +35,7 @@ class LeavingServicer:
 
 
 @asynccontextmanager
-async def hearing(path: Path | None, leave: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
+async def serve_leave_requests(path: Path | None, leave: Callable[[], Awaitable[bool]]) -> AsyncIterator[None]:
     """
     Hear who asks at ``path`` until the block ends; nobody without one.
 
