@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace_common.core.batch import build_fence_batch, stamp
 from headrace_common.core.ids import Offset
-from headrace_coordinator.adapters.log_batches import BATCH_BYTES, RECORDS_PER_BATCH, build, cut, decoded
+from headrace_coordinator.adapters.log_batches import BATCH_BYTES, RECORDS_PER_BATCH, build, cut, decode
 
 RECORDS = st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.one_of(st.none(), st.binary(max_size=50))))
 
@@ -38,7 +38,7 @@ def test_a_reader_gets_what_lies_between_its_offsets(
         batches.append(stamp(build(part, timestamp_ms=0, producer=(1, 0), sequence=at), end, 0))
         end += len(part)
     batches.append(stamp(build((), timestamp_ms=0, producer=(1, 0), sequence=9), end, 0))
-    found = decoded(batches, Offset(begin), Offset(until), "t-0")
+    found = decode(batches, Offset(begin), Offset(until), "t-0")
     expected = [record for offset, record in enumerate(records, 1) if begin <= offset < until]
     assert list(zip(found.keys, found.values, strict=True)) == expected
     assert found.next_offset == max(begin, end + 1)

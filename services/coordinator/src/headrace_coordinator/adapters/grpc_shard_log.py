@@ -29,7 +29,7 @@ from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.adapters.leader_calls import Leader, LeaderCalls
-from headrace_coordinator.adapters.log_batches import build, cut, decoded
+from headrace_coordinator.adapters.log_batches import build, cut, decode
 from headrace_coordinator.ports import Cluster, Record, Slice
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
@@ -167,7 +167,7 @@ class GrpcShardLog:
                 at = Offset(log_start)
                 continue
             # Beside the event loop: other shards answer heartbeats meanwhile.
-            part = await asyncio.to_thread(decoded, batches, at, until, self._calls.where)
+            part = await asyncio.to_thread(decode, batches, at, until, self._calls.where)
             at = part.next_offset
             if part.keys:
                 yield part

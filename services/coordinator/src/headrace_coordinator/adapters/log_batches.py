@@ -57,7 +57,7 @@ def build(records: Sequence[Record], *, timestamp_ms: int, producer: tuple[int, 
     )
 
 
-def decoded(batches: Iterable[bytes], begin: Offset, until: Offset, where: str) -> Slice:
+def decode(batches: Iterable[bytes], begin: Offset, until: Offset, where: str) -> Slice:
     """
     The records from ``begin`` to below ``until``.
 
