@@ -32,7 +32,7 @@ SHARE: Final = 0.9
 log = logger(__name__)
 
 
-async def enrolled(asked: EnrolShard, shard: int, around: Surroundings) -> HeadraceError | None:
+async def ask_to_enrol(asked: EnrolShard, shard: int, around: Surroundings) -> HeadraceError | None:
     """
     What the coordinator says; None: the shard is part of the transaction.
 

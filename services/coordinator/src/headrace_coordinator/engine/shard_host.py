@@ -49,7 +49,7 @@ from headrace_coordinator.core.events import (
 )
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, Topics
-from headrace_coordinator.engine.enrolling import enrolled
+from headrace_coordinator.engine.enrolling import ask_to_enrol
 from headrace_coordinator.engine.host import Host, Phase
 from headrace_coordinator.engine.outbox import Outbox, Visible
 from headrace_coordinator.engine.streams import MemberStream
@@ -180,7 +180,7 @@ class ShardHost(Host[Shard, Event, Visible]):
 
     async def _enrol(self, asked: EnrolShard) -> None:
         """Until it is answered; cancelled when the state that asked is dropped, for it would be another's answer."""
-        error = await enrolled(asked, self.number, self._around)
+        error = await ask_to_enrol(asked, self.number, self._around)
         self._take_in(ShardEnrolled(asked.number, self._around.moment(), error))
 
     def _handled(self, event: Event) -> None:
