@@ -132,7 +132,7 @@ def offset_found(one: OffsetFound) -> pb.CommittedOffset:
     )
 
 
-def ended(errors: Iterable[HeadraceError | None]) -> transaction_pb2.TxnMarkerResult:
+def encode_marker_result(errors: Iterable[HeadraceError | None]) -> transaction_pb2.TxnMarkerResult:
     """What became of one end of a transaction in each of its partitions."""
     return transaction_pb2.TxnMarkerResult(
         partitions=[

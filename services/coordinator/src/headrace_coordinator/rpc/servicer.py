@@ -109,7 +109,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         """See the proto."""
         del context
         found = await self._coordinator.end_transactions(decode.markers(request))
-        return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.ended, found))
+        return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.encode_marker_result, found))
 
     async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
         """See the proto."""
