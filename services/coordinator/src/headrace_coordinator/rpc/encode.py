@@ -151,7 +151,7 @@ def group_protocol(protocol: GroupProtocol | None) -> pb.GroupProtocol.ValueType
     return pb.GROUP_PROTOCOL_UNSPECIFIED if protocol is None else pb.GroupProtocol.ValueType(protocol.value)
 
 
-def listing(one: GroupListing) -> pb.GroupListing:
+def encode_listing(one: GroupListing) -> pb.GroupListing:
     """One line of a list."""
     return pb.GroupListing(
         group_id=one.group_id,

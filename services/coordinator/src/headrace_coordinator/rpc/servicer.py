@@ -138,7 +138,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         """See the proto."""
         del context
         groups, loading = self._coordinator.listing(decode.states(request.states))
-        return pb.ListGroupsResponse(groups=map(encode.listing, groups), loading=loading)
+        return pb.ListGroupsResponse(groups=map(encode.encode_listing, groups), loading=loading)
 
     async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Context) -> pb.DescribeGroupsResponse:
         """See the proto."""
