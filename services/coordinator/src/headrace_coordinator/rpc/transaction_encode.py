@@ -13,7 +13,7 @@ from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1 import transaction_pb2 as pb
 
 
-def inited(result: InitResult) -> pb.InitTransactionalIdResponse:
+def encode_init(result: InitResult) -> pb.InitTransactionalIdResponse:
     """The identity that a producer got, and what it finds prepared."""
     return pb.InitTransactionalIdResponse(
         producer_id=result.producer.producer_id,

@@ -39,7 +39,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
             request.transaction_timeout_ms,
             decode.epoch_of_owner(request),
         )
-        return encode.inited(result)
+        return encode.encode_init(result)
 
     async def AddPartitionsToTxn(
         self, request: pb.AddPartitionsToTxnRequest, context: Context
