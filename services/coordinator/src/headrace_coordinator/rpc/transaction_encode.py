@@ -32,7 +32,7 @@ def token(one: Token) -> pb.PreparedToken:
     )
 
 
-def enrolled(error: HeadraceError | None) -> pb.TxnPartitionsResult:
+def encode_enrolment(error: HeadraceError | None) -> pb.TxnPartitionsResult:
     """The fate of one transaction's enrolment."""
     if error is None:
         return pb.TxnPartitionsResult()

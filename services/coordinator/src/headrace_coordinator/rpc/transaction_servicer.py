@@ -47,7 +47,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         """See the proto."""
         del context
         errors = await self._transactions.enrol(decode.enrolments(request))
-        return pb.AddPartitionsToTxnResponse(transactions=map(encode.enrolled, errors))
+        return pb.AddPartitionsToTxnResponse(transactions=map(encode.encode_enrolment, errors))
 
     async def EndTxn(self, request: pb.EndTxnRequest, context: Context) -> pb.EndTxnResponse:
         """See the proto."""
