@@ -39,7 +39,7 @@ def encode_enrolment(error: HeadraceError | None) -> pb.TxnPartitionsResult:
     return pb.TxnPartitionsResult(error=errors_pb2.ErrorCode.ValueType(error.code), message=str(error))
 
 
-def decided(result: DecideResult) -> pb.DecidePreparedResponse:
+def encode_verdict(result: DecideResult) -> pb.DecidePreparedResponse:
     """The verdict on a prepared transaction."""
     if result.next is None:
         return pb.DecidePreparedResponse(

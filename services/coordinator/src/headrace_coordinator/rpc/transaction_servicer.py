@@ -69,7 +69,9 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def DecidePrepared(self, request: pb.DecidePreparedRequest, context: Context) -> pb.DecidePreparedResponse:
         """See the proto."""
         del context
-        return encode.decided(await self._transactions.decide(decode.token(request.token), commit=request.commit))
+        return encode.encode_verdict(
+            await self._transactions.decide(decode.token(request.token), commit=request.commit)
+        )
 
     # --- owners -----------------------------------------------------------------------------------------------
 
