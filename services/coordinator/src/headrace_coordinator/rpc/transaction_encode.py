@@ -55,7 +55,7 @@ def state(value: TxnState) -> pb.TxnState.ValueType:
     return pb.TxnState.ValueType(value.value)
 
 
-def listing(one: TransactionListing) -> pb.TransactionListing:
+def encode_listing(one: TransactionListing) -> pb.TransactionListing:
     """One line of a list."""
     return pb.TransactionListing(
         transactional_id=one.transactional_id,

@@ -100,7 +100,7 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         found, loading = self._transactions.listing(
             decode.states(request.states), frozenset(request.producer_ids), decode.older_than_ms(request.older_than_ms)
         )
-        return pb.ListTransactionsResponse(transactions=map(encode.listing, found), loading=loading)
+        return pb.ListTransactionsResponse(transactions=map(encode.encode_listing, found), loading=loading)
 
     async def DescribeTransactions(
         self, request: pb.DescribeTransactionsRequest, context: Context
