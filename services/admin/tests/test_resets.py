@@ -18,7 +18,7 @@ from headrace_admin.core.resets import (
     ShiftBy,
     Since,
     Target,
-    chosen,
+    choose_partitions,
     plan,
 )
 from headrace_common.core.errors import LeaderNotAvailable, Rejected, UnknownTopicOrPartition
@@ -72,7 +72,7 @@ def test_partitions_that_do_not_exist_are_named(number: int, target: Target) -> 
         asked = Given({one: 1}) if isinstance(target, Given) else target
         named = [] if isinstance(target, Given) else [(topic, [number])]
         with pytest.raises(UnknownTopicOrPartition, match=repr(topic)):
-            chosen(named, COUNTS, [], asked)
+            choose_partitions(named, COUNTS, [], asked)
 
 
 def test_nothing_is_shifted_from_nowhere_and_those_are_named() -> None:
@@ -90,12 +90,12 @@ def test_no_offset_is_below_zero() -> None:
 
 
 def test_whole_topics_partitions_of_them_or_all_that_is_committed() -> None:
-    assert chosen([("a", [])], COUNTS, [], Earliest()) == [A0, A1]
-    assert chosen([("b", []), ("a", [1])], COUNTS, [], Earliest()) == [A1, B0]
-    assert chosen([("a", [1]), ("a", [])], COUNTS, [], Earliest()) == [A0, A1]
-    assert chosen([], COUNTS, [B0, A1], Earliest()) == [A1, B0]
-    assert chosen([], COUNTS, [B0, TopicPartition("deleted", 0)], Earliest()) == [B0]
-    assert chosen([], COUNTS, [B0], Given({A1: 4})) == [A1]
+    assert choose_partitions([("a", [])], COUNTS, [], Earliest()) == [A0, A1]
+    assert choose_partitions([("b", []), ("a", [1])], COUNTS, [], Earliest()) == [A1, B0]
+    assert choose_partitions([("a", [1]), ("a", [])], COUNTS, [], Earliest()) == [A0, A1]
+    assert choose_partitions([], COUNTS, [B0, A1], Earliest()) == [A1, B0]
+    assert choose_partitions([], COUNTS, [B0, TopicPartition("deleted", 0)], Earliest()) == [B0]
+    assert choose_partitions([], COUNTS, [B0], Given({A1: 4})) == [A1]
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_whole_topics_partitions_of_them_or_all_that_is_committed() -> None:
 )
 def test_what_does_not_exist_is_not_reset(named: list[tuple[str, list[int]]], target: Target, says: str) -> None:
     with pytest.raises(UnknownTopicOrPartition, match=says):
-        chosen(named, COUNTS, [], target)
+        choose_partitions(named, COUNTS, [], target)
 
 
 def test_nothing_to_reset_too_much_or_two_answers_to_one_question() -> None:
     with pytest.raises(Rejected, match="name the topics"):
-        chosen([], COUNTS, [], Earliest())
+        choose_partitions([], COUNTS, [], Earliest())
     with pytest.raises(Rejected, match="more than the 10000"):
-        chosen([("huge", [])], {"huge": 10_001}, [], Earliest())
+        choose_partitions([("huge", [])], {"huge": 10_001}, [], Earliest())
     with pytest.raises(Rejected, match="name no topics"):
-        chosen([("b", [])], COUNTS, [], Given({A0: 1}))
+        choose_partitions([("b", [])], COUNTS, [], Given({A0: 1}))
 
 
 bounds = st.tuples(st.integers(0, 2**40), st.integers(0, 1000)).map(lambda b: Bounds(b[0], b[0] + b[1]))

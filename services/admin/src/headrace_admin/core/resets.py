@@ -96,7 +96,7 @@ class Planned:
     """Why it is not exactly what was asked for."""
 
 
-def chosen(
+def choose_partitions(
     named: Iterable[tuple[str, Collection[int]]],
     counts: Mapping[str, int],
     committed: Collection[TopicPartition],

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from headrace_admin.core.resets import Found, Given, Planned, Since, Target, chosen, plan
+from headrace_admin.core.resets import Found, Given, Planned, Since, Target, choose_partitions, plan
 from headrace_admin.engine.groups import Groups, errors_of
 from headrace_admin.ports import CoordinatorPlace
 from headrace_common.core.errors import ErrorCode, GroupNotFound, HeadraceError, NonEmptyGroup
@@ -88,7 +88,7 @@ class Resets:
         if execute and members:
             raise _busy(group_id, members)
         counts = _counts(await self._image(named, target))
-        wanted = chosen(named, counts, {*committed, *failed}, target)
+        wanted = choose_partitions(named, counts, {*committed, *failed}, target)
         _all({p: failed[p] for p in wanted if p in failed})
         planned = plan(target, await self._found(wanted, committed, target))
         if not execute:
