@@ -81,7 +81,7 @@ class Stored:
 NOTHING_TOLD: Final = Stored()
 
 
-def refusing_for_space(stored: Stored, leading: Collection[NodeId]) -> list[str]:
+def find_full_leaders(stored: Stored, leading: Collection[NodeId]) -> list[str]:
     """Brokers that lead partitions and take no records for them: writes fail."""
     return [_full(d, "what it leads takes no records") for d in stored.disks if d.full and d.broker in leading]
 

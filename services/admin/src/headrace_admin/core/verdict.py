@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
-from headrace_admin.core.stored import not_compacted, refusing_for_space, short_of_space, stops_consumers
+from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
 from headrace_admin.core.waiting import clock, counted, waiting_for_now, waiting_in_vain
 from headrace_common.core.ids import NodeId
 
@@ -52,7 +52,7 @@ def _unavailable(status: Status) -> list[str]:
         return [f"no broker serves: {_who_is_away(status.brokers)}; start them, and look into their logs"]
     offline = status.offline
     refusing = [t for t in status.under_min_isr if not t.partition.offline]
-    full = refusing_for_space(status.stored, status.leading)
+    full = find_full_leaders(status.stored, status.leading)
     return [*_offline(status, offline), *_refusing(status, refusing), *full, *_unowned(status)]
 
 
