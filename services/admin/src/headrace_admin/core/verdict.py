@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
-from headrace_admin.core.waiting import clock, counted, waiting_for_now, waiting_in_vain
+from headrace_admin.core.waiting import clock, counted, describe_hanging, waiting_for_now
 from headrace_common.core.ids import NodeId
 
 NAMED_MAX = 3
@@ -188,7 +188,7 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
     return [
         *parts,
         *full,
-        *waiting_in_vain(status.waiting),
+        *describe_hanging(status.waiting),
         *not_compacted(status.stored),
         *stops_consumers(status.stored),
     ]

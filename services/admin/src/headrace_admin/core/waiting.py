@@ -14,7 +14,7 @@ from headrace_admin.core.transactions import OpenTransaction, Prepared, Standing
 _DAY_S = 86_400
 
 
-def waiting_in_vain(waiting: Waiting) -> list[str]:
+def describe_hanging(waiting: Waiting) -> list[str]:
     """What does not end by itself: one part for what hangs, one for what is prepared too long."""
     hanging = [t for t in waiting.holding if t.standing is Standing.HANGING]
     return [*_hanging(hanging), *_overdue(waiting.overdue)]
