@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
-from headrace_admin.core.waiting import clock, counted, describe_hanging, waiting_for_now
+from headrace_admin.core.waiting import clock, counted, describe_hanging, describe_waiting
 from headrace_common.core.ids import NodeId
 
 NAMED_MAX = 3
@@ -26,11 +26,11 @@ def verdict(status: Status) -> tuple[State, str]:
     if worst and status.restore is not None:
         return State.UNAVAILABLE, _line("unavailable", worst)
     if worst:
-        rest = [*_degraded(status, told=True), *waiting_for_now(status.waiting)]
+        rest = [*_degraded(status, told=True), *describe_waiting(status.waiting)]
         return State.UNAVAILABLE, _line("unavailable", [*worst, *rest])
     degraded = _degraded(status, told=False)
     if degraded:
-        return State.DEGRADED, _line("degraded", [*degraded, *waiting_for_now(status.waiting)])
+        return State.DEGRADED, _line("degraded", [*degraded, *describe_waiting(status.waiting)])
     there = ((len(status.brokers), "broker"), (status.topics, "topic"), (status.partitions, "partition"))
     parts = [", ".join(counted(number, what) for number, what in there)]
     return State.HEALTHY, _line("healthy", [*parts, *_notes(status)])
@@ -263,7 +263,7 @@ def _notes(status: Status) -> list[str]:
     if drained := [b.node.key.id for b in status.brokers if b.node.drained]:
         undrain = f"`headrace broker undrain {drained[0]}` ends that"
         notes.append(f"{_brokers(drained)} {'is' if len(drained) == 1 else 'are'} drained, {undrain}")
-    return [*notes, *waiting_for_now(status.waiting)]
+    return [*notes, *describe_waiting(status.waiting)]
 
 
 def _who_is_away(away: Sequence[BrokerStatus]) -> str:

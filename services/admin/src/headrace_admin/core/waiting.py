@@ -20,7 +20,7 @@ def describe_hanging(waiting: Waiting) -> list[str]:
     return [*_hanging(hanging), *_overdue(waiting.overdue)]
 
 
-def waiting_for_now(waiting: Waiting) -> list[str]:
+def describe_waiting(waiting: Waiting) -> list[str]:
     """What will end, or may, and takes long."""
     notes: list[str] = []
     overdue = {p.transactional_id for p in waiting.overdue}
