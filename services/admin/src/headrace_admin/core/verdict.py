@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from headrace_admin.core.progress import waits_for
 from headrace_admin.core.status import BrokerStatus, State, Status, Trouble, Unfinished
 from headrace_admin.core.stored import find_full_leaders, not_compacted, short_of_space, stops_consumers
-from headrace_admin.core.waiting import clock, counted, describe_hanging, describe_waiting
+from headrace_admin.core.waiting import clock, describe_hanging, describe_waiting, format_count
 from headrace_common.core.ids import NodeId
 
 NAMED_MAX = 3
@@ -32,7 +32,7 @@ def verdict(status: Status) -> tuple[State, str]:
     if degraded:
         return State.DEGRADED, _line("degraded", [*degraded, *describe_waiting(status.waiting)])
     there = ((len(status.brokers), "broker"), (status.topics, "topic"), (status.partitions, "partition"))
-    parts = [", ".join(counted(number, what) for number, what in there)]
+    parts = [", ".join(format_count(number, what) for number, what in there)]
     return State.HEALTHY, _line("healthy", [*parts, *_notes(status)])
 
 
@@ -87,7 +87,7 @@ def _unowned(status: Status) -> list[str]:
 
 
 def _without_coordinator(unowned: int, shards: int, of_what: str) -> str:
-    return f"{unowned:,} of {counted(shards, 'shard')} of {of_what} {'has' if unowned == 1 else 'have'} no coordinator"
+    return f"{unowned:,} of {format_count(shards, 'shard')} of {of_what} {'has' if unowned == 1 else 'have'} no coordinator"
 
 
 def _why_unowned(status: Status) -> str:
@@ -103,7 +103,7 @@ def _why_unowned(status: Status) -> str:
 def _offline(status: Status, offline: Sequence[Trouble]) -> list[str]:
     if not offline:
         return []
-    what = f"{counted(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
+    what = f"{format_count(len(offline), 'partition')} ({_named(offline)}) {_have(offline)} no leader"
     needed = {b for t in offline for b in _who_may_lead(t)}
     away = [b for b in status.brokers if b.away and b.node.key.id in needed]
     if away:
@@ -149,7 +149,7 @@ def _refusing(status: Status, refusing: Sequence[Trouble]) -> list[str]:
         return []
     t = refusing[0]
     what = (
-        f"{counted(len(refusing), 'partition')} ({_named(refusing)}) {_refuse(refusing)} writes with acks=all: "
+        f"{format_count(len(refusing), 'partition')} ({_named(refusing)}) {_refuse(refusing)} writes with acks=all: "
         f"{len(t.partition.isr)} in sync of {t.min_isr} that min.insync.replicas asks for{_because(status, refusing)}"
     )
     return [f"{what}; reads go on and nothing is lost; {_comes_back(status, refusing)}"]
@@ -166,7 +166,7 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         parts.append(_behind(status, behind, told=told))
     if recovering := status.recovering:
         parts.append(
-            f"{counted(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a replica "
+            f"{format_count(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a replica "
             "that may have lost committed records, since an operator or setting allowed it; check what was read last"
         )
     away = [b for b in status.brokers if b.away]
@@ -202,7 +202,7 @@ def _stalled(status: Status, *, named: bool) -> str:
     gone = sorted(awaited - {b.node.key.id for b in away})
     who = _brokers(sorted(awaited))
     number = len(status.stalled)
-    what = f"{counted(number, 'partition')} on the move ({_named(status.stalled)}) {'waits' if number == 1 else 'wait'}"
+    what = f"{format_count(number, 'partition')} on the move ({_named(status.stalled)}) {'waits' if number == 1 else 'wait'}"
     hint = f"`headrace partition cancel {_one(status.stalled)}` goes back to the replicas before"
     if gone:
         return f"{what} for {who}, {'which is' if len(awaited) == 1 else 'of which some are'} not registered; {hint}"
@@ -214,9 +214,9 @@ def _behind(status: Status, behind: Sequence[Trouble], *, told: bool) -> str:
     shapes = Counter((len(t.partition.isr), len(t.partition.replicas) - len(t.partition.adding)) for t in behind)
     (have, of), _ = min(shapes.items(), key=lambda item: (-item[1], item[0]))
     number = len(behind)
-    what = f"{counted(number, 'partition')} {_have(behind)} {have} of {of} replicas in sync"
+    what = f"{format_count(number, 'partition')} {_have(behind)} {have} of {of} replicas in sync"
     if len(shapes) > 1:
-        what = f"{counted(number, 'partition')} {_have(behind)} too few replicas in sync, most {have} of {of}"
+        what = f"{format_count(number, 'partition')} {_have(behind)} too few replicas in sync, most {have} of {of}"
     if told:
         return what
     safe = "" if status.recovering else "nothing is lost; "
@@ -259,7 +259,7 @@ def _comes_back(status: Status, troubles: Sequence[Trouble]) -> str:
 def _notes(status: Status) -> list[str]:
     notes: list[str] = []
     if status.reassigning:
-        notes.append(f"{counted(status.reassigning, 'partition')} on the move")
+        notes.append(f"{format_count(status.reassigning, 'partition')} on the move")
     if drained := [b.node.key.id for b in status.brokers if b.node.drained]:
         undrain = f"`headrace broker undrain {drained[0]}` ends that"
         notes.append(f"{_brokers(drained)} {'is' if len(drained) == 1 else 'are'} drained, {undrain}")

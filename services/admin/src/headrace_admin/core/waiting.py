@@ -29,10 +29,12 @@ def describe_waiting(waiting: Waiting) -> list[str]:
         t = long[0]
         notes.append(
             f"readers of read_committed wait in {_where(long)}: {_who(t)} is open since {moment(t.since_ms)} and holds "
-            f"{counted(t.held_back, 'record')} back; {_what_then(t)}"
+            f"{format_count(t.held_back, 'record')} back; {_what_then(t)}"
         )
     if waiting.unasked:
-        notes.append(f"whether transactions hold readers back is not known of {counted(waiting.unasked, 'partition')}")
+        notes.append(
+            f"whether transactions hold readers back is not known of {format_count(waiting.unasked, 'partition')}"
+        )
     return notes
 
 
@@ -40,10 +42,10 @@ def _hanging(hanging: Sequence[OpenTransaction]) -> list[str]:
     if not hanging:
         return []
     t = hanging[0]
-    number = counted(len(hanging), "hanging transaction")
+    number = format_count(len(hanging), "hanging transaction")
     return [
         f"{number} {'holds' if len(hanging) == 1 else 'hold'} readers of read_committed back in {_where(hanging)}: "
-        f"{_who(t)}, open since {moment(t.since_ms)}, {counted(t.held_back, 'record')} held back, and no coordinator "
+        f"{_who(t)}, open since {moment(t.since_ms)}, {format_count(t.held_back, 'record')} held back, and no coordinator "
         f"is going to end it; `headrace txn abort --partition {t.partition} --producer-id {t.producer_id}` does"
     ]
 
@@ -52,7 +54,7 @@ def _overdue(overdue: Sequence[Prepared]) -> list[str]:
     if not overdue:
         return []
     p = overdue[0]
-    number = counted(len(overdue), "transaction")
+    number = format_count(len(overdue), "transaction")
     return [
         f"{number} {'is' if len(overdue) == 1 else 'are'} prepared for long and decided by nobody: "
         f"{p.transactional_id!r} (producer {p.producer_id}) since {moment(p.prepared_at_ms)}; `headrace txn prepared` "
@@ -83,7 +85,7 @@ def _what_then(t: OpenTransaction) -> str:
 
 
 def _where(transactions: Sequence[OpenTransaction]) -> str:
-    more = f" and {counted(len(transactions) - 1, 'other partition')}" if len(transactions) > 1 else ""
+    more = f" and {format_count(len(transactions) - 1, 'other partition')}" if len(transactions) > 1 else ""
     return f"{transactions[0].partition}{more}"
 
 
@@ -98,6 +100,6 @@ def moment(ms: int) -> str:
     return datetime.fromtimestamp(ms // 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def counted(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     """``1 broker``, ``3 brokers``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
