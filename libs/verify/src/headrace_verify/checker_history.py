@@ -107,7 +107,7 @@ class Act:
 OUTCOMES: Final = {Type.OK: Outcome.OK, Type.FAIL: Outcome.FAIL, Type.INFO: Outcome.INFO}
 
 
-def paired(history: Iterable[Operation]) -> list[Act]:
+def pair_calls(history: Iterable[Operation]) -> list[Act]:
     """
     Calls and returns as one, in the order of the calls. What has not returned at the end is ``info``.
 

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace_verify.checker import Key, Outcome, Value, Verdict
-from headrace_verify.checker_history import Act, F, Operation, Polled, Sent, paired
+from headrace_verify.checker_history import Act, F, Operation, Polled, Sent, pair_calls
 from headrace_verify.checker_order import Moments, impossible, interleaved
 
 
@@ -49,7 +49,7 @@ def check_history(history: Iterable[Operation], *, read_committed: bool = True) 
     Raises:
         ValueError: it is not a history.
     """
-    acts = paired(history)
+    acts = pair_calls(history)
     verdict = Judgement()
     facts = Facts()
     for act in acts:

@@ -21,7 +21,7 @@ from headrace_verify.checker_history import (
     merged,
     outcome_of_send,
     outcome_of_transaction,
-    paired,
+    pair_calls,
     to_line,
 )
 from headrace_verify.checker_order import components
@@ -274,8 +274,8 @@ def test_an_unknown_send_may_be_missing() -> None:
 def test_a_call_that_never_returned_is_unknown() -> None:
     entries = history([(1, Type.INVOKE, F.SEND, (Sent("k", 1),))], poll(2, "k", (0, 1)))
     assert check_history(entries).counts == {}
-    assert paired(entries)[0].outcome is Outcome.INFO
-    assert paired(entries)[0].returned is None
+    assert pair_calls(entries)[0].outcome is Outcome.INFO
+    assert pair_calls(entries)[0].returned is None
 
 
 @pytest.mark.parametrize(
