@@ -15,7 +15,7 @@ import pytest
 
 from headrace.testing import TestCluster
 from headrace_verify.checker import Outcome
-from headrace_verify.checker_history import Operation, from_lines, merged
+from headrace_verify.checker_history import Operation, from_lines, merge_histories
 from headrace_verify.checker_txn import Judgement, check_history
 from headrace_verify.client import Client, History
 from headrace_verify.reading import note_everything
@@ -63,7 +63,7 @@ def test_no_anomaly(cluster: TestCluster, tmp_path: Path, faults: dict[str, int]
     nothing_hangs(cluster, [topic])
     for number, rack in enumerate(("", RACKS[1])):
         read_everything(cluster, topic, tmp_path / f"final-{number}.history", READER + number, rack)
-    verdict = check_history(merged(map(entries, sorted(tmp_path.glob("*.history")))))
+    verdict = check_history(merge_histories(map(entries, sorted(tmp_path.glob("*.history")))))
     outcomes = {outcome.value: times for outcome, times in verdict.transactions.items()}
     figures = {"sends": verdict.sends_ok, "unknown": verdict.sends_unknown, "read": verdict.read}
     allowed = {name: len(found) for name, found in verdict.allowed.items()}

@@ -218,7 +218,7 @@ def from_lines(lines: Iterable[bytes]) -> Iterator[Operation]:
         yield Operation(raw["index"], raw["process"], Type(raw["type"]), F(raw["f"]), value, raw.get("time_ns", 0))
 
 
-def merged(histories: Iterable[Iterable[Operation]]) -> list[Operation]:
+def merge_histories(histories: Iterable[Iterable[Operation]]) -> list[Operation]:
     """Histories that several processes of one machine wrote, as one: by ``time_ns``, numbered anew."""
     entries = sorted((entry for history in histories for entry in history), key=lambda entry: entry.time_ns)
     return [Operation(index, one.process, one.type, one.f, one.value, one.time_ns) for index, one in enumerate(entries)]

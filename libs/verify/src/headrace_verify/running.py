@@ -21,7 +21,7 @@ from typing import Any, Final
 from headrace import AdminClient, Consumer, HeadraceError, Producer
 from headrace.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_verify.checker import Key, Value
-from headrace_verify.checker_history import merged, to_line
+from headrace_verify.checker_history import merge_histories, to_line
 from headrace_verify.client import Client
 from headrace_verify.judging import Ended, Mark, changed, judge
 from headrace_verify.load import Load
@@ -138,7 +138,7 @@ class Run:
             group = _committed(consumer, names.log)
         copies = [_origin(one.value) for one in read_records(self._plan.servers, names.copies, self._plan.settle_s)]
         self._say("judge")
-        history = merged(load.histories)
+        history = merge_histories(load.histories)
         ended = Ended(history, reader, frozenset(load.members), group, copies, copiers, began_ns, ended_ns)
         found = judge(ended)
         self.report.add(found, began_ns)
@@ -159,7 +159,7 @@ class Run:
         if self._history is None or self.report.history is not None:
             return
         with self._history.open("wb") as file:
-            for entry in merged(load.histories):
+            for entry in merge_histories(load.histories):
                 file.write(to_line(entry) + b"\n")
         self.report.history = str(self._history)
 

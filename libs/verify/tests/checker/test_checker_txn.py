@@ -18,7 +18,7 @@ from headrace_verify.checker_history import (
     Sent,
     Type,
     from_lines,
-    merged,
+    merge_histories,
     outcome_of_send,
     outcome_of_transaction,
     pair_calls,
@@ -328,8 +328,8 @@ def test_a_history_survives_the_disk_and_a_merge(tmp_path: Path) -> None:
     file = tmp_path / "history"
     file.write_bytes(b"".join(to_line(entry) + b"\n" for entry in timed))
     assert list(from_lines(file.read_bytes().splitlines())) == timed
-    assert [e.index for e in merged([timed[:2], timed[2:]])] == list(range(len(timed)))
-    assert [e.time_ns for e in merged([timed[:2], timed[2:]])] == sorted(e.time_ns for e in timed)
+    assert [e.index for e in merge_histories([timed[:2], timed[2:]])] == list(range(len(timed)))
+    assert [e.time_ns for e in merge_histories([timed[:2], timed[2:]])] == sorted(e.time_ns for e in timed)
 
 
 # --- exactly once ----------------------------------------------------------------------------------------------
