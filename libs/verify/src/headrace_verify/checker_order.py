@@ -238,7 +238,7 @@ def impossible(graph: Graph, acts: Sequence[Act]) -> Iterable[tuple[str, str]]:
         yield name, _told(cycle, graph, acts)
 
 
-def interleaved(acts: Sequence[Act], offsets: Mapping[Key, Mapping[Value, int]]) -> Iterable[str]:
+def find_interleaved(acts: Sequence[Act], offsets: Mapping[Key, Mapping[Value, int]]) -> Iterable[str]:
     """Cycles of whole transactions through their writes."""
     graph = Graph()
     places: dict[Key, list[tuple[int, int]]] = {}

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from headrace_verify.checker import Key, Outcome, Value, Verdict
 from headrace_verify.checker_history import Act, F, Operation, Polled, Sent, pair_calls
-from headrace_verify.checker_order import Moments, impossible, interleaved
+from headrace_verify.checker_order import Moments, find_interleaved, impossible
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ def check_history(history: Iterable[Operation], *, read_committed: bool = True) 
     graph = Moments(acts, facts.offsets, facts.read).build(read_committed=read_committed)
     for name, text in impossible(graph, acts):
         verdict.anomalies[name].append(text)
-    verdict.allowed["G0"] += interleaved(acts, facts.offsets)
+    verdict.allowed["G0"] += find_interleaved(acts, facts.offsets)
     verdict.allowed = {name: found for name, found in verdict.allowed.items() if found}
     return verdict
 
