@@ -76,7 +76,7 @@ class History:
         self._index += 1
 
 
-def polled(records: Sequence[Record]) -> Polled:
+def make_polled(records: Sequence[Record]) -> Polled:
     """In the order in which they came."""
     points: dict[Key, list[tuple[int, int]]] = defaultdict(list)
     for record in records:
@@ -137,7 +137,7 @@ class Client:
 
     def poll(self, timeout_ms: int = POLL_MS, records_max: int = POLL_RECORDS) -> Polled:
         """What is there now, or soon."""
-        return polled(self.consumer.poll(timeout_ms=timeout_ms, max_records=records_max))
+        return make_polled(self.consumer.poll(timeout_ms=timeout_ms, max_records=records_max))
 
     def note_poll(self) -> Polled:
         """A poll without a transaction, written down; what it returned, nothing where it failed."""
