@@ -75,7 +75,7 @@ def judge(ended: Ended) -> Findings:
     found = _figures(ended, verdict)
     final = final_reads(ended.history, ended.reader)
     _merge(found, check_exactly_once(final, ended.copies, ended.copiers_committed).anomalies)
-    _merge(found, vanished(ended, final))
+    _merge(found, find_vanished(ended, final))
     _merge(found, skipped_by_group(ended, final))
     found.marks = {key: mark(points) for key, points in final.items()}
     acks = acknowledgements(ended.history)
@@ -118,7 +118,7 @@ def final_reads(history: Iterable[Operation], reader: int) -> dict[Key, dict[int
     return found
 
 
-def vanished(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
+def find_vanished(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
     """Records that somebody read and that the last reader, who read all, did not find."""
     read = offsets_read(ended.history, lambda process: process != ended.reader)
     texts = [
