@@ -76,7 +76,7 @@ def judge(ended: Ended) -> Findings:
     final = final_reads(ended.history, ended.reader)
     _merge(found, check_exactly_once(final, ended.copies, ended.copiers_committed).anomalies)
     _merge(found, find_vanished(ended, final))
-    _merge(found, skipped_by_group(ended, final))
+    _merge(found, find_skipped_by_group(ended, final))
     found.marks = {key: mark(points) for key, points in final.items()}
     acks = acknowledgements(ended.history)
     began, ended_ns = ended.load_began_ns, ended.load_ended_ns
@@ -129,7 +129,7 @@ def find_vanished(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Map
     return {"vanished": texts} if texts else {}
 
 
-def skipped_by_group(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
+def find_skipped_by_group(ended: Ended, final: Mapping[Key, Mapping[int, Value]]) -> Mapping[str, list[str]]:
     """Records that the group has committed and that no member was ever given."""
     given = offsets_read(ended.history, ended.members.__contains__)
     texts = [
