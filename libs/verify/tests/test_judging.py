@@ -8,7 +8,7 @@ import pytest
 
 from headrace_verify.availability import SECOND, outages
 from headrace_verify.checker_history import F, Operation, Polled, Sent, Type
-from headrace_verify.judging import Ended, changed, judge, mark
+from headrace_verify.judging import Ended, find_changed, judge, mark
 
 READER, MEMBER = 9, 5
 
@@ -68,11 +68,11 @@ def test_what_a_group_has_not_committed_may_be_given_to_nobody() -> None:
 
 def test_what_is_read_again_must_be_the_same() -> None:
     marks = {"0": mark({0: 10, 2: 12}), "1": mark({})}
-    assert changed(marks, {"0": {0: 10, 2: 12, 3: 13}}) == [], "what came later does not count"
-    assert len(changed(marks, {"0": {0: 10}})) == 1
-    assert len(changed(marks, {"0": {0: 10, 2: 13}})) == 1
-    assert len(changed(marks, {"0": {0: 10, 1: 12}})) == 1
-    assert len(changed(marks, {})) == 1
+    assert find_changed(marks, {"0": {0: 10, 2: 12, 3: 13}}) == [], "what came later does not count"
+    assert len(find_changed(marks, {"0": {0: 10}})) == 1
+    assert len(find_changed(marks, {"0": {0: 10, 2: 13}})) == 1
+    assert len(find_changed(marks, {"0": {0: 10, 1: 12}})) == 1
+    assert len(find_changed(marks, {})) == 1
 
 
 def test_silences_that_overlap_are_one_outage() -> None:

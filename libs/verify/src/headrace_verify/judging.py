@@ -161,7 +161,7 @@ def mark(points: Mapping[int, Value]) -> Mark:
     return Mark(max(points, default=-1) + 1, len(points), digest.digest())
 
 
-def changed(marks: Mapping[Key, Mark], now: Mapping[Key, Mapping[int, Value]]) -> list[str]:
+def find_changed(marks: Mapping[Key, Mark], now: Mapping[Key, Mapping[int, Value]]) -> list[str]:
     """What is not as it was when ``marks`` were made; what came later does not count."""
     texts = []
     for key, before in marks.items():

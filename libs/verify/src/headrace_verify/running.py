@@ -23,7 +23,7 @@ from headrace.errors import TopicAlreadyExists, UnknownTopicOrPartition
 from headrace_verify.checker import Key, Value
 from headrace_verify.checker_history import merge_histories, to_line
 from headrace_verify.client import Client
-from headrace_verify.judging import Ended, Mark, changed, judge
+from headrace_verify.judging import Ended, Mark, find_changed, judge
 from headrace_verify.load import Load
 from headrace_verify.plan import Names, Plan
 from headrace_verify.reading import NotReadable, all_stable, note_everything, partitions_of, read_records, wait_until
@@ -170,7 +170,7 @@ class Run:
         now: dict[Key, dict[int, Value]] = {key: {} for key in marks}
         for one in read_records(self._plan.servers, names.log, self._plan.settle_s):
             now.setdefault(str(one.partition), {})[one.offset] = int(one.value)
-        texts = [f"{names.log}: {text}" for text in changed(marks, now)]
+        texts = [f"{names.log}: {text}" for text in find_changed(marks, now)]
         self.report.find("changed-later", texts)
         if not texts and not self._plan.keep:
             self._say("clean")
