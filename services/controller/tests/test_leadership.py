@@ -109,7 +109,7 @@ class TestCrowded:
         assert lead_by_broker_with_room(partition, brokers, MIN2) is partition
 
     def test_by_itself_a_leader_stays(self) -> None:
-        """Only ``relieved`` moves it, which is not asked too often."""
+        """Only ``lead_by_broker_with_room`` moves it, which is not asked too often."""
         led = part(1)
         assert settled(led, up(1, 2, 3, crowded=(1,)), MIN2) is led
 

@@ -87,7 +87,8 @@ def _unowned(status: Status) -> list[str]:
 
 
 def _without_coordinator(unowned: int, shards: int, of_what: str) -> str:
-    return f"{unowned:,} of {format_count(shards, 'shard')} of {of_what} {'has' if unowned == 1 else 'have'} no coordinator"
+    verb = "has" if unowned == 1 else "have"
+    return f"{unowned:,} of {format_count(shards, 'shard')} of {of_what} {verb} no coordinator"
 
 
 def _why_unowned(status: Status) -> str:
@@ -166,8 +167,8 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
         parts.append(_behind(status, behind, told=told))
     if recovering := status.recovering:
         parts.append(
-            f"{format_count(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a replica "
-            "that may have lost committed records, since an operator or setting allowed it; check what was read last"
+            f"{format_count(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a "
+            "replica that may have lost committed records, since an operator or setting allowed it; check what was read last"
         )
     away = [b for b in status.brokers if b.away]
     if status.stalled:
@@ -202,7 +203,8 @@ def _stalled(status: Status, *, named: bool) -> str:
     gone = sorted(awaited - {b.node.key.id for b in away})
     who = _brokers(sorted(awaited))
     number = len(status.stalled)
-    what = f"{format_count(number, 'partition')} on the move ({_named(status.stalled)}) {'waits' if number == 1 else 'wait'}"
+    verb = "waits" if number == 1 else "wait"
+    what = f"{format_count(number, 'partition')} on the move ({_named(status.stalled)}) {verb}"
     hint = f"`headrace partition cancel {_one(status.stalled)}` goes back to the replicas before"
     if gone:
         return f"{what} for {who}, {'which is' if len(awaited) == 1 else 'of which some are'} not registered; {hint}"

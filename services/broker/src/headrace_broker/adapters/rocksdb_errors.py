@@ -1,7 +1,8 @@
 """
 Decides what a RocksDB error means: the one place where its texts are read.
 
-rocksdict raises plain ``Exception`` with RocksDB's status as text. ``rocksdb_store`` wraps every call in ``map_errors``.
+rocksdict raises plain ``Exception`` with RocksDB's status as text. ``rocksdb_store`` wraps every call in
+``map_errors``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 from headrace_broker.ports import BytesLost, WriteStalled
 from headrace_common.core.errors import StorageFailed
 
-__all__ = ["CORRUPT", "StoreBroken", "means_lost_bytes", "map_errors", "typed_error"]
+__all__ = ["CORRUPT", "StoreBroken", "map_errors", "means_lost_bytes", "typed_error"]
 
 _STALL = "Write stall"
 _NO_SPACE = ("No space", "NoSpace", "Disk quota", "File too large")

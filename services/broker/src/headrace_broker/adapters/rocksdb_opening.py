@@ -1,9 +1,9 @@
 """
 Opens the store of a data directory, and puts one aside that RocksDB cannot open any more.
 
-``RocksDbLogs.open`` calls ``open_store``. A table file that is too short, a MANIFEST that is damaged: RocksDB then refuses
-the whole store, and would at every start. What such a broker held, others have, so it comes up with a new, empty store
-in which each log that the evidence names is damaged, and ``DataDirectory.emptied`` says so until the cluster was told.
+``RocksDbLogs.open`` calls ``open_store``. When a table file is too short, or the MANIFEST is damaged, RocksDB refuses
+the whole store at every start. Other brokers have what such a broker held, so it starts with a new, empty store in
+which each log that the evidence names is damaged, and ``DataDirectory.emptied`` says so until the cluster was told.
 The old store stays beside as ``db.damaged``. It is put aside only for bytes that are gone or wrong, seen twice: never
 for a disk that is full or fails, for rights, limits or another process, or for a format that is not known here.
 """

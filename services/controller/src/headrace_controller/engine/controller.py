@@ -246,7 +246,7 @@ class ControllerEngine:
         return await self._active().settings.alter(resource, changes, validate_only=validate_only)
 
     def describe_configs(self, resource: Resource) -> list[Entry]:
-        """All settings of a resource; see ``core.settings.described``."""
+        """All settings of a resource; see ``core.settings.describe``."""
         return describe(self.image, resource)
 
     def list_topics(self, after: str, limit: int, *, include_internal: bool) -> Page:
