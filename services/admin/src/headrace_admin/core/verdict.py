@@ -168,7 +168,8 @@ def _degraded(status: Status, *, told: bool) -> list[str]:
     if recovering := status.recovering:
         parts.append(
             f"{format_count(len(recovering), 'partition')} ({_named(recovering)}) {_are(recovering)} led from a "
-            "replica that may have lost committed records, since an operator or setting allowed it; check what was read last"
+            "replica that may have lost committed records, since an operator or setting allowed it; check what was "
+            "read last"
         )
     away = [b for b in status.brokers if b.away]
     if status.stalled:

@@ -46,7 +46,8 @@ def _hanging(hanging: Sequence[OpenTransaction]) -> list[str]:
     return [
         f"{number} {'holds' if len(hanging) == 1 else 'hold'} readers of read_committed back in {_where(hanging)}: "
         f"{_who(t)}, open since {moment(t.since_ms)}, {format_count(t.held_back, 'record')} held back, and no "
-        f"coordinator is going to end it; `headrace txn abort --partition {t.partition} --producer-id {t.producer_id}` does"
+        "coordinator is going to end it; "
+        f"`headrace txn abort --partition {t.partition} --producer-id {t.producer_id}` does"
     ]
 
 
