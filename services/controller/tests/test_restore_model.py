@@ -109,7 +109,7 @@ class TestMutants:
             plan = true(*args)
             return replace(plan, topics=tuple(t for t in plan.topics if not t.adopted))
 
-        assert finds(monkeypatch, "not there", restoring, "planned", planned)
+        assert finds(monkeypatch, "not there", restoring, "plan_topics", planned)
 
     def test_partitions_added_after_the_backup_are_forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = restoring.plan_topics
@@ -118,7 +118,7 @@ class TestMutants:
             plan = true(*args)
             return replace(plan, topics=tuple(t for t in plan.topics if t.adopted))
 
-        assert finds(monkeypatch, "partitions", restoring, "planned", planned)
+        assert finds(monkeypatch, "partitions", restoring, "plan_topics", planned)
 
     def test_names_stay_with_the_backups_topic(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert finds(monkeypatch, "not there", restoring, "_replaces", lambda *_: False)
@@ -130,7 +130,7 @@ class TestMutants:
             known = {b: log for b, log in holders.items() if not partition.replicas or b in partition.replicas}
             return true(partition, known, asked, wanted)
 
-        assert finds(monkeypatch, "lost", restoring, "decided", decided)
+        assert finds(monkeypatch, "lost", restoring, "decide_leaders", decided)
 
     def test_the_first_replica_leads(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = restoring.decide_leaders
@@ -141,7 +141,7 @@ class TestMutants:
             new = true(partition, holders, asked, wanted)
             return replace(new, elr=new.replicas[:1])
 
-        assert finds(monkeypatch, "lost", restoring, "decided", decided)
+        assert finds(monkeypatch, "lost", restoring, "decide_leaders", decided)
 
     def test_damaged_logs_lead_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = restoring.decide_leaders
@@ -150,7 +150,7 @@ class TestMutants:
             whole = {b: replace(log, damaged=False) for b, log in holders.items()}
             return true(partition, whole, asked, wanted)
 
-        assert finds(monkeypatch, "damaged", restoring, "decided", decided)
+        assert finds(monkeypatch, "damaged", restoring, "decide_leaders", decided)
 
     def test_epochs_of_the_backup_go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         true = restoring.decide_leaders
@@ -159,7 +159,7 @@ class TestMutants:
             new = true(partition, holders, asked, wanted)
             return new if new is partition else replace(new, leader_epoch=max(partition.leader_epoch, 0))
 
-        assert finds(monkeypatch, "epoch", restoring, "decided", decided)
+        assert finds(monkeypatch, "epoch", restoring, "decide_leaders", decided)
 
     def test_a_broker_is_not_waited_for(self) -> None:
         for seed in MUTANT_SEEDS:
