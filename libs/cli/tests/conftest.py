@@ -173,7 +173,7 @@ class FakeStub:
 class StubTransport:
     """Leads an ``AdminClient`` to the stand-in."""
 
-    def __init__(self, stub: FakeStub) -> None:
+    def __init__(self, stub: Any) -> None:
         self._stub = stub
 
     def __getattr__(self, rpc: str) -> Callable[..., Any]:
@@ -213,7 +213,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> FakeStub:
     return fake
 
 
-def admin_over(stub: FakeStub) -> AdminClient:
+def admin_over(stub: Any) -> AdminClient:
     """A client of the stand-in."""
     transport: Any = StubTransport(stub)
     return AdminClient(_transport=transport)

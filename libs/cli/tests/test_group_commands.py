@@ -11,6 +11,7 @@ import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
+from libs.cli.tests.conftest import Beside, admin_over
 from typer.testing import CliRunner
 
 from headrace.group_types import ResetPlan
@@ -32,27 +33,20 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 runner = CliRunner()
 
 
-class FakeAdmin:
+class FakeAdmin(Beside):
     """Group g with one member, behind by 4 in t-0; t-1 has no leader. Remembers what was asked."""
 
     def __init__(self) -> None:
+        super().__init__(admin_over(self))
         self.asked: list[Any] = []
         self.missing: list[admin_pb2.UnansweredShard] = []
         self.members = 0
         self.refusal: HeadraceError | None = None
         self.lost: HeadraceError | None = None
 
-    def __enter__(self) -> FakeAdmin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
-        assert not change
-        return getattr(self, rpc)(request)
-
-    def ListGroups(self, request: admin_pb2.ListClusterGroupsRequest) -> admin_pb2.ListClusterGroupsResponse:
+    def ListGroups(
+        self, request: admin_pb2.ListClusterGroupsRequest, timeout: float
+    ) -> admin_pb2.ListClusterGroupsResponse:
         self.asked.append([coordinator_pb2.GroupState.Name(state) for state in request.states])
         listing = coordinator_pb2.GroupListing(
             group_id="g", protocol=coordinator_pb2.CONSUMER, state=coordinator_pb2.STABLE, members=1
@@ -60,7 +54,9 @@ class FakeAdmin:
         group = admin_pb2.ListedGroup(group=listing, coordinator=2)
         return admin_pb2.ListClusterGroupsResponse(groups=[group], unanswered=self.missing)
 
-    def DescribeGroups(self, request: coordinator_pb2.DescribeGroupsRequest) -> coordinator_pb2.DescribeGroupsResponse:
+    def DescribeGroups(
+        self, request: coordinator_pb2.DescribeGroupsRequest, timeout: float
+    ) -> coordinator_pb2.DescribeGroupsResponse:
         (group_id,) = request.group_ids
         if group_id != "g":
             error, text = errors_pb2.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}"
@@ -76,7 +72,9 @@ class FakeAdmin:
         )
         return coordinator_pb2.DescribeGroupsResponse(groups=[group])
 
-    def DescribeGroupLag(self, request: admin_pb2.DescribeGroupLagRequest) -> admin_pb2.DescribeGroupLagResponse:
+    def DescribeGroupLag(
+        self, request: admin_pb2.DescribeGroupLagRequest, timeout: float
+    ) -> admin_pb2.DescribeGroupLagResponse:
         self.asked.append((request.group_id, list(request.topics), not request.without_age))
         answer = admin_pb2.DescribeGroupLagResponse(state=coordinator_pb2.STABLE)
         behind = answer.partitions.add(topic="t", partition=0, committed_offset=5, leader_epoch=-1, lag=4)

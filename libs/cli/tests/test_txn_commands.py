@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from libs.cli.tests.conftest import Beside, admin_over
 from typer.testing import CliRunner
 
 from headrace.errors import AlreadyDecided
@@ -67,10 +68,11 @@ HANGING = admin_pb2.OpenTransaction(
 runner = CliRunner()
 
 
-class FakeAdmin:
+class FakeAdmin(Beside):
     """Ids pay (ongoing) and sink/3 (prepared); producer 4711 hangs in t-0. Remembers what was asked."""
 
     def __init__(self) -> None:
+        super().__init__(admin_over(self))
         self.asked: list[Any] = []
         self.missing: list[admin_pb2.UnansweredShard] = []
         self.hanging = [HANGING]
@@ -78,17 +80,9 @@ class FakeAdmin:
         self.refusal: HeadraceError | None = None
         self.empty = False
 
-    def __enter__(self) -> FakeAdmin:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def ask(self, rpc: str, request: Any, *, change: bool = False) -> Any:
-        assert change == (rpc.startswith("Abort") and not request.validate_only)
-        return getattr(self, rpc)(request)
-
-    def ListTransactions(self, request: pb.ListTransactionsRequest) -> admin_pb2.ListClusterTransactionsResponse:
+    def ListTransactions(
+        self, request: pb.ListTransactionsRequest, timeout: float
+    ) -> admin_pb2.ListClusterTransactionsResponse:
         self.asked.append((list(request.states), list(request.producer_ids), request.older_than_ms))
         answer = admin_pb2.ListClusterTransactionsResponse(unanswered=self.missing)
         for i, state, started_at_ms in (("pay", pb.TXN_ONGOING, NOW_MS - 90_000), ("rest", pb.TXN_EMPTY, -1)):
@@ -100,7 +94,7 @@ class FakeAdmin:
         return answer
 
     def DescribeTransactions(
-        self, request: pb.DescribeTransactionsRequest
+        self, request: pb.DescribeTransactionsRequest, timeout: float
     ) -> admin_pb2.DescribeClusterTransactionsResponse:
         (i,) = request.transactional_ids
         found = {"pay": ONGOING, "sink/3": PREPARED, "end": ENDING}.get(i)
@@ -111,7 +105,7 @@ class FakeAdmin:
         return admin_pb2.DescribeClusterTransactionsResponse(transactions=[found])
 
     def ListPreparedTransactions(
-        self, request: admin_pb2.ListPreparedTransactionsRequest
+        self, request: admin_pb2.ListPreparedTransactionsRequest, timeout: float
     ) -> admin_pb2.ListPreparedTransactionsResponse:
         self.asked.append(request.older_than_ms)
         return admin_pb2.ListPreparedTransactionsResponse(
@@ -119,7 +113,7 @@ class FakeAdmin:
         )
 
     def ListOpenTransactions(
-        self, request: admin_pb2.ListOpenTransactionsRequest
+        self, request: admin_pb2.ListOpenTransactionsRequest, timeout: float
     ) -> admin_pb2.ListOpenTransactionsResponse:
         older_than_ms = request.older_than_ms if request.HasField("older_than_ms") else None
         self.asked.append((list(request.topics), older_than_ms, request.hanging_only))
@@ -133,7 +127,7 @@ class FakeAdmin:
         return answer
 
     def AbortTransaction(
-        self, request: admin_pb2.AbortClusterTransactionRequest
+        self, request: admin_pb2.AbortClusterTransactionRequest, timeout: float
     ) -> admin_pb2.AbortClusterTransactionResponse:
         named = [getattr(request, n) if request.HasField(n) else None for n in ("producer_id", "producer_epoch")]
         self.asked.append((request.transactional_id, *named, request.validate_only))
@@ -142,7 +136,7 @@ class FakeAdmin:
         return admin_pb2.AbortClusterTransactionResponse(transaction=ONGOING, aborted=not request.validate_only)
 
     def AbortHangingTransaction(
-        self, request: admin_pb2.AbortHangingTransactionRequest
+        self, request: admin_pb2.AbortHangingTransactionRequest, timeout: float
     ) -> admin_pb2.AbortHangingTransactionResponse:
         producer_id = request.producer_id if request.HasField("producer_id") else None
         where = (request.topic, request.partition)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_common.core.errors import HeadraceError, error_for
+from headrace_common.core.errors import HeadraceError
 from headrace_common.core.problems import problem_body
 
 if TYPE_CHECKING:
@@ -21,23 +21,16 @@ _HELD: Final = ("assigned", "target")
 
 def list_groups(admin: AdminClient, states: Sequence[str]) -> Row:
     """All groups, and the shards that are missing."""
-    from headrace.group_types import group_state
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.ListClusterGroupsRequest(states=map(group_state, states))
-    return answers.groups(admin.ask("ListGroups", request))
+    return answers.groups(admin.list_groups(states=states).wire)
 
 
 def describe(admin: AdminClient, group_id: str) -> Row:
     """A group with its members. Raises: GroupNotFound."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import coordinator_pb2
 
-    (found,) = admin.ask("DescribeGroups", coordinator_pb2.DescribeGroupsRequest(group_ids=[group_id])).groups
-    if found.error:
-        raise error_for(found.error, found.message)
-    return answers.group(found)
+    return answers.group(admin.describe_group(group_id).wire)
 
 
 def member_for_people(m: Row) -> Row:

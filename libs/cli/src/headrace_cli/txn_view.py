@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace_cli.output import moment_for_people
-from headrace_common.core.errors import error_for
-from headrace_common.core.moments import parse_duration_ms
 
 if TYPE_CHECKING:
     from headrace import AdminClient
@@ -19,26 +17,17 @@ Row = dict[str, Any]
 
 def list_transactions(admin: AdminClient, states: Sequence[str], producer_ids: Sequence[int], older_than: str) -> Row:
     """Transactional ids, and the shards that are missing."""
-    from headrace.admin_transaction_types import state_number
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import transaction_pb2
 
-    request = transaction_pb2.ListTransactionsRequest(
-        states=map(state_number, states), producer_ids=producer_ids, older_than_ms=parse_duration_ms(older_than)
-    )
-    return answers.transactions(admin.ask("ListTransactions", request))
+    found = admin.list_transactions(states=states, producer_ids=producer_ids, older_than=older_than)
+    return answers.transactions(found.wire)
 
 
 def describe(admin: AdminClient, transactional_id: str) -> Row:
     """A transactional id with its partitions. Raises: TransactionalIdNotFound."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import transaction_pb2
 
-    request = transaction_pb2.DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    (found,) = admin.ask("DescribeTransactions", request).transactions
-    if found.transaction.error:
-        raise error_for(found.transaction.error, found.transaction.message)
-    return answers.transaction(found)
+    return answers.transaction(admin.describe_transaction(transactional_id).wire)
 
 
 def described_for_people(found: Row) -> Row:
@@ -51,10 +40,8 @@ def described_for_people(found: Row) -> Row:
 def prepared(admin: AdminClient, older_than: str) -> Row:
     """What is prepared, with what decides it."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.ListPreparedTransactionsRequest(older_than_ms=parse_duration_ms(older_than))
-    return answers.transactions(admin.ask("ListPreparedTransactions", request))
+    return answers.transactions(admin.list_prepared_transactions(older_than=older_than).wire)
 
 
 def prepared_for_people(found: Row, now_ms: int) -> list[Row]:
@@ -73,27 +60,20 @@ def prepared_for_people(found: Row, now_ms: int) -> list[Row]:
 def still_open(admin: AdminClient, topics: Sequence[str], older_than: str | None, *, hanging: bool = False) -> Row:
     """What is open, or what of it nobody will end; and who could not be asked."""
     from headrace_common.rpc import answers
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.ListOpenTransactionsRequest(
-        topics=topics,
-        hanging_only=hanging,
-        older_than_ms=None if older_than is None else parse_duration_ms(older_than),
-    )
-    return answers.transactions(admin.ask("ListOpenTransactions", request))
+    if hanging:
+        return answers.transactions(admin.find_hanging_transactions(topics, older_than=older_than).wire)
+    return answers.transactions(admin.list_open_transactions(topics, older_than=older_than or 0).wire)
 
 
 def abort(
     admin: AdminClient, i: str, producer_id: int | None, producer_epoch: int | None = None, *, dry_run: bool
 ) -> Row:
     """What was aborted, or would be."""
-    from headrace_common.rpc.json_form import json_of
-    from headrace_proto.v1 import admin_pb2
+    from headrace_common.rpc import answers
 
-    request = admin_pb2.AbortClusterTransactionRequest(
-        transactional_id=i, producer_id=producer_id, producer_epoch=producer_epoch, validate_only=dry_run
-    )
-    return json_of(admin.ask("AbortTransaction", request, change=not dry_run))
+    before = admin.abort_transaction(i, producer_id=producer_id, producer_epoch=producer_epoch, validate_only=dry_run)
+    return {"transaction": answers.transaction(before.wire), "aborted": not dry_run}
 
 
 def abort_hanging(
@@ -101,12 +81,9 @@ def abort_hanging(
 ) -> Row:
     """What was ended in a partition, or would be."""
     from headrace_common.rpc.json_form import json_of
-    from headrace_proto.v1 import admin_pb2
 
-    request = admin_pb2.AbortHangingTransactionRequest(
-        topic=partition[0], partition=partition[1], producer_id=producer_id, validate_only=dry_run, force=force
-    )
-    return json_of(admin.ask("AbortHangingTransaction", request, change=not dry_run))
+    before = admin.abort_hanging_transaction(partition, producer_id, validate_only=dry_run, force=force)
+    return {"transaction": json_of(before.wire), "aborted": not dry_run}
 
 
 def open_for_people(row: Row, now_ms: int) -> Row:

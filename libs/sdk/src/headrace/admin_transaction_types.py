@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._tokens import PreparedTransaction
+from headrace._told import Told, told
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.group_types import MissingShard
 from headrace.records import TopicPartition
@@ -36,19 +37,18 @@ class TransactionInfo:
     def of(listed: admin_pb2.ListedTransaction) -> TransactionInfo:
         """From the wire."""
         t = listed.transaction
-        return TransactionInfo(
-            t.transactional_id,
-            state_name(t.state),
-            t.producer_id,
-            t.producer_epoch,
-            _moment(t.started_at_ms),
-            _moment(t.prepared_at_ms),
-            listed.coordinator,
+        return told(
+            TransactionInfo,
+            t,
+            state=state_name(t.state),
+            started_at_ms=_moment(t.started_at_ms),
+            prepared_at_ms=_moment(t.prepared_at_ms),
+            coordinator=listed.coordinator,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionList:
+class TransactionList(Told["admin_pb2.ListClusterTransactionsResponse"]):
     """The transactional ids of the cluster."""
 
     transactions: tuple[TransactionInfo, ...]
@@ -59,13 +59,12 @@ class TransactionList:
     @staticmethod
     def of(answer: admin_pb2.ListClusterTransactionsResponse) -> TransactionList:
         """From the wire."""
-        return TransactionList(
-            tuple(map(TransactionInfo.of, answer.transactions)), tuple(map(MissingShard.of, answer.unanswered))
-        )
+        listed, missing = map(TransactionInfo.of, answer.transactions), map(MissingShard.of, answer.unanswered)
+        return told(TransactionList, answer, transactions=tuple(listed), missing=tuple(missing))
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDescription:
+class TransactionDescription(Told["admin_pb2.DescribedTransaction"]):
     """One transactional id with what its open, prepared or ending transaction writes to."""
 
     transactional_id: str
@@ -89,7 +88,9 @@ class TransactionDescription:
         """From the wire."""
         t = described.transaction
         named = [(TopicPartition(p.topic, p.partition), p.without_marker) for p in described.partitions]
-        return TransactionDescription(
+        return told(
+            TransactionDescription,
+            described,
             transactional_id=t.transactional_id,
             state=state_name(t.state),
             producer_id=t.producer_id,
@@ -106,7 +107,7 @@ class TransactionDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedList:
+class PreparedList(Told["admin_pb2.ListPreparedTransactionsResponse"]):
     """Transactions that are prepared and not decided."""
 
     transactions: tuple[TransactionDescription, ...]
@@ -118,15 +119,12 @@ class PreparedList:
     @staticmethod
     def of(answer: admin_pb2.ListPreparedTransactionsResponse) -> PreparedList:
         """From the wire."""
-        return PreparedList(
-            tuple(map(TransactionDescription.of, answer.transactions)),
-            tuple(map(MissingShard.of, answer.unanswered)),
-            answer.prepared_max_ms,
-        )
+        prepared, missing = map(TransactionDescription.of, answer.transactions), map(MissingShard.of, answer.unanswered)
+        return told(PreparedList, answer, transactions=tuple(prepared), missing=tuple(missing))
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(Told["admin_pb2.OpenTransaction"]):
     """What a producer has open in one partition; readers of read_committed do not come past its first offset."""
 
     partition: TopicPartition
@@ -152,24 +150,18 @@ class OpenTransaction:
         """From the wire."""
         from headrace_proto.v1 import admin_pb2
 
-        known = t.HasField("transactional_id")
         standing = admin_pb2.TxnStanding.Name(t.standing) if t.standing in admin_pb2.TxnStanding.values() else ""
-        return OpenTransaction(
+        return told(
+            OpenTransaction,
+            t,
             partition=TopicPartition(t.topic, t.partition),
-            producer_id=t.producer_id,
-            producer_epoch=t.producer_epoch,
-            first_offset=t.first_offset,
-            held_back=t.held_back,
-            open_since_ms=t.open_since_ms,
-            last_write_ms=t.last_write_ms,
             standing=standing.removeprefix("TXN_").lower() or "unknown",
-            transactional_id=t.transactional_id if known else None,
-            state=state_name(t.state) if known else None,
+            state=state_name(t.state) if t.HasField("transactional_id") else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class OpenList:
+class OpenList(Told["admin_pb2.ListOpenTransactionsResponse"]):
     """What is open in the logs of partitions."""
 
     transactions: tuple[OpenTransaction, ...]
@@ -189,12 +181,8 @@ class OpenList:
             for u in answer.unasked
             for n in u.partitions
         }
-        return OpenList(
-            tuple(map(OpenTransaction.of, answer.transactions)),
-            answer.more,
-            unasked,
-            tuple(map(MissingShard.of, answer.unanswered)),
-        )
+        opened, missing = map(OpenTransaction.of, answer.transactions), map(MissingShard.of, answer.unanswered)
+        return told(OpenList, answer, transactions=tuple(opened), unasked=unasked, missing=tuple(missing))
 
 
 def state_name(state: int) -> str:

@@ -73,7 +73,7 @@ class MissingShard:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupList:
+class GroupList(Told["admin_pb2.ListClusterGroupsResponse"]):
     """The groups of the cluster."""
 
     groups: tuple[GroupInfo, ...]
@@ -84,7 +84,8 @@ class GroupList:
     @staticmethod
     def of(answer: admin_pb2.ListClusterGroupsResponse) -> GroupList:
         """From the wire."""
-        return GroupList(tuple(map(GroupInfo.of, answer.groups)), tuple(map(MissingShard.of, answer.unanswered)))
+        groups, missing = map(GroupInfo.of, answer.groups), map(MissingShard.of, answer.unanswered)
+        return told(GroupList, answer, groups=tuple(groups), missing=tuple(missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +112,17 @@ class MemberInfo:
     @staticmethod
     def of(member: wire.MemberDescription) -> MemberInfo:
         """From the wire."""
-        return MemberInfo(
-            member.member_id,
-            member.group_instance_id if member.HasField("group_instance_id") else None,
-            member.client_id,
-            member.client_address,
-            member.member_epoch if member.member_epoch >= 0 else None,
-            member.state,
-            tuple(member.topics),
-            member.pattern if member.HasField("pattern") else None,
-            _partitions(member.assigned),
-            _partitions(member.target),
+        return told(
+            MemberInfo,
+            member,
+            member_epoch=_number(member.member_epoch),
+            assigned=_partitions(member.assigned),
+            target=_partitions(member.target),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
+class GroupDescription(Told["wire.GroupDescription"]):
     """One group with its members."""
 
     group_id: str
@@ -147,16 +143,14 @@ class GroupDescription:
     @staticmethod
     def of(group: wire.GroupDescription) -> GroupDescription:
         """From the wire."""
-        return GroupDescription(
-            group.group_id,
-            _protocol(group.protocol),
-            _state(group.state),
-            group.generation if group.generation >= 0 else None,
-            group.assignment_epoch if group.assignment_epoch >= 0 else None,
-            group.assignor,
-            group.coordinator,
-            group.shard,
-            tuple(map(MemberInfo.of, group.members)),
+        return told(
+            GroupDescription,
+            group,
+            protocol=_protocol(group.protocol),
+            state=_state(group.state),
+            generation=_number(group.generation),
+            assignment_epoch=_number(group.assignment_epoch),
+            members=tuple(map(MemberInfo.of, group.members)),
         )
 
 
@@ -186,19 +180,12 @@ class PartitionLag:
     @staticmethod
     def of(lag: admin_pb2.PartitionLag) -> PartitionLag:
         """From the wire."""
-        return PartitionLag(
-            TopicPartition(lag.topic, lag.partition),
-            lag.committed_offset if lag.HasField("committed_offset") else None,
-            lag.leader_epoch if lag.leader_epoch >= 0 else None,
-            lag.metadata,
-            lag.committed_at_ms if lag.HasField("committed_at_ms") else None,
-            lag.log_start_offset if lag.HasField("log_start_offset") else None,
-            lag.end_offset if lag.HasField("end_offset") else None,
-            lag.lag if lag.HasField("lag") else None,
-            lag.lag_ms if lag.HasField("lag_ms") else None,
-            lag.member_id if lag.HasField("member_id") else None,
-            lag.client_id if lag.HasField("client_id") else None,
-            error_for(lag.error.code, lag.error.message) if lag.HasField("error") else None,
+        return told(
+            PartitionLag,
+            lag,
+            partition=TopicPartition(lag.topic, lag.partition),
+            leader_epoch=_number(lag.leader_epoch),
+            error=error_for(lag.error.code, lag.error.message) if lag.HasField("error") else None,
         )
 
 
@@ -220,15 +207,8 @@ class PlannedOffset:
     @staticmethod
     def of(planned: admin_pb2.PlannedReset) -> PlannedOffset:
         """From the wire."""
-        return PlannedOffset(
-            TopicPartition(planned.topic, planned.partition),
-            planned.old_offset if planned.HasField("old_offset") else None,
-            planned.new_offset,
-            planned.log_start_offset,
-            planned.end_offset,
-            planned.note if planned.HasField("note") else None,
-            error_or_none(planned.error, planned.message),
-        )
+        partition = TopicPartition(planned.topic, planned.partition)
+        return told(PlannedOffset, planned, partition=partition, error=error_or_none(planned.error, planned.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +234,10 @@ class ResetPlan(Told["admin_pb2.ResetOffsetsResponse"]):
 def error_or_none(code: errors_pb2.ErrorCode.ValueType, message: str) -> HeadraceError | None:
     """The error of a result that may have none."""
     return error_for(code, message) if code else None
+
+
+def _number(epoch: int) -> int | None:
+    return epoch if epoch >= 0 else None
 
 
 def _partitions(topics: Iterable[wire.TopicPartitions]) -> tuple[TopicPartition, ...]:
