@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
     from google.protobuf.message import Message
 
 M = TypeVar("M")
@@ -29,16 +31,21 @@ def told(kind: type[V], message: Message, **given: Any) -> V:
     A value of ``kind``: what is not ``given`` is taken from the message's fields of the same names. Absent is None,
     several are a tuple. A ``Told`` keeps the message.
     """
-    names = (field.name for field in fields(kind) if field.name not in given)  # type: ignore[arg-type]
-    value = kind(**{name: _member(message, name) for name in names}, **given)
+    for name, field in _sources(cast("Any", kind), message.DESCRIPTOR):
+        if name in given:
+            continue
+        if field.has_presence and not message.HasField(name):
+            given[name] = None
+        else:
+            taken = getattr(message, name)
+            given[name] = tuple(taken) if field.is_repeated else taken
+    value = kind(**given)
     if isinstance(value, Told):
         object.__setattr__(value, "_wire", message)
     return value
 
 
-def _member(message: Message, name: str) -> Any:
-    field = message.DESCRIPTOR.fields_by_name[name]
-    if field.has_presence and not message.HasField(name):
-        return None
-    value = getattr(message, name)
-    return tuple(value) if field.is_repeated else value
+@cache
+def _sources(kind: Any, message: Descriptor) -> tuple[tuple[str, Any], ...]:
+    """Names of the value's fields with those of the message; None: it has none of this name, so it has to be given."""
+    return tuple((field.name, message.fields_by_name.get(field.name)) for field in fields(kind))
