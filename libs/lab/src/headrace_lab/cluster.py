@@ -20,7 +20,7 @@ from headrace_controller.adapters.memory_store import MemoryStore
 from headrace_lab.disk import LabDisk
 from headrace_lab.lab import Lab
 from headrace_lab.loop import Node
-from headrace_lab.nodes import address, run_admin, run_broker, run_controller, run_coordinator, run_store
+from headrace_lab.nodes import Configs, Nodes, address, run_store
 
 if TYPE_CHECKING:
     from headrace.setting_types import AdminSettingsDict, ConsumerSettingsDict, ProducerSettingsDict
@@ -51,7 +51,9 @@ class Cluster:
     ``test``, where the clients are; a bare number is a broker's.
     """
 
-    def __init__(self, lab: Lab, *, brokers: int, controllers: int, coordinators: int) -> None:
+    def __init__(
+        self, lab: Lab, *, brokers: int, controllers: int, coordinators: int, configs: Configs | None = None
+    ) -> None:
         self.lab = lab
         self.bootstrap_servers = [str(address(f"broker-{n}")) for n in range(1, brokers + 1)]
         """For clients that the test makes itself."""
@@ -59,12 +61,13 @@ class Cluster:
         token = Path(self._files.name) / "node-token"
         make_file(token)
         store, at = MemoryStore(SystemClock()), [address(f"controller-{n}") for n in range(1, controllers + 1)]
+        nodes = Nodes(configs or Configs(), tuple(at), token)
         self._disks = {f"broker-{n}": LabDisk(lab.loop.random) for n in range(1, brokers + 1)}
         self._runs: dict[str, Run] = {"etcd": partial(run_store, store)}
-        self._runs |= {f"controller-{n}": partial(run_controller, n, store, token) for n in range(1, controllers + 1)}
-        self._runs |= {name: partial(run_broker, int(name[7:]), disk, at, token) for name, disk in self._disks.items()}
-        self._runs |= {f"coordinator-{n}": partial(run_coordinator, n, at, token) for n in range(1, coordinators + 1)}
-        self._runs["admin-1"] = partial(run_admin, 1, at, token)
+        self._runs |= {f"controller-{n}": partial(nodes.run_controller, n, store) for n in range(1, controllers + 1)}
+        self._runs |= {name: partial(nodes.run_broker, int(name[7:]), disk) for name, disk in self._disks.items()}
+        self._runs |= {f"coordinator-{n}": partial(nodes.run_coordinator, n) for n in range(1, coordinators + 1)}
+        self._runs["admin-1"] = partial(nodes.run_admin, 1)
         self._processes: dict[str, _Process] = {}
 
     # --- clients ----------------------------------------------------------------------------------------------

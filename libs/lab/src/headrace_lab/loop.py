@@ -150,6 +150,8 @@ class LabLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._keep)
         self.steps = 0
         """How many callbacks have run."""
+        self.fired = 0
+        """How many timers: messages that were delivered and disk completions are among them."""
         self.trace: Callable[[Node, asyncio.Handle], object] | None = None
         """Told of each before it runs."""
         self.connect: Callable[[str, int], Awaitable[None]] = _refuse
@@ -290,10 +292,12 @@ class LabLoop(asyncio.BaseEventLoop):
             if timer._cancelled:
                 continue
             self._now = max(self._now, when)
+            self.fired += 1
             self._make_ready(timer)
             while timers and timers[0][0] <= self._now:
                 _, _, timer = heapq.heappop(timers)
                 if not timer._cancelled:
+                    self.fired += 1
                     self._make_ready(timer)
             if self._runnable:
                 return

@@ -7,9 +7,9 @@ Etcd, RocksDB and the HTTP server are not in the lab; heartbeats are a task here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,16 @@ def address(name: str) -> Endpoint:
     return Endpoint(f"{name}.localhost", PORT)
 
 
+@dataclass(frozen=True)
+class Configs:
+    """Settings of nodes, but for who and where they are."""
+
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
+    admin: AdminConfig = field(default_factory=AdminConfig)
+
+
 async def run_store(store: MemoryStore, stop: asyncio.Event) -> None:
     """What etcd does by itself, until ``stop`` is set."""
     clock = SystemClock()
@@ -47,37 +57,41 @@ async def run_store(store: MemoryStore, stop: asyncio.Event) -> None:
         await store.expire_leases()
 
 
-async def run_controller(number: int, store: MemoryStore, token: Path, stop: asyncio.Event) -> None:
-    """A controller, until ``stop`` is set."""
-    server = _at(ControllerConfig().server, f"controller-{number}", token)
-    await controller.run(ControllerConfig(node_id=number, server=server), stop, store)
+@dataclass(frozen=True)
+class Nodes:
+    """Runs the nodes of one cluster, each until ``stop`` is set."""
 
+    configs: Configs
+    controllers: tuple[Endpoint, ...]
+    token: Path
 
-async def run_broker(
-    number: int, disk: LabDisk, controllers: Sequence[Endpoint], token: Path, stop: asyncio.Event
-) -> None:
-    """A broker on ``disk``, until ``stop`` is set."""
-    server = _at(BrokerConfig().server, f"broker-{number}", token)
-    config = BrokerConfig(node_id=number, controllers=tuple(controllers), server=server)
-    await broker.run(config, stop, disk.open, HeartbeatTask)
+    async def run_controller(self, number: int, store: MemoryStore, stop: asyncio.Event) -> None:
+        config = self.configs.controller
+        server = self._at(config.server, f"controller-{number}")
+        await controller.run(replace(config, node_id=number, server=server), stop, store)
 
+    async def run_broker(self, number: int, disk: LabDisk, stop: asyncio.Event) -> None:
+        """A broker on ``disk``."""
+        config = self.configs.broker
+        server = self._at(config.server, f"broker-{number}")
+        config = replace(config, node_id=number, controllers=self.controllers, server=server)
+        await broker.run(config, stop, disk.open, HeartbeatTask)
 
-async def run_coordinator(number: int, controllers: Sequence[Endpoint], token: Path, stop: asyncio.Event) -> None:
-    """A coordinator, until ``stop`` is set."""
-    server = _at(CoordinatorConfig().server, f"coordinator-{number}", token)
-    config = CoordinatorConfig(node_id=number, controllers=tuple(controllers), server=server)
-    await coordinator.run(config, stop, HeartbeatTask)
+    async def run_coordinator(self, number: int, stop: asyncio.Event) -> None:
+        config = self.configs.coordinator
+        server = self._at(config.server, f"coordinator-{number}")
+        config = replace(config, node_id=number, controllers=self.controllers, server=server)
+        await coordinator.run(config, stop, HeartbeatTask)
 
+    async def run_admin(self, number: int, stop: asyncio.Event) -> None:
+        """An admin service without REST."""
+        config = self.configs.admin
+        server = self._at(config.server, f"admin-{number}")
+        config = replace(config, node_id=number, controllers=self.controllers, server=server)
+        await admin.run(config, stop, _without_http, HeartbeatTask)
 
-async def run_admin(number: int, controllers: Sequence[Endpoint], token: Path, stop: asyncio.Event) -> None:
-    """An admin service without REST, until ``stop`` is set."""
-    server = _at(AdminConfig().server, f"admin-{number}", token)
-    config = AdminConfig(node_id=number, controllers=tuple(controllers), server=server)
-    await admin.run(config, stop, _without_http, HeartbeatTask)
-
-
-def _at(server: ServerConfig, name: str, token: Path) -> ServerConfig:
-    return replace(server, listen=address(name), node_token_file=token)
+    def _at(self, server: ServerConfig, name: str) -> ServerConfig:
+        return replace(server, listen=address(name), node_token_file=self.token)
 
 
 @asynccontextmanager

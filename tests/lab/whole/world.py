@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
 
-from tests.lab.checks import Log, problems
 from tests.lab.faults import Faults
+from tests.lab.kind import Outcome
+from tests.lab.opening import measure, open_cluster
 from tests.lab.watch import Watch
-from tests.lab.workload import Workload
+from tests.lab.whole.checks import Log, problems
+from tests.lab.whole.workload import Workload
 
 from headrace.records import Record
-from headrace.testing import Cluster, lab
-from headrace_lab.loop import LabLoop
+from headrace_lab.cluster import Cluster
 
 BROKERS, COORDINATORS, PARTITIONS = 3, 2, 3
 FAULTS = 12
@@ -24,24 +23,11 @@ SETTLE_S_MAX = 300.0
 """Virtual seconds after the last fault in which all that was written has to be copied and read."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Of one run."""
-
-    problems: Sequence[str]
-    faults: Sequence[str]
-    acknowledged: int
-    messages: int
-    callbacks: int
-    seconds: float
-    """Virtual ones."""
-
-
 async def play(seed: int, faults: int = FAULTS) -> Outcome:
     """One run; it ends early where something does not hold inside the cluster."""
     inside: list[str] = []
     with Watch(inside.append).watching():
-        async with lab(seed, brokers=BROKERS, coordinators=COORDINATORS) as cluster:
+        async with open_cluster(seed, brokers=BROKERS, coordinators=COORDINATORS) as cluster:
             random = Random(seed)
             work = Workload(cluster, random, PARTITIONS)
             befalling = Faults(cluster, random, BROKERS, COORDINATORS)
@@ -49,10 +35,9 @@ async def play(seed: int, faults: int = FAULTS) -> Outcome:
             while not running.done() and not inside:
                 await asyncio.wait([running], timeout=LOOK_S)
             found = inside[:10] or running.result()
-            loop = cluster.lab.loop
-            assert isinstance(loop, LabLoop)
-            messages, acknowledged = cluster.lab.network.messages, len(work.sent.acknowledged())
-            return Outcome(found, befalling.names, acknowledged, messages, loop.steps, loop.time())
+            steps, seconds = measure(cluster)
+            counts = {"acknowledged": len(work.sent.acknowledged()), "messages": cluster.lab.network.messages}
+            return Outcome(found, befalling.names, steps, seconds, counts)
 
 
 async def _run(cluster: Cluster, random: Random, work: Workload, befalling: Faults, faults: int) -> list[str]:

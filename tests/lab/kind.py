@@ -1,0 +1,47 @@
+"""A kind of world: how one seed of it is played, and the known bugs that it has to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Mutant = Callable[[], Sequence[Any]]
+"""Makes ``unittest.mock`` patches that put a known bug into the product."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one seed."""
+
+    problems: Sequence[str]
+    """What did not hold; the first word says which kind of thing."""
+    story: Sequence[str]
+    """What befell the cluster, in order."""
+    steps: int
+    """Delivered messages, timers that fired, and disk completions."""
+    seconds: float
+    """Virtual ones."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What happened how often."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """See the module's text."""
+
+    play: Callable[[int], Coroutine[Any, Any, Outcome]]
+    mutants: Mapping[str, Mutant] = field(default_factory=dict)
+    rare: Collection[str] = ()
+    """Mutants that take so many seeds that only the long form looks for them."""
+    share: int = 1
+    """One of so many seeds."""
+
+    @contextmanager
+    def mutated(self, name: str | None) -> Iterator[None]:
+        """Everything in this process runs with the mutant's bug; None: without any."""
+        with ExitStack() as stack:
+            for each in () if name is None else self.mutants[name]():
+                stack.enter_context(each)
+            yield

@@ -1,0 +1,192 @@
+"""
+Runs seeds of each kind of world on several processes and says what came of them.
+
+``python -m tests.lab`` takes ``NAME=value``, each of which may be left out:
+
+KIND: one of ``KINDS``, else all. SEED: this one again, with its story. SEEDS, FROM: how many, and the first; of some
+kinds a share, unless they run alone. MUTANTS: ``0`` for none, ``all`` for the rare ones too. MUTANT: look for this one
+alone. STARTS: look for mutants from so many starting seeds and tell the median. SEEDS_MAX: after so many seeds a
+mutant is missed.
+
+The last line on stdout is one JSON object with the counts of each kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from statistics import median
+from typing import Final
+
+from tests.lab.compaction import mutants as of_compaction
+from tests.lab.compaction import world as compaction
+from tests.lab.groups import mutants as of_groups
+from tests.lab.groups import world as groups
+from tests.lab.kind import Kind, Outcome
+from tests.lab.replication import mutants as of_replication
+from tests.lab.replication import world as replication
+from tests.lab.transactions import mutants as of_transactions
+from tests.lab.transactions import world as transactions
+from tests.lab.whole import world as whole
+
+PROCESSES: Final = 2
+SEEDS: Final = 200
+MUTANT_SEEDS_MAX: Final = 1_000
+START_STEP: Final = 100_000
+"""Starting seeds of a mutant are so far apart."""
+FAILED_MAX: Final = 5
+"""So many failures are told in full."""
+
+KINDS: Final = {
+    "replication": Kind(replication.play, of_replication.MUTANTS, of_replication.RARE),
+    "compaction": Kind(compaction.play, of_compaction.MUTANTS, of_compaction.RARE, share=5),
+    "groups": Kind(groups.play, of_groups.MUTANTS, of_groups.RARE, share=4),
+    "transactions": Kind(transactions.play, of_transactions.MUTANTS, of_transactions.RARE, share=4),
+    "whole": Kind(whole.play, share=25),
+}
+
+
+@dataclass
+class Summary:
+    """What a range of seeds came to."""
+
+    seeds: int = 0
+    steps: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    failed: dict[int, str] = field(default_factory=dict)
+    """The first problem of each seed that has one."""
+
+    def add(self, seed: int, outcome: Outcome) -> None:
+        """One more seed."""
+        self.seeds += 1
+        self.steps += outcome.steps
+        self.counts.update(outcome.counts)
+        if outcome.problems:
+            self.failed[seed] = outcome.problems[0]
+
+
+def play(kind: str, mutant: str | None, seed: int) -> Outcome:
+    """One seed; a world that ends by an error has found one."""
+    logging.disable()
+    with KINDS[kind].mutated(mutant):
+        try:
+            return asyncio.run(KINDS[kind].play(seed))
+        except Exception as error:  # noqa: BLE001 - see above
+            return Outcome([f"{type(error).__name__}: {error}"], [], 0, 0.0)
+
+
+def play_all(
+    kind: str, seeds: Sequence[int], mutant: str | None = None, *, processes: int = PROCESSES
+) -> Iterator[Outcome]:
+    """Seeds in order, on several processes."""
+    run = partial(play, kind, mutant)
+    if processes <= 1:
+        yield from map(run, seeds)
+        return
+    with get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(run, seeds, chunksize=2)
+
+
+def find(kind: str, mutant: str, start: int = 0, *, seeds_max: int = MUTANT_SEEDS_MAX) -> tuple[int, str] | None:
+    """After how many seeds from ``start`` a mutant is found, and by what; None: not within ``seeds_max``."""
+    outcomes = play_all(kind, range(start, start + seeds_max), mutant)
+    for number, outcome in enumerate(outcomes, start=1):
+        if outcome.problems:
+            return number, outcome.problems[0]
+    return None
+
+
+def find_from(kind: str, mutant: str, starts: int, *, seeds_max: int) -> dict[str, object]:
+    """From several starting seeds: after how many, and their median; one that is missed counts ``seeds_max``."""
+    found = [find(kind, mutant, each * START_STEP, seeds_max=seeds_max) for each in range(starts)]
+    seeds = [None if one is None else one[0] for one in found]
+    by = next((one[1] for one in found if one is not None), None)
+    return {"median": median(seeds_max if one is None else one for one in seeds), "seeds": seeds, "by": by}
+
+
+def explain(kind: str, seed: int, outcome: Outcome) -> str:
+    """A failure, for people: what broke, what befell the cluster, how to see it again."""
+    text = "\n".join([*outcome.problems[:10], "--- what befell it", *outcome.story])
+    return f"{kind}, seed {seed}: {text}\n--- replay: make sim KIND={kind} SEED={seed}\n"
+
+
+def replay(kind: str, mutant: str | None, seed: int) -> int:
+    """One seed again, with its story."""
+    outcome = play(kind, mutant, seed)
+    sys.stdout.write(explain(kind, seed, outcome))
+    counts = dict(sorted(outcome.counts.items()))
+    sys.stdout.write(json.dumps({"seed": seed, "steps": outcome.steps, "seconds": outcome.seconds, **counts}) + "\n")
+    return int(bool(outcome.problems))
+
+
+def play_many(kind: str, seeds: Sequence[int]) -> Summary:
+    """So many seeds; the first failures are told as they come."""
+    summary = Summary()
+    for seed, outcome in zip(seeds, play_all(kind, seeds), strict=True) if seeds else ():
+        summary.add(seed, outcome)
+        if outcome.problems and len(summary.failed) <= FAILED_MAX:
+            sys.stderr.write(explain(kind, seed, outcome))
+    return summary
+
+
+def find_mutants(kind: str, mutants: Iterable[str], starts: int, seeds_max: int) -> dict[str, object]:
+    """What each takes to be found; None: it was missed."""
+    found: dict[str, object] = {}
+    for name in mutants:
+        if starts:
+            found[name] = find_from(kind, name, starts, seeds_max=seeds_max)
+            sys.stderr.write(f"{name}: {json.dumps(found[name])}\n")
+            continue
+        after = find(kind, name, seeds_max=seeds_max)
+        found[name] = None if after is None else {"seeds": after[0], "by": after[1]}
+        if after is None:
+            sys.stderr.write(f"the bug {name} was not found within {seeds_max} seeds\n")
+    return found
+
+
+def run(name: str, seeds: Sequence[int], mutants: Sequence[str], starts: int, seeds_max: int) -> dict[str, object]:
+    """Seeds, then mutants, of one kind: what came of them."""
+    began = time.perf_counter()
+    summary = play_many(name, seeds)
+    seconds = round(time.perf_counter() - began, 1)
+    return {
+        "seeds": summary.seeds,
+        "steps": summary.steps,
+        "seconds": seconds,
+        "failed": summary.failed,
+        "mutants": find_mutants(name, mutants, starts, seeds_max),
+        "mutants_seconds": round(time.perf_counter() - began - seconds, 1),
+        "counts": dict(sorted(summary.counts.items())),
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """See the module's text. The exit code is 1 where something is wrong."""
+    asked = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    wanted, mutant = asked.get("KIND") or "all", asked.get("MUTANT") or None
+    names = [n for n, kind in KINDS.items() if wanted in ("all", n) and (not mutant or mutant in kind.mutants)]
+    if not names:
+        sys.stderr.write(f"KIND is one of {', '.join(KINDS)}; MUTANT one that it knows\n")
+        return 2
+    if asked.get("SEED"):
+        return replay(names[0], mutant, int(asked["SEED"]))
+    starts, seeds_max = int(asked.get("STARTS") or 0), int(asked.get("SEEDS_MAX") or MUTANT_SEEDS_MAX)
+    first, which = int(asked.get("FROM") or 0), asked.get("MUTANTS") or "1"
+    told, well = dict[str, object](), True
+    for name in names:
+        kind = KINDS[name]
+        seeds = 0 if mutant or starts else int(asked.get("SEEDS") or SEEDS) // (kind.share if len(names) > 1 else 1)
+        known = [one for one in kind.mutants if which != "0" and (which == "all" or one not in kind.rare)]
+        line = run(name, range(first, first + seeds), [mutant] if mutant else known, starts, seeds_max)
+        well = well and not line["failed"] and all(line["mutants"].values())  # type: ignore[attr-defined]  # a mapping
+        told[name] = line
+    sys.stdout.write(json.dumps(told) + "\n")
+    return int(not well)
