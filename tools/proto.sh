@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Generates headrace_proto from proto/, and the SDK's admin client for threads from its asyncio twin. With --check: fails
+# Generates headrace_proto from proto/, and the SDK's calls for threads from their asyncio twins. With --check: fails
 # if the committed files differ.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,4 +14,4 @@ if [ "${1:-}" = "--check" ]; then
     exit 1
   fi
 fi
-.venv/bin/python tools/sync_admin.py "$@"
+.venv/bin/python tools/sync_faces.py "$@"

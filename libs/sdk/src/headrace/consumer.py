@@ -10,29 +10,23 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack
 
 from headrace import _runtime
-from headrace._core.starts import END_TIMESTAMP, START_TIMESTAMP, AtTime, Beginning, End, Start
 from headrace._group_calls import GroupCalls
+from headrace._position_calls import PositionCalls
 from headrace._setting_names import Servers
 from headrace._waits import check_seconds, check_wait_ms
 from headrace.aio._consumer_setup import (
-    PartitionLike,
-    check_offset,
-    check_timestamp,
     open_group,
     open_reading,
-    partitions_like,
     read_arguments,
 )
-from headrace.aio._health import ConsumerHealth
-from headrace.aio._offsets import OffsetAndTimestamp
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed, Rejected
-from headrace.records import K, Record, SkippedBatch, TopicPartition, V
+from headrace.records import K, Record, V
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +42,7 @@ WAIT_SLICE_MS = 500
 CLOSE_TIMEOUT_S = 10.0
 
 
-class Consumer(GroupCalls, Transactional, Generic[K, V]):
+class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
     """
     Reads records of one or more topics: with a group the partitions that it gives to this member, else all of them.
 
@@ -150,6 +144,9 @@ class Consumer(GroupCalls, Transactional, Generic[K, V]):
             self._begin_reading()
             self._started = True
 
+    def _ready(self) -> None:
+        self._start()
+
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """
         Stop reading and close the connections. Idempotent; every other call raises ``ClientClosed`` afterwards.
@@ -205,23 +202,6 @@ class Consumer(GroupCalls, Transactional, Generic[K, V]):
     def _enter(self) -> None:
         if not self._using.acquire(blocking=False):
             raise Rejected("the consumer is in use by another thread; give each thread a consumer of its own")
-
-    # --- what is read -------------------------------------------------------------------------------------------
-
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions that are read."""
-        self._start()
-        return set(self._out.assignment())
-
-    def partitions_for(self, topic: str) -> set[int]:
-        """
-        The numbers of a topic's partitions.
-
-        Raises:
-            UnknownTopicOrPartition: it does not exist.
-        """
-        self._check_usable()
-        return {tp.partition for tp in self._loop.call(self._reading.partitions_of(topic))}
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -343,122 +323,6 @@ class Consumer(GroupCalls, Transactional, Generic[K, V]):
         self._arrived.wait(min(left_ms, WAIT_SLICE_MS) / 1000)
         self._check_usable()
         return True
-
-    # --- positions ----------------------------------------------------------------------------------------------
-
-    def position(self, partition: PartitionLike) -> int:
-        """
-        The offset of the next record that the application gets.
-
-        Raises:
-            Rejected: the partition is not read by this consumer.
-            WaitTimedOut: it could not be looked up within ``default_api_timeout_ms``.
-        """
-        self._start()
-        tp = TopicPartition(*partition)
-        known = self._out.position_now(tp)
-        return self._loop.call(self._reading.position(tp)) if known is None else known
-
-    def seek(self, partition: PartitionLike, offset: int) -> None:
-        """Go on at ``offset``. Whether it exists is seen when it is fetched; ``auto_offset_reset`` applies."""
-        self._start()
-        self._out.seek({TopicPartition(*partition): check_offset(offset)})
-
-    def skip_batch(self, partition: PartitionLike | None = None) -> SkippedBatch:
-        """
-        Go on behind the batch that cannot be read, after a poll has raised ``CorruptBatch``, ``UnsupportedVersion`` or
-        ``UnsupportedCompression``. What is returned says what was skipped, and why. The group hears of it with the next
-        commit; a transaction that is aborted comes back to it.
-
-        Args:
-            partition: which one; it may be left out where only one has stopped.
-
-        Raises:
-            Rejected: no batch was met there that cannot be read, or several were and none is named.
-        """
-        self._start()
-        return self._out.skip_batch(None if partition is None else TopicPartition(*partition))
-
-    def seek_to_beginning(self, *partitions: PartitionLike) -> None:
-        """Go on at the first record there is, in these partitions or in all."""
-        self._seek(partitions, Beginning())
-
-    def seek_to_end(self, *partitions: PartitionLike) -> None:
-        """Go on behind the last record there is when the end is looked up, in these partitions or in all."""
-        self._seek(partitions, End())
-
-    def seek_to_timestamp(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
-        """Go on at the first record at or after a time (ms since the epoch), or at the end if there is none."""
-        self._seek(partitions, AtTime(check_timestamp(timestamp_ms)))
-
-    def _seek(self, partitions: Iterable[PartitionLike], start: Start) -> None:
-        self._start()
-        self._out.seek(dict.fromkeys(partitions_like(partitions) or self._out.assignment(), start))
-
-    def beginning_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
-        """The first offset that exists, of any partitions."""
-        return self._offsets(partitions, START_TIMESTAMP)
-
-    def end_offsets(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
-        """The offset behind the last committed record, of any partitions."""
-        return self._offsets(partitions, END_TIMESTAMP)
-
-    def _offsets(self, partitions: Iterable[PartitionLike], timestamp_ms: int) -> dict[TopicPartition, int]:
-        wanted = dict.fromkeys(partitions_like(partitions), timestamp_ms)
-        return {tp: found.offset for tp, found in self._ask(wanted).items()}
-
-    def _ask(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        self._check_usable()
-        found = self._loop.call(self._reading.offsets.ask(wanted, self._settings.default_api_timeout_ms))
-        return {tp: found[tp] for tp in wanted}
-
-    def offsets_for_times(
-        self, timestamps: Mapping[PartitionLike, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition the first record at or after a time, in ms since the epoch; None: there is none."""
-        wanted = {TopicPartition(*tp): check_timestamp(time) for tp, time in timestamps.items()}
-        return {tp: found if found.offset >= 0 else None for tp, found in self._ask(wanted).items()}
-
-    def lag(self) -> dict[TopicPartition, int]:
-        """How many offsets each partition's end is ahead of the position; asks the leaders."""
-        self._start()
-        ends = self.end_offsets(self._out.assignment())
-        return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}
-
-    def pause(self, *partitions: PartitionLike) -> None:
-        """Hand out nothing of these partitions (or of all) until ``resume``; what was fetched is kept."""
-        self._start()
-        self._out.pause(partitions_like(partitions) or self._out.assignment(), paused=True)
-
-    def resume(self, *partitions: PartitionLike) -> None:
-        """Undo ``pause``, for these partitions or for all."""
-        self._start()
-        self._out.pause(partitions_like(partitions) or self._out.assignment(), paused=False)
-
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        self._check_usable()
-        return set(self._out.paused())
-
-    # --- how it is doing ----------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> str:
-        """
-        ``new``, ``idle`` (nothing is assigned), ``reading``, ``stuck`` (nothing can be read now), ``topic_deleted``
-        (one that is subscribed to does not exist any more) or ``closed``.
-
-        A member of a group is also ``joining``, ``rebalancing`` (what it reads may change soon), ``disconnected`` (it
-        does not know whether it still is a member, and hands nothing out) or ``out`` (its next poll joins again).
-        """
-        if self._closed or self._abandoned:
-            return "closed"
-        reading = self._reading.state(self._started)
-        return self._steps.state(reading) if self._steps is not None and self._steps.group.joined else reading
-
-    def health(self) -> ConsumerHealth:
-        """How it is doing, without asking anybody."""
-        return self._reading.health(self.state, self._steps.health() if self._steps is not None else None)
 
     def __repr__(self) -> str:
         return f"<headrace.Consumer {', '.join(sorted(self._wanted)) or 'of nothing'}: {self.state}>"

@@ -21,14 +21,14 @@ import contextlib
 import threading
 import time as clocks
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from headrace import _runtime
-from headrace._bulk import Slice, slices, table_columns
+from headrace._bulk_calls import BulkCalls
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._intake import closed_error
 from headrace._setting_names import Servers, split
@@ -36,16 +36,13 @@ from headrace._transaction_calls import TransactionCalls
 from headrace._waits import check_seconds
 from headrace.aio._engine import ProducerEngine
 from headrace.aio.producer import INTERRUPTED_SECONDS, _dial, exhausted
-from headrace.delivery import Deliveries, Delivery
+from headrace.delivery import Delivery
 from headrace.errors import HeadraceError, UnknownTopicOrPartition, WaitTimedOut
 from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, read_settings
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headrace._bulk_tables import ArrowTable
     from headrace._record_rules import View
     from headrace._transport.port import Transport
     from headrace.setting_types import ProducerSettingsDict
@@ -53,7 +50,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Producer(TransactionCalls):
+class Producer(BulkCalls, TransactionCalls):
     """
     Sends records from any thread.
 
@@ -190,59 +187,6 @@ class Producer(TransactionCalls):
             if not room.wait(max(0.0, deadline - clocks.monotonic())):
                 raise exhausted(self._settings, size)
 
-    def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any] | pa.Array[Any],
-        keys: Sequence[Any] | pa.Array[Any] | None = None,
-        *,
-        headers: Sequence[HeadersIn | None] | None = None,
-        partition: int | Sequence[int] | None = None,
-        timestamps_ms: int | Sequence[int] | None = None,
-    ) -> Deliveries:
-        """
-        Accept many records of one topic, several times faster than ``send`` for each.
-
-        Lists, tuples and arrays have one entry per record. All records are checked before the first is accepted;
-        when the buffer stays full, those before are on their way::
-
-            >>> with Producer(bootstrap) as producer:
-            ...     deliveries = producer.send_many("flights", [b"one", b"two"], keys=[b"UA", b"UA"])
-            ...     [metadata.offset for metadata in deliveries.result()]
-            [0, 1]
-
-        Raises:
-            As ``send``.
-        """
-        self._intake.check_open()
-        view = self._view(topic)
-        parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
-        return self._send_slices(view, parts)
-
-    def send_table(self, topic: str, table: ArrowTable) -> Deliveries:
-        """
-        Accept the rows of an Arrow table, or of what gives one by Arrow's C interface (pandas, polars, DuckDB): columns
-        ``value``, and where present ``key``, ``partition``, ``timestamp_ms`` and ``headers`` (list of key and value),
-        as ``poll_table`` of a consumer gives them. A null
-        partition, as -1, leaves it to the key; null headers are none::
-
-            >>> import pyarrow as pa
-            >>> table = pa.table({"key": ["UA", "AA"], "value": [b"1545", b"1141"]})
-            >>> with Producer(bootstrap) as producer:
-            ...     len(producer.send_table("flights", table).result())
-            2
-
-        Raises:
-            As ``send``.
-        """
-        self._intake.check_open()
-        view = self._view(topic)
-        return self._send_slices(view, table_columns(self._intake, view, table))
-
-    def _send_slices(self, view: View, parts: Sequence[Slice]) -> Deliveries:
-        intake = self._intake
-        return Deliveries([self._until_room(partial(part.add, intake, view), part.size) for part in parts])
-
     def flush(self, timeout: float | None = None) -> None:
         """
         Send what was accepted before, without lingering, and wait until every record is acknowledged or has failed.
@@ -254,10 +198,6 @@ class Producer(TransactionCalls):
         timeout = check_seconds(timeout)
         self._intake.check_alive()
         self._thread.call(self._engine.flush(timeout))
-
-    def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has."""
-        return self._view(topic).partitions
 
     def close(self, timeout: float | None = None) -> None:
         """

@@ -21,6 +21,7 @@ MODULES = [
     "headrace.setting_types",
     "headrace.serializers",
     "headrace.delivery",
+    "headrace._bulk_calls",
     "headrace.producer",
     "headrace.aio.producer",
 ]

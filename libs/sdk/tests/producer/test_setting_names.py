@@ -31,7 +31,7 @@ def test_all_clients_take_the_dict_of_confluent_kafka(make: Any) -> None:
     settings = {"bootstrap.servers": NOBODY, "client.id": "mine", "security.protocol": "PLAINTEXT"}
     transport = MemoryCluster(brokers=1).transport()
     for client in (make(settings, _transport=transport), make(_transport=transport, **settings)):
-        assert getattr(client, "_client", client)._settings.client_id == "mine"
+        assert getattr(client, "_twin", client)._settings.client_id == "mine"
         if not make.__module__.startswith("headrace.aio"):
             client.close()
         client._closed = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace._waits import check_wait_ms
 from headrace.aio._consumer_setup import PartitionLike, no_group, partitions_like, reads_nothing
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from headrace.aio._reading import Reading
     from headrace.consumer_settings import ConsumerSettings
     from headrace.records import Record
+
+T = TypeVar("T")
 
 
 class GroupCalls:
@@ -32,6 +34,9 @@ class GroupCalls:
     def _check_usable(self) -> None:
         raise NotImplementedError
 
+    def _ready(self) -> None:
+        raise NotImplementedError
+
     async def start(self) -> None:
         raise NotImplementedError
 
@@ -40,6 +45,10 @@ class GroupCalls:
 
         assert self._steps is not None, "only a group has steps"
         return await run_awaiting(steps, self._steps.group.loop)
+
+    async def _on_group(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._steps is not None, "called for a member"
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._steps.group.loop.loop))
 
     async def _begin_reading(self) -> None:
         if self._steps is None:
@@ -68,6 +77,13 @@ class GroupCalls:
             return
         raise reads_nothing()
 
+    def _listeners(
+        self, on_assign: Rebalanced | None, on_revoke: Rebalanced | None, on_lost: Rebalanced | None
+    ) -> Listeners:
+        from headrace.aio._group_steps import Listeners
+
+        return Listeners(on_assign, on_revoke, on_lost)
+
     # --- what is read -------------------------------------------------------------------------------------------
 
     async def subscribe(
@@ -83,7 +99,8 @@ class GroupCalls:
         Read these topics instead of what was read; positions of partitions that stay are kept.
 
         With a group the partitions are shared with its other members. The functions get a list of partitions and are
-        called, or awaited, by ``poll`` and iteration, in the task that calls these.
+        called by ``poll`` and iteration, on the thread or in the task that calls these. In ``aio`` they may be
+        coroutine functions.
 
         Args:
             pattern: instead of topics, with a group: all topics whose whole name matches, those made later too.
@@ -123,7 +140,7 @@ class GroupCalls:
             await self._reading.subscribe(names)
         else:
             text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-            await self._run(self._steps.subscribe(names, text, _listeners(on_assign, on_revoke, on_lost)))
+            await self._run(self._steps.subscribe(names, text, self._listeners(on_assign, on_revoke, on_lost)))
         self._started = True
 
     async def assign(self, partitions: Iterable[PartitionLike]) -> None:
@@ -149,7 +166,8 @@ class GroupCalls:
         handed out (``enable_auto_commit``), calls ``on_revoke``, and leaves: others have its partitions at once.
 
         Args:
-            timeout_ms: milliseconds, for commits and the good-bye each; by default ``default_api_timeout_ms``.
+            timeout_ms: milliseconds, for commits and the good-bye each; by default ``default_api_timeout_ms``. What is
+                not committed then is read again by who has the partitions next, and a warning says so.
 
         Raises:
             InvalidTxnState: a transaction is to commit the positions; end it first.
@@ -204,11 +222,12 @@ class GroupCalls:
     ) -> None:
         """
         Commit without waiting, and without repeating; none is overtaken by an older one. ``callback(offsets, error)``
-        is called, or awaited, by a later ``poll``; without it failures are logged.
+        is called by a later ``poll``, in ``aio`` awaited if it is a coroutine function; without it failures are logged.
         """
         self._check_usable()
         if self._steps is None:
             raise no_group("commit_async")
+        self._ready()
         self._steps.commit_async(offsets, callback)
 
     async def committed(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, Committed | None]:
@@ -217,12 +236,5 @@ class GroupCalls:
         if self._steps is None:
             raise no_group("committed")
         wanted, group = partitions_like(partitions), self._steps.group
-        asking = group.committed(wanted, self._settings.default_api_timeout_ms)
-        found = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, group.loop.loop))
+        found = await self._on_group(group.committed(wanted, self._settings.default_api_timeout_ms))
         return {tp: found[tp] for tp in wanted}
-
-
-def _listeners(on_assign: Rebalanced | None, on_revoke: Rebalanced | None, on_lost: Rebalanced | None) -> Listeners:
-    from headrace.aio._group_steps import Listeners
-
-    return Listeners(on_assign, on_revoke, on_lost)

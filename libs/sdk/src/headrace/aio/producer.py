@@ -26,15 +26,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from headrace import _runtime
-from headrace._bulk import Slice, slices, table_columns
 from headrace._core.chunk import RECORD_OVERHEAD
 from headrace._descriptors import needing_descriptors
 from headrace._intake import closed_error
 from headrace._setting_names import Servers, split
 from headrace._waits import check_seconds
+from headrace.aio._bulk_calls import BulkCalls
 from headrace.aio._engine import ProducerEngine
 from headrace.aio._transaction_calls import TransactionCalls
-from headrace.delivery import Deliveries, Delivery, finish
+from headrace.delivery import Delivery, finish
 from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedOut
 from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
@@ -42,11 +42,8 @@ from headrace.settings import ProducerSettings, read_settings, waits_as_told
 from headrace_common.runtime.machine import MACHINE
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from headrace._bulk_tables import ArrowTable
+    from headrace._record_rules import View
     from headrace._transport.port import Transport
-    from headrace.aio._client import TopicView
     from headrace.setting_types import ProducerSettingsDict
 
 INTERRUPTED_SECONDS: Final = 5.0
@@ -57,7 +54,7 @@ TURN_SECONDS: Final = 0.001
 T = TypeVar("T")
 
 
-class Producer(TransactionCalls):
+class Producer(BulkCalls, TransactionCalls):
     """
     Sends records from one event loop.
 
@@ -159,13 +156,13 @@ class Producer(TransactionCalls):
             await asyncio.sleep(0)
         return delivery
 
-    async def _view(self, topic: str, at_least: int = 0) -> TopicView:
+    async def _view(self, topic: str, at_least: int = 0) -> View:
         self._start()
         self._intake.check_alive()
         view = self._intake.topics.get(topic)
         if view is None or view.partitions < at_least:
             return await self._engine.topic(topic, self._settings.max_block_ms, at_least)
-        return view  # type: ignore[return-value]  # the engine puts nothing else in
+        return view
 
     def _start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -194,47 +191,6 @@ class Producer(TransactionCalls):
             except TimeoutError:
                 raise exhausted(self._settings, size) from None
 
-    async def send_many(
-        self,
-        topic: str,
-        values: Sequence[Any] | pa.Array[Any],
-        keys: Sequence[Any] | pa.Array[Any] | None = None,
-        *,
-        headers: Sequence[HeadersIn | None] | None = None,
-        partition: int | Sequence[int] | None = None,
-        timestamps_ms: int | Sequence[int] | None = None,
-    ) -> Deliveries:
-        """
-        Accept many records of one topic, several times faster than ``send`` for each.
-
-        Lists, tuples and arrays have one entry per record. All records are checked before the first is accepted;
-        when the buffer stays full, those before are on their way and the error says how many.
-
-        Raises:
-            As ``send``.
-        """
-        self._intake.check_open()
-        view = await self._view(topic)
-        parts = slices(self._intake, view, values, keys, headers, partition, timestamps_ms)
-        return await self._send_slices(view, parts)
-
-    async def send_table(self, topic: str, table: ArrowTable) -> Deliveries:
-        """
-        Accept the rows of an Arrow table, or of what gives one by Arrow's C interface (pandas, polars, DuckDB): columns
-        ``value``, and where present ``key``, ``partition``, ``timestamp_ms`` and ``headers`` (list of key and value),
-        as ``poll_table`` of a consumer gives them.
-
-        Raises:
-            As ``send``.
-        """
-        self._intake.check_open()
-        view = await self._view(topic)
-        return await self._send_slices(view, table_columns(self._intake, view, table))
-
-    async def _send_slices(self, view: TopicView, parts: Sequence[Slice]) -> Deliveries:
-        add = [partial(part.add, self._intake, view) for part in parts]
-        return Deliveries([await self._until_room(each, part.size) for each, part in zip(add, parts, strict=True)])
-
     async def flush(self, timeout: float | None = None) -> None:
         """
         Send what was accepted before, without lingering, and wait until every record is acknowledged or has failed.
@@ -247,10 +203,6 @@ class Producer(TransactionCalls):
         self._intake.check_alive()
         if self._loop is not None:
             await self._engine.flush(timeout)
-
-    async def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has."""
-        return (await self._view(topic)).partitions
 
     async def close(self, timeout: float | None = None) -> None:
         """
