@@ -60,6 +60,8 @@ class Network:
         self.servers: dict[str, Server] = {}
         """By ``host:port``."""
         self.connections: dict[Connection, None] = {}
+        self.interceptors: list[Any] = []
+        """Of all servers that are made from now on, as ``grpc.aio.ServerInterceptor``; the first is asked first."""
         self.messages = 0
         """How many were sent."""
         self._ways: dict[tuple[str, str], Way] = {}

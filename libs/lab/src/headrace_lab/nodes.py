@@ -7,7 +7,7 @@ Etcd, RocksDB and the HTTP server are not in the lab; heartbeats are a task here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +47,8 @@ class Configs:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     coordinator: CoordinatorConfig = field(default_factory=CoordinatorConfig)
     admin: AdminConfig = field(default_factory=AdminConfig)
+    racks: Mapping[int, str] = field(default_factory=dict)
+    """Where brokers are, by their numbers."""
 
 
 async def run_store(store: MemoryStore, stop: asyncio.Event) -> None:
@@ -74,7 +76,8 @@ class Nodes:
         """A broker on ``disk``."""
         config = self.configs.broker
         server = self._at(config.server, f"broker-{number}")
-        config = replace(config, node_id=number, controllers=self.controllers, server=server)
+        rack = self.configs.racks.get(number, config.rack)
+        config = replace(config, node_id=number, controllers=self.controllers, server=server, rack=rack)
         await broker.run(config, stop, disk.open, HeartbeatTask)
 
     async def run_coordinator(self, number: int, stop: asyncio.Event) -> None:
@@ -95,6 +98,6 @@ class Nodes:
 
 
 @asynccontextmanager
-async def _without_http(app: Any, listen: Endpoint, *_: Any, **__: Any) -> AsyncIterator[HttpServer]:
-    del app
+async def _without_http(make_app: Any, listen: Endpoint, *_: Any, **__: Any) -> AsyncIterator[HttpServer]:
+    del make_app
     yield HttpServer(listen)

@@ -13,7 +13,7 @@ import grpc.aio
 
 from headrace_lab.call import CANCELLED, EOF, Call, Metadata, Status
 from headrace_lab.loop import NODE
-from headrace_lab.network import Network
+from headrace_lab.network import Connection, Network
 
 _GOING: str = "the server is shutting down"
 
@@ -32,6 +32,12 @@ class LabContext:
         self._deserialize = handler.request_deserializer or bytes
         self._serialize = handler.response_serializer or bytes
         self._code, self._details, self._trailing = grpc.StatusCode.OK, "", tuple[Any, ...]()
+
+    @property
+    def connection(self) -> Connection:
+        """Which gRPC shows nobody: on what it came, for who intercepts calls to break it."""
+        assert self._call.connection is not None, "somebody asked"
+        return self._call.connection
 
     async def read(self) -> Any:
         raw = await self._call.requests.get()
@@ -59,8 +65,7 @@ class LabContext:
         self._call.handler.add_done_callback(lambda _: callback(self))
 
     def peer(self) -> str:
-        assert self._call.connection is not None, "somebody asked"
-        return self._call.connection.peer
+        return self.connection.peer
 
     def invocation_metadata(self) -> Metadata:
         return self._call.metadata
@@ -95,7 +100,7 @@ class LabServer:
         self.bytes_max = bytes_max
         """Largest request."""
         self._network = network
-        self._interceptors = list(interceptors)
+        self._interceptors = [*network.interceptors, *interceptors]
         self._calls_max = calls_max
         self._handlers: list[Any] = []
         self._running: dict[asyncio.Task[None], Call] = {}

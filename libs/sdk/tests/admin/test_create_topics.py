@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
+from libs.sdk.tests.kit.admin_service import AdminTransport
 
 from headrace import aio
 from headrace.admin import NewTopic
@@ -14,8 +14,7 @@ from headrace_proto.v1 import controller_pb2 as pb
 
 
 class Service:
-    def __init__(self, cluster: MemoryCluster, refused: dict[str, list[ErrorCode]]) -> None:
-        self.cluster = cluster
+    def __init__(self, refused: dict[str, list[ErrorCode]]) -> None:
         self.refused = refused
         self.asked: list[list[str]] = []
 
@@ -28,19 +27,9 @@ class Service:
         return answer
 
 
-class Transport(MemoryTransport):
-    def __init__(self, cluster: MemoryCluster, service: Service) -> None:
-        super().__init__(cluster)
-        self.service = service
-
-    async def admin(self) -> Any:
-        return self.service
-
-
 async def create(refused: dict[str, list[ErrorCode]], **settings: Any) -> tuple[Service, dict[str, object]]:
-    cluster = MemoryCluster(brokers=1)
-    service = Service(cluster, refused)
-    async with aio.AdminClient(_transport=Transport(cluster, service), retry_backoff_ms=1, **settings) as admin:
+    service = Service(refused)
+    async with aio.AdminClient(_transport=AdminTransport(service), retry_backoff_ms=1, **settings) as admin:
         results = await admin.create_topics([NewTopic(name) for name in "abcd"], validate_only=True)
     return service, {n: r.code if isinstance(r, HeadraceError) else ErrorCode.NONE for n, r in results.items()}
 

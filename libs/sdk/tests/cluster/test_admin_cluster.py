@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
+from libs.sdk.tests.kit.admin_service import AdminTransport, Service
 
 from headrace import TopicPartition, aio
 from headrace.admin_cluster_types import ClusterStatus, ReplicaProgress
@@ -20,31 +18,6 @@ ZERO = TopicPartition("a", 0)
 STATE = cluster_pb2.Partition(partition=0, leader=2, replicas=[2, 1], isr=[2], adding=[3])
 
 
-class Service:
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.answer: Any = None
-        self.failures: list[Exception] = []
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(request: Any, timeout: float) -> Any:
-            self.asked.append(request)
-            if self.failures:
-                raise self.failures.pop(0)
-            return self.answer
-
-        return call
-
-
-class Transport(MemoryTransport):
-    def __init__(self, service: Service) -> None:
-        super().__init__(MemoryCluster(brokers=1))
-        self.service = service
-
-    async def admin(self) -> Any:
-        return self.service
-
-
 @pytest.fixture
 def service() -> Service:
     return Service()
@@ -52,7 +25,7 @@ def service() -> Service:
 
 @pytest.fixture
 def admin(service: Service) -> aio.AdminClient:
-    return aio.AdminClient(_transport=Transport(service), retry_backoff_ms=1)
+    return aio.AdminClient(_transport=AdminTransport(service), retry_backoff_ms=1)
 
 
 async def test_the_status_with_all_that_is_wrong(service: Service, admin: aio.AdminClient) -> None:

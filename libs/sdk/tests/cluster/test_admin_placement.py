@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
+from libs.sdk.tests.kit.admin_service import AdminTransport, Service
 
 from headrace import TopicPartition, aio
 from headrace.admin_types import PartitionInfo, Reassignment
@@ -18,12 +17,8 @@ A, B = b"a" * 16, b"b" * 16
 ZERO, ONE = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
-class Service:
-    """Knows two topics; other calls are kept, and answered by ``answer``."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.answer: Any = None
+class Known(Service):
+    """Knows two topics."""
 
     async def ListTopics(self, request: Any, timeout: float) -> pb.ListTopicsResponse:
         return pb.ListTopicsResponse(
@@ -33,31 +28,15 @@ class Service:
             ]
         )
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(request: Any, timeout: float) -> Any:
-            self.asked.append(request)
-            return self.answer
-
-        return call
-
-
-class Transport(MemoryTransport):
-    def __init__(self, service: Service) -> None:
-        super().__init__(MemoryCluster(brokers=1))
-        self.service = service
-
-    async def admin(self) -> Any:
-        return self.service
-
 
 @pytest.fixture
 def service() -> Service:
-    return Service()
+    return Known()
 
 
 @pytest.fixture
 def admin(service: Service) -> aio.AdminClient:
-    return aio.AdminClient(_transport=Transport(service))
+    return aio.AdminClient(_transport=AdminTransport(service))
 
 
 def partition(topic_id: bytes, number: int, **fields: Any) -> cluster_pb2.Partition:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster, MemoryTransport
+from libs.sdk.tests.kit.admin_service import AdminTransport, Service
 
 from headrace import aio
 from headrace.admin_restore_types import RestoreInfo, StrayList, StrayLog, StrayTopic
@@ -17,36 +14,14 @@ from headrace_proto.v1 import controller_pb2 as pb
 ID = bytes(range(16))
 
 
-class Service:
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.answer: Any = pb.DescribeRestoreResponse()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call(request: Any, timeout: float) -> Any:
-            self.asked.append(request)
-            return self.answer
-
-        return call
-
-
-class Transport(MemoryTransport):
-    def __init__(self, service: Service) -> None:
-        super().__init__(MemoryCluster(brokers=1))
-        self.service = service
-
-    async def admin(self) -> Any:
-        return self.service
-
-
 @pytest.fixture
 def service() -> Service:
-    return Service()
+    return Service(pb.DescribeRestoreResponse())
 
 
 @pytest.fixture
 def admin(service: Service) -> aio.AdminClient:
-    return aio.AdminClient(_transport=Transport(service))
+    return aio.AdminClient(_transport=AdminTransport(service))
 
 
 async def test_restores(service: Service, admin: aio.AdminClient) -> None:

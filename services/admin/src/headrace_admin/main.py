@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from headrace_admin.adapters.grpc_brokers import GrpcBrokers
@@ -50,7 +51,7 @@ _COORDINATOR_MS_MAX: Final = 8_000
 """One call to a coordinator: longer than it waits for its own log, short enough to find the next one."""
 
 OpenHttp = Callable[..., AbstractAsyncContextManager[HttpServer]]
-"""Serves REST, as ``HttpServer.open`` does."""
+"""Serves REST, as ``HttpServer.open`` does, but what it is given makes the app: that takes 0.1 s."""
 
 _log = logger(__name__)
 
@@ -71,7 +72,7 @@ async def serve(config: AdminConfig, stop: asyncio.Event) -> None:
 async def run(
     config: AdminConfig,
     stop: asyncio.Event,
-    open_http: OpenHttp = HttpServer.open,
+    open_http: OpenHttp = lambda make_app, *args, **bounds: HttpServer.open(make_app(), *args, **bounds),
     beats: MakeHeartbeats = HeartbeatThread,
 ) -> None:
     """Run one admin service until ``stop`` is set; resources close in reverse order of opening."""
@@ -108,7 +109,8 @@ async def run(
         watch = WaitingWatch(engines.open_transactions, ports.clock)
         publish(metrics.meter, watch.readings())
         tasks.start(watch.follow(), name="waiting readers")
-        app = rest_app(
+        make_app = partial(
+            rest_app,
             engines,
             config.limits,
             ready=lambda: state.ready and not stop.is_set(),
@@ -117,7 +119,11 @@ async def run(
         )
         http = await stack.enter_async_context(
             open_http(
-                app, config.http_listen, tasks, _http_bounds(config.limits), drain_ms_max=config.server.drain_ms_max
+                make_app,
+                config.http_listen,
+                tasks,
+                _http_bounds(config.limits),
+                drain_ms_max=config.server.drain_ms_max,
             )
         )
         grpc = await stack.enter_async_context(
