@@ -78,7 +78,7 @@ def pytest_asyncio_loop_factories(
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests on a cluster of the lab run on its loop."""
     del config
-    in_lab = "labs" in getattr(item, "fixturenames", ())
+    in_lab = "labs" in getattr(item, "fixturenames", ()) and item.get_closest_marker("real_time") is None
     return {"lab": lambda: LabLoop(7)} if in_lab else {"asyncio": asyncio.new_event_loop}
 
 
@@ -86,7 +86,7 @@ def pytest_asyncio_loop_factories(
 def labs(request: pytest.FixtureRequest) -> Iterator[Labs]:
     """Makes clusters: in virtual time where the test is a coroutine, else on a thread."""
     loop = None
-    if asyncio.iscoroutinefunction(request.function):
+    if asyncio.iscoroutinefunction(request.function) and request.node.get_closest_marker("real_time") is None:
         loop = request.getfixturevalue("_function_scoped_runner").get_loop()
     with ExitStack() as made:
         yield lambda *args, **settings: made.enter_context(closing(LabCluster(*args, loop=loop, **settings)))

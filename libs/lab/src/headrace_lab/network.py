@@ -61,7 +61,7 @@ class Network:
         """By ``host:port``."""
         self.connections: dict[Connection, None] = {}
         self.interceptors: list[Any] = []
-        """Of all servers that are made from now on, as ``grpc.aio.ServerInterceptor``; the first is asked first."""
+        """Of all servers that are made from now on, asked behind those of the services; see ``grpc.aio.Server``."""
         self.messages = 0
         """How many were sent."""
         self._ways: dict[tuple[str, str], Way] = {}

@@ -100,7 +100,7 @@ class LabServer:
         self.bytes_max = bytes_max
         """Largest request."""
         self._network = network
-        self._interceptors = [*network.interceptors, *interceptors]
+        self._interceptors = [*interceptors, *network.interceptors]
         self._calls_max = calls_max
         self._handlers: list[Any] = []
         self._running: dict[asyncio.Task[None], Call] = {}

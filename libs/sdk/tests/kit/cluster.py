@@ -29,7 +29,7 @@ from headrace.producer import Producer
 from headrace.range_reader import RangeReader
 from headrace.records import Committed
 from headrace_broker.config import BrokerConfig
-from headrace_controller.config import ControllerConfig
+from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_lab.cluster import Cluster
 from headrace_lab.lab import Lab, lab_found, laboratory
@@ -45,6 +45,8 @@ T = TypeVar("T")
 Labs = Callable[..., "LabCluster"]
 """What the fixture ``labs`` gives: it makes clusters, as ``LabCluster`` does, and closes them behind the test."""
 PATIENCE_S: Final = 60.0
+HEARD_S: Final = 0.1
+"""Within which all nodes hear what the controller says."""
 
 
 class LabCluster:
@@ -72,7 +74,7 @@ class LabCluster:
         given = {"group_initial_rebalance_delay_ms": 0, "group_rejoin_grace_ms": 200} | settings
         configs = Configs(
             coordinator=CoordinatorConfig(**given),
-            controller=ControllerConfig(),
+            controller=ControllerConfig(liveness=LivenessConfig(1_000, 3_000)),
             broker=BrokerConfig(),
             racks=racks or {},
         )
@@ -176,6 +178,17 @@ class LabCluster:
     async def _described(self, name: str) -> Any:
         return await self._admin.describe_topic(name)
 
+    def configure(self, topic: str, **configs: Any) -> None:
+        """Settings of a topic, with underscores, which the brokers know when this returns."""
+
+        async def configure() -> None:
+            await self._admin.alter_configs(
+                {key.replace("_", "."): str(value) for key, value in configs.items()}, topic=topic
+            )
+            await asyncio.sleep(HEARD_S)
+
+        self.do(configure())
+
     def move_leader(self, name: str, partition: int, broker: int) -> None:
         """Another leader, one of the replicas, under the next epoch."""
 
@@ -189,8 +202,8 @@ class LabCluster:
 
         self.do(move())
 
-    def leader(self, name: str, partition: int = 0) -> tuple[int, int]:
-        """Who leads, and its epoch; -1: nobody."""
+    def leader(self, name: str, partition: int = 0) -> tuple[int | None, int]:
+        """Who leads, and its epoch; None: nobody."""
         state = self.do(self._described(name)).partitions[partition]
         return state.leader, state.leader_epoch
 

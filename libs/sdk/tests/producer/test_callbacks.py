@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace import Delivery, Producer, aio
 from headrace.errors import ErrorCode, InvalidPartitions
@@ -26,8 +26,8 @@ FAULTS = {
 
 
 @pytest.fixture
-def cluster() -> MemoryCluster:
-    made = MemoryCluster(brokers=1)
+def cluster(labs: Labs) -> LabCluster:
+    made = labs(brokers=1)
     made.create_topic("t", 3)
     return made
 
@@ -49,7 +49,7 @@ class Calls:
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS.keys())
-def test_callbacks_of_a_partition_come_in_the_order_of_the_calls(cluster: MemoryCluster, faults: list[Fault]) -> None:
+def test_callbacks_of_a_partition_come_in_the_order_of_the_calls(cluster: LabCluster, faults: list[Fault]) -> None:
     calls = Calls()
     with Producer(
         _transport=cluster.transport(), request_timeout_ms=100, linger_ms=0, batch_size=400, retry_backoff_ms=1
@@ -64,7 +64,7 @@ def test_callbacks_of_a_partition_come_in_the_order_of_the_calls(cluster: Memory
 
 
 @pytest.mark.parametrize("faults", FAULTS.values(), ids=FAULTS.keys())
-async def test_so_do_tasks_that_wait_and_reports_of_batches(cluster: MemoryCluster, faults: list[Fault]) -> None:
+async def test_so_do_tasks_that_wait_and_reports_of_batches(cluster: LabCluster, faults: list[Fault]) -> None:
     woken: dict[int, list[int]] = {0: [], 1: [], 2: []}
     reported: dict[int, list[int]] = {0: [], 1: [], 2: []}
 
@@ -97,7 +97,7 @@ async def test_so_do_tasks_that_wait_and_reports_of_batches(cluster: MemoryClust
         assert known == sorted(known)
 
 
-async def test_records_that_no_partitioner_takes_are_told_of_behind_those_before(cluster: MemoryCluster) -> None:
+async def test_records_that_no_partitioner_takes_are_told_of_behind_those_before(cluster: LabCluster) -> None:
     """They fail at once, while the ones before are still under way."""
     release = asyncio.Event()
     told: list[str] = []
@@ -125,7 +125,7 @@ def _refuse(*_: object) -> None:
     raise InvalidPartitions("not one of ours")
 
 
-def test_a_callback_that_comes_late_is_called_at_once(cluster: MemoryCluster) -> None:
+def test_a_callback_that_comes_late_is_called_at_once(cluster: LabCluster) -> None:
     with Producer(_transport=cluster.transport()) as producer:
         delivery = producer.send("t", b"x", partition=0)
         delivery.result(10)
@@ -135,7 +135,7 @@ def test_a_callback_that_comes_late_is_called_at_once(cluster: MemoryCluster) ->
         assert threads == [threading.get_ident()]
 
 
-def test_a_callback_of_the_same_record_is_called_from_a_callback(cluster: MemoryCluster) -> None:
+def test_a_callback_of_the_same_record_is_called_from_a_callback(cluster: LabCluster) -> None:
     told: list[str] = []
     with Producer(_transport=cluster.transport()) as producer:
 
@@ -153,7 +153,7 @@ def raising(_: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["add_done_callback", "on_delivery", "late"])
 def test_a_callback_that_raises_is_named_and_harms_nobody(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, kind: str
+    cluster: LabCluster, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     settings = {"on_delivery": raising} if kind == "on_delivery" else {}
     with Producer(_transport=cluster.transport(), **settings) as producer:
@@ -176,7 +176,7 @@ def waiting(release: threading.Event) -> Callable[[Delivery], None]:
 
 
 def test_a_callback_that_blocks_is_named_to_who_waits(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    cluster: LabCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace._runtime.BLOCKED_LOOK_S", 0.05)
     monkeypatch.setattr("headrace._callbacks.BLOCKS_S", 0.01)
@@ -207,7 +207,7 @@ def test_a_callback_that_blocks_is_named_to_who_waits(
 
 
 def test_a_callback_that_would_end_the_program_does_not_end_the_client(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+    cluster: LabCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Producer(_transport=cluster.transport(), linger_ms=50) as producer:
         delivery = producer.send("t", b"x", partition=0)
@@ -218,7 +218,7 @@ def test_a_callback_that_would_end_the_program_does_not_end_the_client(
     assert "ends neither program nor client" in caplog.text
 
 
-def test_on_the_main_thread_it_ends_the_program(cluster: MemoryCluster) -> None:
+def test_on_the_main_thread_it_ends_the_program(cluster: LabCluster) -> None:
     with Producer(_transport=cluster.transport()) as producer:
         delivery = producer.send("t", b"x")
         delivery.result(10)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import Producer
 from headrace.errors import HeadraceError, Rejected, SerializationFailed
@@ -28,14 +28,14 @@ class Foreign:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 1)
     return backend
 
 
 @pytest.fixture
-def producer(memory: MemoryBackend) -> Iterator[Producer]:
+def producer(memory: LabCluster) -> Iterator[Producer]:
     with memory.producer() as made:
         yield made
 
@@ -63,7 +63,7 @@ def producer(memory: MemoryBackend) -> Iterator[Producer]:
     ids=lambda each: type(each).__name__,
 )
 def test_what_is_no_list_of_records_is_refused(
-    producer: Producer, memory: MemoryBackend, name: str, given: Any, hint: str
+    producer: Producer, memory: LabCluster, name: str, given: Any, hint: str
 ) -> None:
     arguments = {"values": [b"one", b"two"]} | {name: given}
     with pytest.raises(HeadraceError, match=hint):
@@ -72,7 +72,7 @@ def test_what_is_no_list_of_records_is_refused(
     assert memory.values("t") == []
 
 
-def test_a_serializer_does_not_make_names_of_columns_records(memory: MemoryBackend) -> None:
+def test_a_serializer_does_not_make_names_of_columns_records(memory: LabCluster) -> None:
     with memory.producer(value_serializer="json") as producer, pytest.raises(Rejected, match="send_table"):
         producer.send_many("t", TABLE)
     assert memory.values("t") == []
@@ -91,7 +91,7 @@ def test_a_serializer_does_not_make_names_of_columns_records(memory: MemoryBacke
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_columns_and_lists_are_records(producer: Producer, memory: MemoryBackend, values: Any) -> None:
+def test_columns_and_lists_are_records(producer: Producer, memory: LabCluster, values: Any) -> None:
     producer.send_many("t", values).result()
     assert memory.values("t") == [b"1545", b"1141"]
 
@@ -110,20 +110,20 @@ def test_columns_and_lists_are_records(producer: Producer, memory: MemoryBackend
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_tables_of_others_are_sent_by_arrows_interface(producer: Producer, memory: MemoryBackend, table: Any) -> None:
+def test_tables_of_others_are_sent_by_arrows_interface(producer: Producer, memory: LabCluster, table: Any) -> None:
     producer.send_table("t", table).result()
     with memory.consumer("t") as consumer:
         assert [(r.key, r.value) for r in consumer.poll(timeout_ms=10_000)] == [(b"UA", b"1545"), (b"AA", b"1141")]
 
 
-def test_nothing_at_all_is_no_list_of_values(producer: Producer, memory: MemoryBackend) -> None:
+def test_nothing_at_all_is_no_list_of_values(producer: Producer, memory: LabCluster) -> None:
     nothing: Any = None
     with pytest.raises(SerializationFailed, match="takes a list of values, not NoneType"):
         producer.send_many("t", nothing)
     assert memory.values("t") == []
 
 
-async def test_the_asyncio_twin_takes_and_refuses_the_same(memory: MemoryBackend) -> None:
+async def test_the_asyncio_twin_takes_and_refuses_the_same(memory: LabCluster) -> None:
     nothing: Any = None
     one_key: Any = 7
     async with memory.aio_producer() as producer:

@@ -7,11 +7,10 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 import pytest
-from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace.aio import Producer
 from headrace.errors import DeliveryTimedOut, ErrorCode
-from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
 T = TypeVar("T")
@@ -21,13 +20,13 @@ PAUSES = {"retry_backoff_ms": LONG_MS, "retry_backoff_max_ms": LONG_MS}
 
 
 @pytest.fixture
-def cluster() -> MemoryCluster:
-    made = MemoryCluster(brokers=3)
+def cluster(labs: Labs) -> LabCluster:
+    made = labs(brokers=3)
     made.create_topic("t", 3)
     return made
 
 
-def producer(cluster: MemoryCluster, **settings: Any) -> Producer:
+def producer(cluster: LabCluster, **settings: Any) -> Producer:
     return Producer(_transport=cluster.transport(), **{"linger_ms": 0, **settings})
 
 
@@ -35,7 +34,7 @@ async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, 20)
 
 
-async def metadata_is_asked(cluster: MemoryCluster, times: int) -> None:
+async def metadata_is_asked(cluster: LabCluster, times: int) -> None:
     """Return when so many questions for metadata have come in from now on."""
     left, done = times, asyncio.Event()
 
@@ -50,12 +49,12 @@ async def metadata_is_asked(cluster: MemoryCluster, times: int) -> None:
     cluster.on_request = None
 
 
-def asked_epochs(cluster: MemoryCluster, partition: int = 0) -> list[int]:
-    entries = [entry for request in cluster.produced for entry in request.partitions]
+def asked_epochs(cluster: LabCluster, partition: int = 0) -> list[int]:
+    entries = [entry for request in cluster.faults.produced for entry in request.partitions]
     return [entry.leader_epoch for entry in entries if entry.partition == partition]
 
 
-async def test_the_leader_that_an_answer_names_is_asked_at_once_under_its_epoch(cluster: MemoryCluster) -> None:
+async def test_the_leader_that_an_answer_names_is_asked_at_once_under_its_epoch(cluster: LabCluster) -> None:
     asked: list[str] = []
     never = asyncio.Event()
     async with producer(cluster, **PAUSES) as client:
@@ -71,37 +70,36 @@ async def test_the_leader_that_an_answer_names_is_asked_at_once_under_its_epoch(
     assert asked.count("metadata") <= 1, "asked in the background, and nobody waited for it"
 
 
-async def test_who_is_elected_after_a_kill_is_found_without_the_pauses_of_retries(cluster: MemoryCluster) -> None:
+async def test_who_is_elected_after_a_kill_is_found_without_the_pauses_of_retries(cluster: LabCluster) -> None:
     async with producer(cluster, **PAUSES) as client:
         await soon(await client.send("t", b"0", partition=0))
-        cluster.kill(1, elect=False)
+        cluster.kill(1)
         deliveries = [await client.send("t", b"%d" % n, partition=0) for n in range(1, 20)]
         await metadata_is_asked(cluster, 3)
         assert not any(delivery.done() for delivery in deliveries)
-        cluster.depose(1)
         for delivery in deliveries:
             await soon(delivery)
     assert cluster.values("t", 0) == [b"%d" % n for n in range(20)]
 
 
-async def test_a_leaderless_time_is_bridged(cluster: MemoryCluster) -> None:
+async def test_a_leaderless_time_is_bridged(cluster: LabCluster) -> None:
     async with producer(cluster, **PAUSES) as client:
-        await soon(await client.send("t", b"0", partition=0))
-        cluster.move_leader("t", 0, -1)
-        delivery = await client.send("t", b"1", partition=0)
+        cluster.create_topic("lone", on=[[3]])
+        await soon(await client.send("lone", b"0"))
+        cluster.stop(3)
+        delivery = await client.send("lone", b"1")
         await metadata_is_asked(cluster, 3)
-        cluster.move_leader("t", 0, 3)
+        cluster.restart(3)
         assert (await soon(delivery)).offset == 1
 
 
-async def test_a_broker_that_is_silent_is_not_waited_for_once_another_leads(cluster: MemoryCluster) -> None:
+async def test_a_broker_that_is_silent_is_not_waited_for_once_another_leads(cluster: LabCluster) -> None:
     async with producer(cluster) as client:
         for n in range(3):
             await soon(await client.send("t", b"0", partition=n))
         cluster.pause(1)
         stuck = await client.send("t", b"1", partition=0)
         await soon(await client.send("t", b"1", partition=1))
-        cluster.depose(1)
         assert (await soon(stuck)).offset == 1, "long before the request times out"
         cluster.resume(1)
         await soon(await client.send("t", b"2", partition=0))
@@ -109,7 +107,7 @@ async def test_a_broker_that_is_silent_is_not_waited_for_once_another_leads(clus
 
 
 async def test_a_silent_leader_is_not_the_one_who_is_asked_for_another(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LabCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off from the controllers it goes on answering with the metadata that it knew."""
     transport = cluster.transport()
@@ -123,21 +121,22 @@ async def test_a_silent_leader_is_not_the_one_who_is_asked_for_another(
         monkeypatch.setattr(transport, "metadata", metadata)
         cluster.pause(1)
         stuck = await client.send("t", b"1", partition=0)
-        cluster.depose(1)
         assert (await soon(stuck)).offset == 1
         cluster.resume(1)
 
 
-async def test_a_dead_broker_stalls_only_what_it_leads(cluster: MemoryCluster) -> None:
+async def test_a_dead_broker_stalls_only_what_it_leads(cluster: LabCluster) -> None:
     async with producer(cluster) as client:
         for n in range(3):
             await soon(await client.send("t", b"0", partition=n))
-        cluster.kill(1, elect=False)
-        stuck = await client.send("t", b"1", partition=0)
+        cluster.create_topic("lone", on=[[1]])
+        await soon(await client.send("lone", b"0"))
+        cluster.kill(1)
+        stuck = await client.send("lone", b"1")
         for n in range(50):
             await soon(await client.send("t", b"%d" % n, partition=1 + n % 2))
         assert not stuck.done()
-        cluster.revive(1)
+        cluster.restart(1)
         await soon(stuck)
 
 
@@ -156,7 +155,7 @@ async def test_a_dead_broker_stalls_only_what_it_leads(cluster: MemoryCluster) -
 )
 @pytest.mark.parametrize("carried_out", [False, True])
 async def test_what_passes_is_repeated_once_and_in_order(
-    cluster: MemoryCluster, code: ErrorCode, carried_out: bool
+    cluster: LabCluster, code: ErrorCode, carried_out: bool
 ) -> None:
     async with producer(cluster, retry_backoff_ms=1) as client:
         await soon(await client.send("t", b"0", partition=0))
@@ -166,7 +165,7 @@ async def test_what_passes_is_repeated_once_and_in_order(
     assert cluster.values("t", 0) == [b"%d" % n for n in range(9)]
 
 
-async def test_leaders_that_move_all_the_time_lose_nothing(cluster: MemoryCluster) -> None:
+async def test_leaders_that_move_all_the_time_lose_nothing(cluster: LabCluster) -> None:
     async with producer(cluster, batch_size=200, retry_backoff_ms=1, retry_backoff_max_ms=20) as client:
         deliveries = []
         for n in range(600):
@@ -176,7 +175,7 @@ async def test_leaders_that_move_all_the_time_lose_nothing(cluster: MemoryCluste
             if n % 150 == 75:
                 cluster.kill(1 + n // 150 % 3)
                 await asyncio.sleep(0.01)
-                cluster.revive(1 + n // 150 % 3)
+                cluster.restart(1 + n // 150 % 3)
             await asyncio.sleep(0)
         for delivery in deliveries:
             await soon(delivery)
@@ -184,15 +183,15 @@ async def test_leaders_that_move_all_the_time_lose_nothing(cluster: MemoryCluste
         assert cluster.values("t", partition) == [b"%06d" % n for n in range(partition, 600, 3)]
 
 
-async def test_a_timed_out_batch_leaves_its_sequence_and_the_next_epoch_goes_on(cluster: MemoryCluster) -> None:
-    settings = {"delivery_timeout_ms": 400, "request_timeout_ms": 300, "retry_backoff_ms": 10}
+async def test_a_timed_out_batch_leaves_its_sequence_and_the_next_epoch_goes_on(cluster: LabCluster) -> None:
+    settings = {"delivery_timeout_ms": 4_000, "request_timeout_ms": 300, "retry_backoff_ms": 10}
+    cluster.create_topic("lone", on=[[2]])
     async with producer(cluster, **settings) as client:
-        await soon(await client.send("t", b"0", partition=0))
-        cluster.move_leader("t", 0, -1)
-        lost = await client.send("t", b"lost", partition=0)
+        await soon(await client.send("lone", b"0"))
+        cluster.stop(2)
+        lost = await client.send("lone", b"lost")
         with pytest.raises(DeliveryTimedOut):
             await soon(lost)
-        cluster.move_leader("t", 0, 2)
-        assert (await soon(await client.send("t", b"1", partition=0))).offset == 1
-    assert cluster.values("t", 0) == [b"0", b"1"]
-    assert NodeId(2) == cluster.partition("t", 0).leader
+        cluster.restart(2)
+        assert (await soon(await client.send("lone", b"1"))).offset == 1
+    assert cluster.values("lone") == [b"0", b"1"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 import headrace
 from headrace import Producer
@@ -39,8 +39,8 @@ def broker() -> Iterator[BrokerThread]:
 
 
 @pytest.fixture
-def cluster() -> MemoryCluster:
-    made = MemoryCluster(brokers=1)
+def cluster(labs: Labs) -> LabCluster:
+    made = labs(brokers=2)
     made.create_topic("one", 1)
     return made
 
@@ -112,7 +112,7 @@ def test_the_environment_names_the_cluster(broker: BrokerThread, monkeypatch: py
         assert producer.partitions_for("t") == 3
 
 
-def test_waiting_has_a_bound(cluster: MemoryCluster) -> None:
+def test_waiting_has_a_bound(cluster: LabCluster) -> None:
     with Producer(_transport=cluster.transport(), linger_ms=0, request_timeout_ms=50, retry_backoff_ms=1) as producer:
         producer.send("one", b"a").result(10)
         cluster.inject("produce", Fault(Does.SILENCE))
@@ -126,19 +126,19 @@ def test_waiting_has_a_bound(cluster: MemoryCluster) -> None:
         assert delivery.result(10).offset == 1
 
 
-def test_a_full_buffer_waits_for_room(cluster: MemoryCluster) -> None:
+def test_a_full_buffer_waits_for_room(cluster: LabCluster) -> None:
     settings = {"buffer_memory": 1 << 16, "max_request_size": 1 << 15}
     with Producer(_transport=cluster.transport(), **settings) as producer:
         deliveries = [producer.send("one", b"x" * 1_000) for _ in range(2_000)]
         producer.flush(30)
         assert [d.result().offset for d in deliveries] == list(range(2_000))
-    cluster.create_topic("stuck", 1)
+    cluster.create_topic("stuck", on=[[2]])
     with Producer(_transport=cluster.transport(), max_block_ms=50, delivery_timeout_ms=40_000, **settings) as producer:
         producer.partitions_for("stuck")
-        cluster.move_leader("stuck", 0, -1)
+        cluster.stop(2)
         with pytest.raises(BufferExhausted):
             _fill(producer)
-        cluster.move_leader("stuck", 0, 1)
+        cluster.restart(2)
 
 
 def _fill(producer: Producer) -> None:
@@ -146,7 +146,7 @@ def _fill(producer: Producer) -> None:
         producer.send("stuck", b"x" * 1_000)
 
 
-def test_callbacks_run_on_the_clients_thread(cluster: MemoryCluster) -> None:
+def test_callbacks_run_on_the_clients_thread(cluster: LabCluster) -> None:
     called = threading.Event()
     where: list[str] = []
 
@@ -160,7 +160,7 @@ def test_callbacks_run_on_the_clients_thread(cluster: MemoryCluster) -> None:
     assert where == ["headrace"]
 
 
-def test_forgetting_to_close_warns(cluster: MemoryCluster) -> None:
+def test_forgetting_to_close_warns(cluster: LabCluster) -> None:
     holders = [Producer(_transport=cluster.transport(), linger_ms=1)]
     delivery = holders[0].send("one", b"x")
     with pytest.warns(ResourceWarning, match="never closed"):
@@ -173,7 +173,7 @@ def _forget(holders: list[Producer]) -> None:
     gc.collect()
 
 
-def test_a_fork_leaves_the_producer_behind(cluster: MemoryCluster) -> None:
+def test_a_fork_leaves_the_producer_behind(cluster: LabCluster) -> None:
     with Producer(_transport=cluster.transport()) as producer:
         producer.send("one", b"x").result(10)
         with warnings.catch_warnings():
@@ -194,7 +194,7 @@ def test_a_fork_leaves_the_producer_behind(cluster: MemoryCluster) -> None:
 def run(code: str, *, interrupt_at: str | None = None) -> subprocess.CompletedProcess[str]:
     """A Python program; Ctrl+C is pressed when it has written a line ``interrupt_at``."""
     prelude = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
-    prelude += "from headrace import Producer\nfrom libs.sdk.tests.twin.memory import *\nc = MemoryCluster(1)\n"
+    prelude += "from headrace import Producer\nfrom libs.sdk.tests.kit.cluster import *\nc = LabCluster()\n"
     program = prelude + "c.create_topic('one', 1)\n" + textwrap.dedent(code)
     args = [sys.executable, "-W", "always::ResourceWarning", "-u", "-c", program]
     process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

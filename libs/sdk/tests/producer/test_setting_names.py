@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace import AdminClient, Consumer, Producer, aio
+from headrace._transport.grpc import GrpcTransport
 from headrace.aio.admin import AdminSettings
 from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import InvalidConfig
@@ -29,7 +29,7 @@ def test_every_setting_is_taken_with_dots(kind: type[ClientSettings]) -> None:
 @pytest.mark.parametrize("make", [Producer, AdminClient, Consumer, aio.Producer, aio.AdminClient, aio.Consumer])
 def test_all_clients_take_the_dict_of_confluent_kafka(make: Any) -> None:
     settings = {"bootstrap.servers": NOBODY, "client.id": "mine", "security.protocol": "PLAINTEXT"}
-    transport = MemoryCluster(brokers=1).transport()
+    transport = GrpcTransport([NOBODY])
     for client in (make(settings, _transport=transport), make(_transport=transport, **settings)):
         assert getattr(client, "_twin", client)._settings.client_id == "mine"
         if not make.__module__.startswith("headrace.aio"):

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import Delivery, Producer
 from headrace._intake import Intake
@@ -27,8 +27,8 @@ class Interrupted(BaseException):
 
 
 @pytest.fixture
-def cluster() -> MemoryCluster:
-    made = MemoryCluster(brokers=1)
+def cluster(labs: Labs) -> LabCluster:
+    made = labs(brokers=1)
     made.create_topic("t", 3)
     made.create_topic("one", 1)
     return made
@@ -42,7 +42,7 @@ def frequent_switches() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def rows(cluster: MemoryCluster, topic: str) -> list[tuple[int, bytes | None, bytes | None, Any]]:
+def rows(cluster: LabCluster, topic: str) -> list[tuple[int, bytes | None, bytes | None, Any]]:
     """(partition, key, value, headers) of all that was written."""
     found = []
     for partition in range(3 if topic == "t" else 1):
@@ -52,7 +52,7 @@ def rows(cluster: MemoryCluster, topic: str) -> list[tuple[int, bytes | None, by
     return found
 
 
-def test_the_rule_is_watched(cluster: MemoryCluster) -> None:
+def test_the_rule_is_watched(cluster: LabCluster) -> None:
     from ..conftest import BROKEN
 
     with Producer(_transport=cluster.transport()) as producer:
@@ -107,7 +107,7 @@ class Interrupts:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # strikes inside callbacks of the GC
 def test_calls_that_are_interrupted_anywhere_leave_a_sound_producer(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: LabCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.aio._engine.Intake", Intake)  # the watched one has functions that interrupts strike
     accepted: list[tuple[Any, bytes]] = []
@@ -146,7 +146,7 @@ def test_calls_that_are_interrupted_anywhere_leave_a_sound_producer(
         assert where[metadata.partition, metadata.offset] == text
 
 
-def test_a_signal_handler_that_interrupts_a_section_is_refused(cluster: MemoryCluster) -> None:
+def test_a_signal_handler_that_interrupts_a_section_is_refused(cluster: LabCluster) -> None:
     with Producer(_transport=cluster.transport()) as producer:
         producer.send("one", b"first").result(10)
         said: list[Exception] = []
@@ -166,9 +166,7 @@ def test_a_signal_handler_that_interrupts_a_section_is_refused(cluster: MemoryCl
         assert producer.send("one", b"second").result(10).offset == 1
 
 
-def test_a_token_that_nobody_gives_back_never_lets_two_in(
-    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_nobody_gives_back_never_lets_two_in(cluster: LabCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace._intake._NAPS_MAX", 20)
     intake: Intake
     with Producer(_transport=cluster.transport()) as producer:

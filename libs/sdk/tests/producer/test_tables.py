@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace.errors import HeadraceError, RecordTooLarge, Rejected, UnknownTopicOrPartition
 from headrace_common.core.batch import Codec, RecordColumns, build_batch, build_row_batch, decode_batch
@@ -40,11 +41,11 @@ TYPES = {
 }
 
 
-def arrived(memory: MemoryBackend, topic: str) -> list[list[dict[str, Any]]]:
+def arrived(memory: LabCluster, topic: str) -> list[list[dict[str, Any]]]:
     """Each partition's records, in order."""
     found: list[list[dict[str, Any]]] = []
     for number in range(PARTITIONS):
-        log = memory.cluster.log(topic, number)
+        log = memory.log(topic, number)
         part: list[dict[str, Any]] = []
         for batch in map(decode_batch, log.batches):
             part += batch.to_arrow().drop_columns("offset").to_pylist()
@@ -52,7 +53,19 @@ def arrived(memory: MemoryBackend, topic: str) -> list[list[dict[str, Any]]]:
     return found
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@pytest.fixture
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
+    backend.create_topic("t", PARTITIONS)
+    return backend
+
+
+NUMBERS = count(1)
+
+
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     tables=st.lists(st.lists(rows, max_size=40), min_size=1, max_size=3),
     names=st.sets(st.sampled_from(["key", "partition", "timestamp_ms", "headers"])),
@@ -60,27 +73,27 @@ def arrived(memory: MemoryBackend, topic: str) -> list[list[dict[str, Any]]]:
     single=st.booleans(),
 )
 def test_rows_arrive_as_they_are(
-    tables: list[list[dict[str, Any]]], names: set[str], chunks: int, single: bool
+    memory: LabCluster, tables: list[list[dict[str, Any]]], names: set[str], chunks: int, single: bool
 ) -> None:
-    memory = MemoryBackend()
-    memory.create_topic("t", PARTITIONS)
+    topic = f"t-{next(NUMBERS)}"
+    memory.create_topic(topic, PARTITIONS)
     wanted: list[list[dict[str, Any]]] = [[] for _ in range(PARTITIONS)]
     columns = ["value", *sorted(names)]
     with memory.producer(batch_size=200) as producer:
         if single:
-            producer.send("t", b"before", partition=1, timestamp_ms=5, headers=[("h", b"x")])
+            producer.send(topic, b"before", partition=1, timestamp_ms=5, headers=[("h", b"x")])
             wanted[1].append(record({"value": b"before", "timestamp_ms": 5, "headers": [{"key": "h", "value": b"x"}]}))
         for table in tables:
             schema = pa.schema([(name, TYPES[name]) for name in columns])
             made = pa.Table.from_pylist([{name: row[name] for name in columns} for row in table], schema=schema)
             step = max(1, len(made) // chunks)
             made = pa.concat_tables([made.slice(at, step) for at in range(0, max(1, len(made)), step)])
-            delivered = producer.send_table("t", made)
+            delivered = producer.send_table(topic, made)
             assert len(delivered.result(timeout=20)) == len(table)
             for row, told in zip(table, delivered.result(timeout=20), strict=True):
                 assert told.partition == place(row, names) or place(row, names) is None
                 wanted[told.partition].append(record({name: row[name] for name in columns}))
-    found = arrived(memory, "t")
+    found = arrived(memory, topic)
     if "timestamp_ms" not in names:
         for part in [*found, *wanted]:
             for each in part:
@@ -104,14 +117,7 @@ def record(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
-    backend.create_topic("t", PARTITIONS)
-    return backend
-
-
-def test_other_types_that_say_the_same_are_taken(memory: MemoryBackend) -> None:
+def test_other_types_that_say_the_same_are_taken(memory: LabCluster) -> None:
     names = pa.array(["a", "b"]).dictionary_encode()
     pairs = pa.StructArray.from_arrays([pa.array(["x", "y"], pa.large_string()), names], names=["value", "key"])
     headers = pa.LargeListArray.from_arrays(pa.array([0, 0, 2], pa.int64()), pairs)
@@ -146,7 +152,7 @@ def test_other_types_that_say_the_same_are_taken(memory: MemoryBackend) -> None:
     ],
 )
 def test_columns_that_cannot_be_are_refused_before_anything_is_sent(
-    memory: MemoryBackend, columns: dict[str, Any], error: type[HeadraceError], text: str
+    memory: LabCluster, columns: dict[str, Any], error: type[HeadraceError], text: str
 ) -> None:
     with memory.producer() as producer:
         with pytest.raises(error, match=text):
@@ -155,7 +161,7 @@ def test_columns_that_cannot_be_are_refused_before_anything_is_sent(
     assert arrived(memory, "t") == [[], [], []]
 
 
-def test_headers_count_for_the_size_of_a_record(memory: MemoryBackend) -> None:
+def test_headers_count_for_the_size_of_a_record(memory: LabCluster) -> None:
     big = pa.array([[{"key": "h", "value": b"x" * 2000}]], HEADERS)
     with (
         memory.producer(max_request_size=1500) as producer,
@@ -164,7 +170,7 @@ def test_headers_count_for_the_size_of_a_record(memory: MemoryBackend) -> None:
         producer.send_table("t", pa.table({"value": [b"v"], "headers": big}))
 
 
-def test_serializers_and_headers_in_a_table_go_together(memory: MemoryBackend) -> None:
+def test_serializers_and_headers_in_a_table_go_together(memory: LabCluster) -> None:
     table = pa.table(
         {
             "value": ["v"],
