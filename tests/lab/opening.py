@@ -14,13 +14,27 @@ from headrace_lab.nodes import Configs
 
 @asynccontextmanager
 async def open_cluster(
-    seed: int, configs: Configs | None = None, *, brokers: int, controllers: int = 1, coordinators: int = 0
+    seed: int,
+    configs: Configs | None = None,
+    *,
+    brokers: int,
+    controllers: int = 1,
+    coordinators: int = 0,
+    admins: int = 1,
 ) -> AsyncIterator[Cluster]:
-    """A cluster that serves, until the block ends; with ``configs`` its nodes have settings of their own."""
+    """
+    A cluster, until the block ends; with ``configs`` its nodes have settings of their own. Its nodes serve when the
+    block begins; without admin services nobody has asked them, and they have just been started.
+    """
     with adopted(seed) as loop, laboratory(loop) as lab:
-        cluster = Cluster(lab, brokers=brokers, controllers=controllers, coordinators=coordinators, configs=configs)
+        cluster = Cluster(
+            lab, brokers=brokers, controllers=controllers, coordinators=coordinators, admins=admins, configs=configs
+        )
         try:
-            await cluster.start()
+            if admins:
+                await cluster.start()
+            else:
+                cluster.begin()
             yield cluster
         finally:
             await loop.end_tasks()

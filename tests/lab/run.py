@@ -14,6 +14,7 @@ The last line on stdout is one JSON object with the counts of each kind.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import sys
@@ -21,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from statistics import median
 from typing import Final
@@ -42,6 +43,8 @@ SEEDS: Final = 200
 MUTANT_SEEDS_MAX: Final = 1_000
 START_STEP: Final = 100_000
 """Starting seeds of a mutant are so far apart."""
+GARBAGE: Final = 50_000
+"""So many new objects before garbage is looked for: a world makes many, and lives for half a second."""
 FAILED_MAX: Final = 5
 """So many failures are told in full."""
 
@@ -73,9 +76,18 @@ class Summary:
             self.failed[seed] = outcome.problems[0]
 
 
+@cache
+def _settle_down() -> None:
+    """Once a process: nobody reads its log, and what was imported is never looked through for garbage."""
+    logging.disable()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
+
+
 def play(kind: str, mutant: str | None, seed: int) -> Outcome:
     """One seed; a world that ends by an error has found one."""
-    logging.disable()
+    _settle_down()
     with KINDS[kind].mutated(mutant):
         try:
             return asyncio.run(KINDS[kind].play(seed))

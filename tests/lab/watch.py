@@ -85,6 +85,7 @@ class Watch:
         def handle(core: Core, event: Any) -> Any:
             before = (core.high_watermark, core.written_end, core.truncations, core.leader_epoch)
             effects = handled(core, event)
+            self.handled(core, event, effects)
             if before != (core.high_watermark, core.written_end, core.truncations, core.leader_epoch):
                 self._moved(core)
             return effects
@@ -99,6 +100,44 @@ class Watch:
             patches.enter_context(patch.object(MemoryStore, "_write", _write))
             yield
 
+    # --- for kinds that look at more --------------------------------------------------------------------------
+
+    def handled(self, core: Core, event: Any, effects: Any) -> None:
+        """A core has taken in an event."""
+
+    def took(self, process: Process, replica: Replica, row: IndexRow) -> None:
+        """One more batch is committed."""
+
+    def checked(self, process: Process, replica: Replica) -> None:
+        """A log has moved, and was looked at."""
+
+    def check_gap(self, process: Process, replica: Replica, row: IndexRow, truth: Truth) -> None:
+        """Compaction has left this in a log of whatever was there."""
+
+    def joined(self, process: Process, id: PartitionId) -> None:
+        """A broker is in sync that was not."""
+
+    def process_of(self, broker: int) -> Process | None:
+        """That of a broker that runs."""
+        running = (one for one in reversed(self._processes.values()) if one.id == broker and one.node.alive)
+        return next(running, None)
+
+    def running(self) -> Process | None:
+        """That whose code runs now."""
+        return self._processes.get(NODE.get())
+
+    def partitions(self) -> dict[PartitionId, Partition]:
+        """As the store of metadata has them."""
+        return self._partitions
+
+    def nodes(self) -> dict[NodeId, NodeMetadata]:
+        """Brokers, as the store has them."""
+        return self._nodes
+
+    def truth(self, id: PartitionId) -> Truth:
+        """All that is known of a log."""
+        return self._truth.setdefault(id, Truth())
+
     # --- what happens -----------------------------------------------------------------------------------------
 
     def _moved(self, core: Core) -> None:
@@ -111,40 +150,42 @@ class Watch:
         if core.leader_epoch is not None:
             known = truth.leaders.setdefault(core.leader_epoch, process)
             if known is not process and known.id != process.id:
-                self._wrong("two leaders", process, core, f"broker {known.id} leads in epoch {core.leader_epoch} too")
+                self.wrong("two leaders", process, core, f"broker {known.id} leads in epoch {core.leader_epoch} too")
             if core.high_watermark > truth.end:
-                self._committed(process, core, truth)
+                self._committed(process, replica, truth)
         self._check(process, replica, truth)
 
-    def _committed(self, process: Process, core: Core, truth: Truth) -> None:
+    def _committed(self, process: Process, replica: Replica, truth: Truth) -> None:
         """A leader counts more as committed."""
+        core = replica.core
         if truth.end < core.log_start:
-            self._wrong("lost", process, core, f"the log begins at {core.log_start}, committed are {truth.end}")
+            self.wrong("lost", process, core, f"the log begins at {core.log_start}, committed are {truth.end}")
             return
         before = truth.end
         for row in process.store.index(core.log, Offset(truth.end), core.high_watermark):
             if row.base_offset != truth.end or row.next_offset > core.high_watermark:
-                self._wrong("gap", process, core, f"a batch at {row.base_offset}, committed are {truth.end}")
+                self.wrong("gap", process, core, f"a batch at {row.base_offset}, committed are {truth.end}")
                 return
             truth.batches[row.base_offset] = _batch(row)
             truth.end = row.next_offset
+            self.took(process, replica, row)
         if truth.end != core.high_watermark:
-            self._wrong("high watermark", process, core, f"at {core.high_watermark}, the log has {truth.end}")
+            self.wrong("high watermark", process, core, f"at {core.high_watermark}, the log has {truth.end}")
         if truth.end > before:
             self._check_members(core.id)
 
     def _stored(self, operations: tuple[Operation, ...]) -> None:
-        for operation in operations:
-            if not isinstance(operation, Put):
-                continue
-            if operation.key.startswith(PARTITIONS_PREFIX):
-                partition = decode(operation.key, operation.value)
-                assert isinstance(partition, Partition)
-                self._changed(partition)
-            elif operation.key.startswith(f"{NODES_PREFIX}broker/"):
-                node = decode(operation.key, operation.value)
+        puts = [operation for operation in operations if isinstance(operation, Put)]
+        for put in puts:
+            if put.key.startswith(f"{NODES_PREFIX}broker/"):
+                node = decode(put.key, put.value)
                 assert isinstance(node, NodeMetadata)
                 self._nodes[node.key.id] = node
+        for put in puts:
+            if put.key.startswith(PARTITIONS_PREFIX):
+                partition = decode(put.key, put.value)
+                assert isinstance(partition, Partition)
+                self._changed(partition)
 
     def _changed(self, partition: Partition) -> None:
         """The controller has changed a partition."""
@@ -157,6 +198,10 @@ class Watch:
             or (partition.leader_epoch == before.leader_epoch and partition.leader not in (before.leader, NO_NODE))
         ):
             self._tell(f"epochs: {before} became {partition}")
+        for member in () if before is None else [one for one in partition.isr if one not in before.isr]:
+            process = self.process_of(member)
+            if process is not None and self._counts(process):
+                self.joined(process, partition.id)
         self._check_members(partition.id)
 
     # --- what must hold ---------------------------------------------------------------------------------------
@@ -177,9 +222,9 @@ class Watch:
             core = replica.core
             if core.written_end < truth.end:
                 text = f"in sync and written up to {core.written_end}, committed are {truth.end}"
-                self._wrong("incomplete", process, core, text)
+                self.wrong("incomplete", process, core, text)
             else:
-                self._compare(process, replica, truth, truth.end)
+                self.compare(process, replica, truth, truth.end)
 
     def _counts(self, process: Process) -> bool:
         """It runs, and the metadata speaks of it, not of one before or after."""
@@ -190,22 +235,23 @@ class Watch:
         core = replica.core
         if not core.log_start <= core.last_stable <= core.high_watermark <= core.written_end <= core.log_end:
             ends = (core.log_start, core.last_stable, core.high_watermark, core.written_end, core.log_end)
-            self._wrong("order", process, core, f"log start, last stable, high watermark, written, end: {ends}")
+            self.wrong("order", process, core, f"log start, last stable, high watermark, written, end: {ends}")
         if core.high_watermark > truth.end:
-            self._wrong("high watermark", process, core, f"at {core.high_watermark}, committed are {truth.end}")
+            self.wrong("high watermark", process, core, f"at {core.high_watermark}, committed are {truth.end}")
         partition, leading = self._partitions.get(core.id), core.leading
         if partition is not None and leading is not None and self._counts(process):
             missing = [m for m in (*partition.isr, *partition.elr) if m not in leading.maximal]
             if missing and leading.enough and leading.assignment.leader_epoch == partition.leader_epoch:
-                self._wrong("maximal ISR", process, core, f"it counts {set(leading.maximal)}, without {missing}")
+                self.wrong("maximal ISR", process, core, f"it counts {set(leading.maximal)}, without {missing}")
         if replica.damage is None:
-            self._compare(process, replica, truth, core.high_watermark)
+            self.compare(process, replica, truth, core.high_watermark)
         counts = partition is not None and process.id in (*partition.isr, *partition.elr) and self._counts(process)
         if counts and core.written_end < truth.end:
             text = f"in sync and written up to {core.written_end}, committed are {truth.end}"
-            self._wrong("incomplete", process, core, text)
+            self.wrong("incomplete", process, core, text)
+        self.checked(process, replica)
 
-    def _compare(self, process: Process, replica: Replica, truth: Truth, end: int) -> None:
+    def compare(self, process: Process, replica: Replica, truth: Truth, end: int) -> None:
         """The log below ``end`` is what was committed; what was compared before is not compared again."""
         core = replica.core
         truncations, upto = process.verified.get(core.id, (core.truncations, 0))
@@ -216,16 +262,19 @@ class Watch:
         if holder is not None and holder.next_offset > start:
             start = int(holder.base_offset)  # the log start may be inside a batch
         for row in process.store.index(core.log, Offset(start), Offset(end)):
-            if not _is_gap(row) and truth.batches.get(row.base_offset) != _batch(row):
+            if _is_gap(row):
+                self.check_gap(process, replica, row, truth)
+            elif truth.batches.get(row.base_offset) != _batch(row):
                 text = f"{_batch(row)} is there, committed is {truth.batches.get(row.base_offset)}"
-                self._wrong("diverged", process, core, text)
+                self.wrong("diverged", process, core, text)
                 break
             start = row.next_offset
         if start < end:
-            self._wrong("hole", process, core, f"nothing from {start}, committed are {end}")
+            self.wrong("hole", process, core, f"nothing from {start}, committed are {end}")
         process.verified[core.id] = (core.truncations, end)
 
-    def _wrong(self, what: str, process: Process, core: Core, text: str) -> None:
+    def wrong(self, what: str, process: Process, core: Core, text: str) -> None:
+        """Tell of a log what does not hold."""
         self._tell(f"{what}: broker {process.id}, {core.id}: {text}")
 
 

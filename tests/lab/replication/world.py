@@ -1,13 +1,280 @@
-"""One run of a cluster in the lab under faults, from one seed."""
+"""
+One run of brokers and controllers under faults, from one seed: the real engines, with clients that write, operators,
+and a ghost that looks into all of them after every step.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import grpc.aio
 from tests.lab.kind import Outcome
 from tests.lab.opening import measure, open_cluster
+from tests.lab.replication.clients import NOW_MS, Client, Sent, all_answered, take_over
+from tests.lab.replication.faults import Faults
+from tests.lab.replication.ghost import Ghost
+from tests.lab.replication.profile import Profile
+from tests.lab.watch import Process
+
+from headrace_broker.core.partition import Partition as Core
+from headrace_broker.engine.follow import ImageFollower
+from headrace_common.core.batch import BatchHeader, RecordColumns, build_batch
+from headrace_common.core.ids import NO_NODE, PartitionId
+from headrace_common.core.image import ClusterImage
+from headrace_common.rpc.channels import Channels, Security
+from headrace_common.rpc.node_gate import NODE_KEY, TOKEN_KEY
+from headrace_controller.adapters.memory_store import MemoryStore
+from headrace_controller.core.store import Transaction
+from headrace_lab.cluster import Cluster
+from headrace_lab.nodes import address
+from headrace_proto.v1 import controller_pb2
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+STEPS = 2_600
+LOOK_S = 0.05
+READY_S_MAX = 30.0
+CALM_S_MAX = 40.0
+QUIET_S = 1.0
+"""So long after healing producers end."""
+FIRST_PRODUCER = 201
+
+
+@dataclass(eq=False)
+class World:
+    """Everything of one seed."""
+
+    cluster: Cluster
+    profile: Profile
+    random: Random
+    ghost: Ghost
+    problems: list[str]
+    kind: Kind
+    counts: Counter[str] = field(default_factory=Counter)
+    story: list[str] = field(default_factory=list)
+    clients: list[Client] = field(default_factory=list)
+    calm: bool = False
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        token = self.cluster.token.read_text().split()[0]
+        self.channels: Channels[str] = Channels(Security(lambda _: ((NODE_KEY, "admin-1"), (TOKEN_KEY, token))))
+        self.brokers = list(range(1, self.profile.brokers + 1))
+        self.faults = Faults(self)
+        self.ghost.on_joined = lambda process, id: self.faults.unsound.get(process.id, set()).discard(id)
+        self.ghost.on_disorder = self._disorder
+        self.cluster.on_crash = self._crashed
+
+    # --- what the others ask ------------------------------------------------------------------------------
+
+    def say(self, what: str) -> None:
+        """Note what happens, for the story."""
+        self.story.append(f"{asyncio.get_running_loop().time():8.3f} {what}")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have it done beside all else."""
+        self.tasks.append(asyncio.create_task(work))
+
+    def begin(self, client: Client) -> None:
+        """One more client."""
+        self.clients.append(client)
+        self.spawn(client.run())
+
+    def batch(self, count: int, producer: int, epoch: int, sequence: int) -> bytes:
+        """What a producer sends."""
+        if self.kind.make_batch is not None:
+            return self.kind.make_batch(count, producer, epoch, sequence)
+        columns = RecordColumns([b"v"] * count, timestamps_ms=NOW_MS)
+        return build_batch(columns, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+
+    def leader_by_hearsay(self, id: PartitionId) -> tuple[int, int]:
+        """What a client finds out: from a broker that it asks, as old as that broker's image."""
+        process = self.ghost.process_of(self.random.choice(self.brokers))
+        partition = None if process is None else process.replicas.image.partitions.get(id)
+        return (NO_NODE, -1) if partition is None else (partition.leader, partition.leader_epoch)
+
+    def acknowledged(self, client: Client, one: Sent, base: int) -> None:
+        """A client was told that a batch is committed; then it is."""
+        self.counts["batches acknowledged"] += 1
+        truth = self.ghost.truth(client.partition)
+        found = truth.batches.get(base)
+        wanted = (client.number, client.epoch, one.sequence)
+        if one.sequence >= 0 and (found is None or found[3:] != wanted):
+            self.problems.append(f"acknowledged: {wanted} at {base}, committed is {found} of {truth.end}")
+
+    def _crashed(self, name: str, error: BaseException) -> None:
+        """No fault of these worlds is one that a process ends by."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        self.problems.append(f"crash: {name}: {type(error).__name__}: {error} in {last.name} of {last.filename}")
+
+    def _disorder(self, process: Process, core: Core, header: BatchHeader) -> None:
+        """A batch whose predecessors were all acknowledged cannot be out of order at the true leader."""
+        partition = self.ghost.partitions()[core.id]
+        if partition.leader != process.id or partition.leader_epoch != core.leader_epoch:
+            return
+        for client in self.clients:
+            same = (client.number, client.epoch) == (header.producer_id, header.producer_epoch) and client.acks != 1
+            first = client.sent[0].sequence if client.sent else None
+            if same and first == header.base_sequence and client.partition == core.id:
+                self.ghost.wrong("sequence lost", process, core, f"{first} of {client.number}")
+
+    # --- the whole life ---------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """A quiet start, faults, and at times healing."""
+        await self._until(lambda: self._unfenced() == len(self.brokers), READY_S_MAX, "start")
+        await self._create_topic()
+        for id in sorted(self.ghost.partitions()):
+            for turn in range(2):
+                acks = 1 if turn and self.profile.acks_one else -1
+                self.begin(Client(FIRST_PRODUCER + len(self.clients), id, self, acks))
+            if self.profile.writers:
+                self.spawn(take_over(id, self))
+        self.spawn(self.faults.run())
+        stop = measure(self.cluster)[0] + STEPS
+        while measure(self.cluster)[0] < stop and not self.problems:
+            await asyncio.sleep(LOOK_S)
+        if self.profile.heals and not self.problems:
+            await self._heal()
+
+    async def _create_topic(self) -> None:
+        configs = {"min.insync.replicas": str(self.profile.min_isr), **self.kind.topic_configs}
+        topic = controller_pb2.NewTopic(
+            name="t",
+            partition_count=self.profile.partitions,
+            replication_factor=self.profile.replicas,
+            configs=configs,
+        )
+        request = controller_pb2.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        for number in range(1, self.profile.controllers + 1):
+            stub = ControllerStub(self.channels.to(str(address(f"controller-{number}"))))
+            try:
+                await stub.CreateTopics(request, timeout=10)
+            except grpc.aio.AioRpcError:
+                continue
+        await self._until(lambda: len(self.ghost.partitions()) == self.profile.partitions, READY_S_MAX, "topic")
+
+    async def _heal(self) -> None:
+        self.faults.heal()
+        self.calm = True
+        await asyncio.sleep(QUIET_S)
+        for client in self.clients:
+            client.done = True
+        await self._until(lambda: not self.why(), CALM_S_MAX, "liveness", self.why)
+
+    async def _until(
+        self, condition: Callable[[], object], seconds: float, name: str, why: Callable[[], str] = str
+    ) -> None:
+        end = asyncio.get_running_loop().time() + seconds
+        while not condition() and not self.problems:
+            if asyncio.get_running_loop().time() > end:
+                self.problems.append(f"{name}: not within {seconds:.0f} s: {why()}")
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _unfenced(self) -> int:
+        return sum(not node.fenced for node in self.ghost.nodes().values())
+
+    def why(self) -> str:
+        """What is still missing after healing; empty: nothing."""
+        for id, partition in self.ghost.partitions().items():
+            if partition.leader == NO_NODE:
+                return f"nobody leads {partition}"
+            if set(partition.isr) != set(partition.replicas):
+                return f"not all are in sync: {partition}"
+            if partition.adding or partition.removing:
+                return f"the reassignment does not end: {partition}"
+            process = self.ghost.process_of(partition.leader)
+            replica = None if process is None else process.replicas.get(id)
+            if replica is None or replica.core.leader_epoch != partition.leader_epoch:
+                return f"the leader does not know of {partition}"
+            if replica.core.leading is None or replica.core.leading.pending is not None:
+                return f"a proposal is not decided: {partition}"
+            if all_answered(self.clients) and replica.core.high_watermark != replica.core.log_end:
+                return f"high watermark {replica.core.high_watermark} of {replica.core.log_end}: {partition}"
+        waiting = [client.number for client in self.clients if client.sent and not client.over]
+        return f"clients {waiting} have no answer" if waiting else ""
+
+
+@contextmanager
+def late_images(profile: Profile, random: Random, world: Callable[[], World | None]) -> Iterator[None]:
+    """Brokers take images in a little later than they hear of them, and some much later."""
+    take = ImageFollower.take
+
+    async def taken(self: ImageFollower, image: ClusterImage) -> None:
+        present = world()
+        if present is not None:
+            delay = random.random() * profile.image_delay_s
+            if not present.calm and random.random() * profile.image_slow_one_in < 1:
+                delay += random.random() * 2.0
+            await asyncio.sleep(delay)
+        await take(self, image)
+
+    with patch.object(ImageFollower, "take", taken):
+        yield
+
+
+@contextmanager
+def slow_store(profile: Profile, random: Random, world: Callable[[], World | None]) -> Iterator[None]:
+    """Transactions of the metadata take a while to get there, and some a long while."""
+    commit = MemoryStore.commit
+
+    async def committed(self: MemoryStore, transaction: Transaction) -> Any:
+        present = world()
+        if present is not None:
+            delay = random.random() * profile.store_s
+            if not present.calm and random.random() < 0.05:
+                delay += random.random()
+            await asyncio.sleep(delay)
+        return await commit(self, transaction)
+
+    with patch.object(MemoryStore, "commit", committed):
+        yield
 
 
 async def play(seed: int) -> Outcome:
     """One run."""
-    async with open_cluster(seed, brokers=1, coordinators=1) as cluster:
-        steps, seconds = measure(cluster)
-        return Outcome([], [], steps, seconds)
+    random = Random(seed)
+    return await play_in(seed, Profile.drawn(random), random, Kind())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of world has besides."""
+
+    ghost: Callable[[Callable[[str], None]], Ghost] = Ghost
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """Of brokers' settings."""
+    make_batch: Callable[[int, int, int, int], bytes] | None = None
+
+
+async def play_in(seed: int, profile: Profile, random: Random, kind: Kind) -> Outcome:
+    """One run in a world of this profile."""
+    problems: list[str] = []
+    ghost = kind.ghost(problems.append)
+    worlds: list[World] = []
+    with ExitStack() as stack:
+        for each in (late_images, slow_store):
+            stack.enter_context(each(profile, random, lambda: worlds[0] if worlds else None))
+        stack.enter_context(profile.in_force(kind.defaults))
+        stack.enter_context(ghost.watching())
+        async with open_cluster(
+            seed, profile.configs(), brokers=profile.brokers, controllers=profile.controllers, admins=0
+        ) as cluster:
+            cluster.lab.network.delay_s, cluster.lab.network.hiccup = profile.network_s, profile.hiccup
+            for broker in range(1, profile.brokers + 1):
+                cluster.disk(broker).slow(*profile.sync_s)
+            world = World(cluster, profile, random, ghost, problems, kind)
+            worlds.append(world)
+            await asyncio.create_task(world.run())
+            steps, seconds = measure(cluster)
+            world.counts["messages"] = cluster.lab.network.messages
+            return Outcome(problems[:10], [str(profile), *world.story], steps, seconds, dict(world.counts))

@@ -52,23 +52,36 @@ class Cluster:
     """
 
     def __init__(
-        self, lab: Lab, *, brokers: int, controllers: int, coordinators: int, configs: Configs | None = None
+        self,
+        lab: Lab,
+        *,
+        brokers: int,
+        controllers: int,
+        coordinators: int,
+        admins: int = 1,
+        configs: Configs | None = None,
     ) -> None:
         self.lab = lab
         self.bootstrap_servers = [str(address(f"broker-{n}")) for n in range(1, brokers + 1)]
         """For clients that the test makes itself."""
         self._files = TemporaryDirectory(prefix="headrace-lab-")
-        token = Path(self._files.name) / "node-token"
-        make_file(token)
-        store, at = MemoryStore(SystemClock()), [address(f"controller-{n}") for n in range(1, controllers + 1)]
-        nodes = Nodes(configs or Configs(), tuple(at), token)
+        self.token = Path(self._files.name) / "node-token"
+        """File of the node token, for who is to pass for a node."""
+        make_file(self.token)
+        self.store = MemoryStore(SystemClock())
+        """The metadata: it can be made to lose answers, and to be out of reach."""
+        at = [address(f"controller-{n}") for n in range(1, controllers + 1)]
+        nodes = Nodes(configs or Configs(), tuple(at), self.token)
         self._disks = {f"broker-{n}": LabDisk(lab.loop.random) for n in range(1, brokers + 1)}
-        self._runs: dict[str, Run] = {"etcd": partial(run_store, store)}
-        self._runs |= {f"controller-{n}": partial(nodes.run_controller, n, store) for n in range(1, controllers + 1)}
+        self._runs: dict[str, Run] = {"etcd": partial(run_store, self.store)}
+        numbers = range(1, controllers + 1)
+        self._runs |= {f"controller-{n}": partial(nodes.run_controller, n, self.store) for n in numbers}
         self._runs |= {name: partial(nodes.run_broker, int(name[7:]), disk) for name, disk in self._disks.items()}
         self._runs |= {f"coordinator-{n}": partial(nodes.run_coordinator, n) for n in range(1, coordinators + 1)}
-        self._runs["admin-1"] = partial(nodes.run_admin, 1)
+        self._runs |= {f"admin-{n}": partial(nodes.run_admin, n) for n in range(1, admins + 1)}
         self._processes: dict[str, _Process] = {}
+        self.on_crash: Callable[[str, BaseException], None] = lambda name, error: None
+        """Told of a node that has ended with an error."""
 
     # --- clients ----------------------------------------------------------------------------------------------
 
@@ -173,29 +186,33 @@ class Cluster:
 
     def slow_disk(self, broker: int, *, ms: tuple[float, float] = (100, 1_000)) -> None:
         """A broker's syncs take from so long to so long, drawn for each."""
-        self._disk(broker).slow(ms[0] / 1_000, ms[1] / 1_000)
+        self.disk(broker).slow(ms[0] / 1_000, ms[1] / 1_000)
 
     def fill_disk(self, broker: int) -> None:
         """Nothing is free on a broker's disk until ``free_disk``."""
-        self._disk(broker).fill()
+        self.disk(broker).fill()
 
     def free_disk(self, broker: int) -> None:
         """There is room again."""
-        self._disk(broker).free()
+        self.disk(broker).free()
 
     def break_disk(self, broker: int) -> None:
         """A broker's next sync fails, which ends its process."""
-        self._disk(broker).logs.fail_sync = "the disk failed"
+        self.disk(broker).logs.fail_sync = "the disk failed"
 
     # --- nodes ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start all nodes; return when the cluster is complete. Raises TimeoutError."""
-        for name in self._runs:
-            self._start(name)
+        self.begin()
         async with asyncio.timeout(WAIT_S_MAX), self.admin() as admin:
             while not await _is_complete(admin, len(self.bootstrap_servers)):  # noqa: ASYNC110 - many tell of it
                 await asyncio.sleep(LOOK_S)
+
+    def begin(self) -> None:
+        """Start all nodes."""
+        for name in self._runs:
+            self._start(name)
 
     async def end(self) -> None:
         """Kill all nodes: nothing outlives the lab."""
@@ -214,6 +231,7 @@ class Cluster:
         """A process that ended, by itself or as it was told, leaves nothing behind."""
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.warning("%s has ended with an error", name, exc_info=error)
+            self.on_crash(name, error)
         if self._processes.get(name) is process:
             self._kill(name, process)
 
@@ -228,7 +246,8 @@ class Cluster:
             raise Rejected(f"{name} does not run; start it with cluster.restart")
         return self._processes[name]
 
-    def _disk(self, broker: int) -> LabDisk:
+    def disk(self, broker: int) -> LabDisk:
+        """That of a broker."""
         return self._disks[self._name(broker)]
 
     def _name(self, who: int | str) -> str:

@@ -45,7 +45,8 @@ class LabDisk:
         self.identity = Identity(cluster_id, broker_id, 0)
 
     def told(self) -> None:
-        """See ``Directory``; nothing was lost here."""
+        """See ``Directory``."""
+        self.emptied = False
 
     def last_ms(self) -> int | None:
         """See ``TimeMemory``."""
@@ -72,6 +73,20 @@ class LabDisk:
     def crash(self, *, power: bool) -> None:
         """Its process dies; with ``power`` what was not synced is lost, but for what had reached the disk by chance."""
         self._take(self.logs.reopened(keep_unsynced=self._random.randint(0, self.logs.unsynced) if power else None))
+
+    def rot(self) -> None:
+        """Bytes of each log are not what was written, while no process runs: each is sound up to some batch only."""
+        for found in list(self.logs.recovered()):
+            bases = [row.base_offset for row in self.logs.index(found.log, found.state.log_start, found.log_end)]
+            if bases:
+                self.logs.damage(found.log, self._random.choice(bases))
+
+    def wipe(self) -> None:
+        """It is a new one, while no process runs; who comes back with it says so."""
+        self.emptied = True
+        self._time_ms = None
+        self._notes = MemoryTopicNotes()
+        self._take(MemoryLogs())
 
     def slow(self, least_s: float, most_s: float) -> None:
         """From now on syncs take so long."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from headrace_common.adapters.controller_heartbeat import Beat, BeatAnswered, BeatRefused, HeartbeatTalk
 from headrace_common.adapters.controller_route import ControllerRoute
@@ -29,6 +30,7 @@ class HeartbeatTask:
         self._talk = HeartbeatTalk(key, route, clock, on_answer)
         self._clock = clock
         self._channels: Channels[str] = Channels(security, own_connection=True)
+        self._stubs: dict[str, Any] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -68,7 +70,8 @@ class HeartbeatTask:
 
     async def _send(self, beat: Beat) -> None:
         target, sent_ms = self._talk.target, self._clock.monotonic_ms()
-        stub = ControllerStub(self._channels.to(str(target)))
+        stub = self._stubs.get(str(target)) or ControllerStub(self._channels.to(str(target)))
+        self._stubs[str(target)] = stub
         try:
             with CallTo(target):
                 answer = await stub.Heartbeat(self._talk.request(beat), timeout=beat.interval_ms / 1_000)

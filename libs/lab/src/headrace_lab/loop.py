@@ -65,26 +65,28 @@ class Node:
         return self.name
 
 
-class LabFuture(asyncio.Future[Any]):
-    """Its hash is its number, not its address: ``asyncio.wait`` goes through sets of them."""
+class _Numbered:
+    """
+    Its hash is the number it gets when it is first asked for, not its address: ``asyncio.wait`` goes through sets. Most
+    are never asked.
+    """
 
-    def __init__(self, number: int, loop: LabLoop) -> None:
-        self._number = number
-        super().__init__(loop=loop)
+    _number = 0
 
     def __hash__(self) -> int:
+        if not self._number:
+            loop = self.get_loop()  # type: ignore[attr-defined]  # of futures
+            loop._count += 1
+            self._number = loop._count
         return self._number
 
 
-class LabTask(asyncio.Task[Any]):
-    """The same for tasks."""
+class LabFuture(_Numbered, asyncio.Future[Any]):
+    """A future of the loop."""
 
-    def __init__(self, number: int, coroutine: Any, loop: LabLoop, context: Context | None) -> None:
-        self._number = number
-        super().__init__(coroutine, loop=loop, context=context)
 
-    def __hash__(self) -> int:
-        return self._number
+class LabTask(_Numbered, asyncio.Task[Any]):
+    """A task of the loop."""
 
 
 @contextmanager
@@ -171,8 +173,7 @@ class LabLoop(asyncio.BaseEventLoop):
 
     def create_future(self) -> asyncio.Future[Any]:
         """See ``LabFuture``."""
-        self._count += 1
-        return LabFuture(self._count, self)
+        return LabFuture(loop=self)
 
     def call_soon(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
@@ -243,8 +244,7 @@ class LabLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Task[Any]:
         """A task, known to its node while it runs."""
         del loop
-        self._count += 1
-        task = LabTask(self._count, coroutine, self, context)
+        task = LabTask(coroutine, loop=self, context=context)
         tasks = (NODE.get(self.test) if context is None else context.get(NODE) or self.test).tasks
         tasks[task] = None
         task.add_done_callback(tasks.pop)

@@ -64,6 +64,10 @@ class Network:
         """Of all servers that are made from now on, asked behind those of the services; see ``grpc.aio.Server``."""
         self.messages = 0
         """How many were sent."""
+        self.delay_s = Way().delay_s
+        """Of ways for which nothing else was said, when they are first gone."""
+        self.hiccup = (0.0, 0.0)
+        """Which part of the messages, with all behind them, is held up, and for how long at most, in seconds."""
         self._ways: dict[tuple[str, str], Way] = {}
         self._port = 20_000
         loop.connect = self._connect
@@ -81,12 +85,18 @@ class Network:
         """By the nodes' names, so that it stays when they are started again; a node reaches itself at once."""
         way = self._ways.get((source, target))
         if way is None:
-            way = self._ways[source, target] = Way((0.0, 0.0)) if source == target else Way()
+            way = self._ways[source, target] = Way((0.0, 0.0) if source == target else self.delay_s)
         return way
 
     def cut(self, source: str, target: str) -> None:
         """Nothing gets from ``source`` to ``target`` until ``heal``; the other direction is a way of its own."""
         self.between(source, target).cut = True
+
+    def mend(self, source: str, target: str) -> None:
+        """What ``source`` sends to ``target`` arrives again, what waited first."""
+        self.between(source, target).cut = False
+        for connection in list(self.connections):
+            connection.go_on()
 
     def heal(self) -> None:
         """No way is cut any more, and what waited goes on."""
@@ -156,6 +166,9 @@ class Connection:
         network.messages += 1
         least, most = way.delay_s
         arrives = max(self._arrivals[target], loop.time() + least + (most - least) * loop.random.random())
+        share, held_s = network.hiccup
+        if share and loop.random.random() < share:
+            arrives += held_s * loop.random.random()
         self._arrivals[target] = arrives
         loop.call_at(arrives, self._arrive, deliver, args, context=target.context)
 

@@ -34,7 +34,7 @@ from headrace_broker.core.rows import (
     SegmentRow,
     StateRow,
 )
-from headrace_broker.ports import BytesLost, RecoveredLog, RecoveryReport, WriteStalled
+from headrace_broker.ports import BytesLost, Damage, RecoveredLog, RecoveryReport, WriteStalled
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 
@@ -168,6 +168,15 @@ class MemoryLogs:
         other._recovered = [_found(log, kept) for log, kept in sorted(logs.items()) if kept.state is not None]
         other.report = replace(other.report, logs=len(other._recovered))
         return other
+
+    def damage(self, log: LogId, end: Offset) -> None:
+        """What the next start finds of a log ends at ``end`` at most, and is known to have had more."""
+        found = next(one for one in self._recovered if one.log == log)
+        for logs in (self._live, self._durable):
+            logs[log].drop_suffix(max(end, found.state.log_start))
+        left = _found(log, self._live[log])
+        damage = Damage(left.state.partition, left.log_end, found.log_end, "a test damaged it")
+        self._recovered = [replace(left, damage=damage) if one is found else one for one in self._recovered]
 
     @property
     def unsynced(self) -> int:

@@ -1,0 +1,355 @@
+"""What goes wrong, and how it is mended. No fault may destroy the last sound copy of what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import grpc.aio
+
+from headrace_common.core.configs import min_isr_in_force
+from headrace_common.core.ids import NO_NODE, NodeId, PartitionId
+from headrace_common.core.image import Partition
+from headrace_lab.nodes import address
+from headrace_proto.v1 import broker_pb2, cluster_pb2, controller_pb2
+from headrace_proto.v1.broker_pb2_grpc import BrokerStub
+from headrace_proto.v1.controller_pb2_grpc import ControllerStub
+
+if TYPE_CHECKING:
+    from tests.lab.replication.world import World
+
+
+TOPPLE_LOOKS_MAX = 75
+"""After so many looks nobody is waited for any more."""
+
+
+class Faults:
+    """The faults of one world: one method after the other, each says whether it happened."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._cluster = world.cluster
+        self.unsound: dict[int, set[PartitionId]] = {}
+        """Logs of which a broker lost something, until it is in sync again."""
+        self._on = True
+
+    async def run(self) -> None:
+        """Until ``heal``."""
+        world = self._world
+        while self._on:
+            await asyncio.sleep(world.profile.fault_every_s * (0.3 + 1.4 * world.random.random()))
+            if self._on:
+                name = world.random.choice(world.profile.faults)
+                if getattr(self, name)():
+                    world.counts[f"fault {name}"] += 1
+
+    def heal(self) -> None:
+        """Mend everything; who is down comes back by itself."""
+        self._on = False
+        self._world.say("everything is mended")
+        self._cluster.heal()
+        self._cluster.store.reachable = True
+        for role, count in (("broker", self._world.profile.brokers), ("controller", self._world.profile.controllers)):
+            for number in range(1, count + 1):
+                self._go_on(role, number)
+
+    # --- brokers ------------------------------------------------------------------------------------------
+
+    def kill(self) -> bool:
+        """The process dies; its page cache stays."""
+        return self._kill(self._living(), power=False)
+
+    def topple(self) -> bool:
+        """Whoever leads a partition dies, and some of those that come after it, soon after they have begun to lead."""
+        self._world.spawn(self._topple(self._partition(), self._world.random.randint(1, 3)))
+        return True
+
+    async def _topple(self, id: PartitionId, times: int) -> None:
+        random, toppled = self._world.random, -1
+        for _ in range(times):
+            for _ in range(TOPPLE_LOOKS_MAX):
+                leader = self._leading(id)
+                if leader is not None and leader[1] > toppled:
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                return
+            await asyncio.sleep(random.random() * random.choice((0.02, 0.2)))
+            toppled = leader[1]
+            if not self._kill(leader[0], power=False):
+                return
+
+    def _leading(self, id: PartitionId) -> tuple[int, int] | None:
+        """Who leads, as it knows itself, and the leader epoch."""
+        for broker in self._running():
+            process = self._world.ghost.process_of(broker)
+            replica = None if process is None else process.replicas.get(id)
+            epoch = None if replica is None else replica.core.leader_epoch
+            if epoch is not None and epoch == self._world.ghost.partitions()[id].leader_epoch:
+                return broker, epoch
+        return None
+
+    def power(self) -> bool:
+        """One machine loses its power; where the page cache is trusted that is a loss."""
+        broker = self._living()
+        if broker is None or (self._world.profile.flush_os and not self._others_are_sound(broker)):
+            return False
+        if self._world.profile.flush_os:
+            self.unsound.setdefault(broker, set()).update(self._world.ghost.partitions())
+        return self._kill(broker, power=True)
+
+    def power_all(self) -> bool:
+        """All machines lose it at once."""
+        if self._world.profile.flush_os or self._world.random.random() < 0.5:
+            return False
+        return sum(self._kill(broker, power=True) for broker in self._running()) > 0
+
+    def damage(self) -> bool:
+        """The process dies, and some bytes of its logs rot."""
+        broker = self._living()
+        if broker is None or not self._others_are_sound(broker):
+            return False
+        self._destroy(broker)
+        self._cluster.disk(broker).rot()
+        return True
+
+    def wipe(self) -> bool:
+        """It comes back with an empty disk."""
+        broker = self._living()
+        if broker is None or not self._others_are_sound(broker):
+            return False
+        self._destroy(broker)
+        self._cluster.disk(broker).wipe()
+        return True
+
+    def _destroy(self, broker: int) -> None:
+        self._world.say(f"what broker {broker} has is destroyed")
+        self.unsound.setdefault(broker, set()).update(self._world.ghost.partitions())
+        self._kill(broker, power=False)
+
+    def clean_restart(self) -> bool:
+        """A controlled shutdown."""
+        broker = self._living()
+        if broker is None:
+            return False
+        self._world.say(f"broker {broker} is told to stop")
+        stopping = asyncio.ensure_future(self._cluster.stop(broker))
+        stopping.add_done_callback(lambda _: self._start_later("broker", broker))
+        return True
+
+    def pause(self) -> bool:
+        """The process stands still for a while."""
+        broker = self._living()
+        if broker is None:
+            return False
+        self._world.say(f"broker {broker} is paused")
+        self._cluster.pause(broker)
+        self._later(self._span(), lambda: self._go_on("broker", broker))
+        return True
+
+    def _kill(self, broker: int | None, *, power: bool) -> bool:
+        if broker is None or not self._cluster.runs(broker):
+            return False
+        self._world.say(f"broker {broker} {'loses its power' if power else 'is killed'}")
+        self._cluster.kill(broker, power=power)
+        self._start_later("broker", broker)
+        return True
+
+    def _start_later(self, role: str, number: int) -> None:
+        random = self._world.random
+
+        def start() -> None:
+            if not self._cluster.runs(**{role: number}):
+                self._world.say(f"{role} {number} starts")
+                self._cluster.restart(**{role: number})
+
+        self._later(0.03 + random.random() * random.choice((0.2, 1.5)), start)
+
+    def _go_on(self, role: str, number: int) -> None:
+        if self._cluster.runs(**{role: number}):
+            self._cluster.resume(**{role: number})
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_later(seconds, action)
+
+    def _span(self) -> float:
+        """How long something lasts: mostly shorter than a session, at times much longer."""
+        random = self._world.random
+        return 0.05 + random.random() * random.choice((0.3, 1.0, 4.0))
+
+    def _running(self) -> list[int]:
+        return [broker for broker in self._world.brokers if self._cluster.runs(broker)]
+
+    def _living(self) -> int | None:
+        running = self._running()
+        return self._world.random.choice(running) if running else None
+
+    def _others_are_sound(self, broker: int) -> bool:
+        """Whether fewer than min ISR would be unsound, and somebody sound left, wherever this broker matters."""
+        for id, partition in self._world.ghost.partitions().items():
+            if broker not in partition.replicas:
+                continue
+            holders = {*partition.isr, *partition.elr, *partition.last_known_elr}
+            min_isr = self._min_isr(partition)
+            if len({*partition.isr, *partition.elr}) < min_isr:
+                return False  # it was hit already, and does not stand another loss
+            others = sorted(holders - {NodeId(broker)})
+            sound = [one for one in others if id not in self.unsound.get(one, ())]
+            if not sound or len(others) - len(sound) + 1 >= min_isr:
+                return False
+        return True
+
+    def _min_isr(self, partition: Partition) -> int:
+        wanted, count = self._world.profile.min_isr, len(partition.replicas)
+        return min_isr_in_force(wanted, count, adding=len(partition.adding), removing=len(partition.removing))
+
+    # --- the network --------------------------------------------------------------------------------------
+
+    def cut_pair(self) -> bool:
+        """Two brokers do not reach each other."""
+        one, other = self._pair()
+        return self._cut([(one, other), (other, one)])
+
+    def cut_one_way(self) -> bool:
+        """One broker does not reach another, who does."""
+        return self._cut([self._pair()])
+
+    def isolate(self) -> bool:
+        """A broker reaches nobody, but for clients at times."""
+        one = f"broker-{self._world.random.choice(self._world.brokers)}"
+        others = [f"broker-{b}" for b in self._world.brokers if f"broker-{b}" != one] + self._controllers()
+        others += ["test"] if self._world.random.random() < 0.5 else []
+        return self._cut([(one, other) for other in others] + [(other, one) for other in others])
+
+    def cut_controllers(self) -> bool:
+        """A broker does not reach the controllers, but everybody else."""
+        one = f"broker-{self._world.random.choice(self._world.brokers)}"
+        return self._cut([pair for other in self._controllers() for pair in ((one, other), (other, one))])
+
+    def fence(self) -> bool:
+        """A broker that lives is not heard for longer than a session."""
+        one = f"broker-{self._world.random.choice(self._world.brokers)}"
+        return self._cut([(one, other) for other in self._controllers()], 1.3)
+
+    def reset(self) -> bool:
+        """The connections of a broker break: to the controllers, or to another broker."""
+        one = self._world.random.choice(self._world.brokers)
+        others = self._controllers() if self._world.random.random() < 0.7 else [self._pair()[1]]
+        for other in others:
+            self._cluster.reset(f"broker-{one}", other)
+        return True
+
+    def _controllers(self) -> list[str]:
+        return [f"controller-{n}" for n in range(1, self._world.profile.controllers + 1)]
+
+    def _pair(self) -> tuple[str, str]:
+        one, other = self._world.random.sample(self._world.brokers, 2)
+        return f"broker-{one}", f"broker-{other}"
+
+    def _cut(self, pairs: list[tuple[str, str]], span_s: float | None = None) -> bool:
+        self._world.say(f"cut {pairs}")
+        network = self._cluster.lab.network
+        for source, target in pairs:
+            network.cut(source, target)
+
+        def mend() -> None:
+            for source, target in pairs:
+                network.mend(source, target)
+
+        self._later(span_s or self._span(), mend)
+        return True
+
+    # --- controllers and their store --------------------------------------------------------------------------
+
+    def pause_controller(self) -> bool:
+        """A controller stands still, and goes on in its old belief."""
+        number = self._world.random.randint(1, self._world.profile.controllers)
+        if not self._cluster.runs(controller=number):
+            return False
+        self._world.say(f"controller {number} is paused")
+        self._cluster.pause(controller=number)
+        self._later(self._span(), lambda: self._go_on("controller", number))
+        return True
+
+    def crash_controller(self) -> bool:
+        """A controller dies in the middle of whatever it does."""
+        number = self._world.random.randint(1, self._world.profile.controllers)
+        if not self._cluster.runs(controller=number):
+            return False
+        self._world.say(f"controller {number} is killed")
+        self._cluster.kill(controller=number)
+        self._start_later("controller", number)
+        return True
+
+    def lose_answers(self) -> bool:
+        """The store does what it is asked for, and nobody hears of it."""
+        self._cluster.store.answers_lost += self._world.random.randint(1, 3)
+        return True
+
+    def cut_store(self) -> bool:
+        """No controller reaches the store."""
+        store = self._cluster.store
+        if not store.reachable:
+            return False
+        self._world.say("the store is out of reach")
+        store.reachable = False
+        self._later(self._span() / 2, lambda: setattr(store, "reachable", True))
+        return True
+
+    # --- operators ----------------------------------------------------------------------------------------
+
+    def reassign(self) -> bool:
+        """Other replicas for a partition."""
+        world = self._world
+        id, count = self._partition(), world.profile.replicas
+        target = world.random.sample(world.brokers, count)
+        world.say(f"replicas of {id.partition} become {target}")
+        return self._reassign(id, target)
+
+    def cancel(self) -> bool:
+        """Or not."""
+        return self._reassign(self._partition(), [])
+
+    def _reassign(self, id: PartitionId, target: list[int]) -> bool:
+        wanted = controller_pb2.Reassignment(topic_id=id.topic_id, partition=id.partition, replicas=target)
+        self._command("AlterReassignments", controller_pb2.AlterReassignmentsRequest(reassignments=[wanted]))
+        return True
+
+    def prefer(self) -> bool:
+        """The preferred leader, please."""
+        id = self._partition()
+        where = cluster_pb2.PartitionRef(topic_id=id.topic_id, partition=id.partition)
+        kind = controller_pb2.PREFERRED
+        self._command("ElectLeaders", controller_pb2.ElectLeadersRequest(type=kind, partitions=[where]))
+        return True
+
+    def trim(self) -> bool:
+        """Delete the oldest records."""
+        id = self._partition()
+        leader = self._world.ghost.partitions()[id].leader
+        process = None if leader == NO_NODE else self._world.ghost.process_of(leader)
+        replica = None if process is None else process.replicas.get(id)
+        if replica is None or replica.core.high_watermark <= replica.core.log_start:
+            return False
+        offset = self._world.random.randint(replica.core.log_start, replica.core.high_watermark)
+        self._world.say(f"records of {id.partition} are deleted up to {offset}")
+        one = broker_pb2.DeleteRecordsPartition(topic_id=id.topic_id, partition=id.partition, offset=offset)
+        stub = BrokerStub(self._world.channels.to(str(address(f"broker-{leader}"))))
+        self._world.spawn(_quietly(stub.DeleteRecords(broker_pb2.DeleteRecordsRequest(partitions=[one]), timeout=2)))
+        return True
+
+    def _command(self, method: str, request: object) -> None:
+        for at in self._controllers():
+            stub = ControllerStub(self._world.channels.to(str(address(at))))
+            self._world.spawn(_quietly(getattr(stub, method)(request, timeout=2)))
+
+    def _partition(self) -> PartitionId:
+        return self._world.random.choice(list(self._world.ghost.partitions()))
+
+
+async def _quietly(call: Awaitable[object]) -> None:
+    try:
+        await call
+    except grpc.aio.AioRpcError:
+        return
