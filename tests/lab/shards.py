@@ -18,7 +18,7 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.fences import token_in
 from headrace_broker.core.partition import Partition as Core
 from headrace_broker.core.rows import IndexRow
-from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.replicas import Replicas
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.ids import Offset, PartitionId
@@ -60,10 +60,10 @@ class CommittedShards:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this runs all brokers and coordinators of this process are looked at."""
-        opened, handled = ImageFollower.__init__, Core.handle
+        opened, handled = ImageApplier.__init__, Core.handle
         appended, produced = GrpcShardLog._append_part, GrpcShardLog._produce
 
-        def __init__(one: ImageFollower, *rest: Any) -> None:
+        def __init__(one: ImageApplier, *rest: Any) -> None:
             opened(one, *rest)
             assert isinstance(one._store, MemoryLogs), "the lab's brokers have no other"
             self._brokers[NODE.get()] = one._replicas, one._store
@@ -86,7 +86,7 @@ class CommittedShards:
             return await produced(log, leader, batch, token)
 
         with ExitStack() as patches:
-            patches.enter_context(patch.object(ImageFollower, "__init__", __init__))
+            patches.enter_context(patch.object(ImageApplier, "__init__", __init__))
             patches.enter_context(patch.object(Core, "handle", handle))
             patches.enter_context(patch.object(GrpcShardLog, "_append_part", _append_part))
             patches.enter_context(patch.object(GrpcShardLog, "_produce", _produce))

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from headrace_broker.core.partition import Partition as Core
 from headrace_broker.core.rows import IndexRow
-from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.replicas import Replica, Replicas
 from headrace_broker.ports import LogStore
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
@@ -75,9 +75,9 @@ class Watch:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """While this runs all brokers and stores of this process are looked at."""
-        opened, handled, written = ImageFollower.__init__, Core.handle, MemoryStore._write
+        opened, handled, written = ImageApplier.__init__, Core.handle, MemoryStore._write
 
-        def __init__(one: ImageFollower, *rest: Any) -> None:
+        def __init__(one: ImageApplier, *rest: Any) -> None:
             opened(one, *rest)
             node = NODE.get()
             self._processes[node] = Process(node, one._incarnation, one._replicas, one._store)
@@ -95,7 +95,7 @@ class Watch:
             self._stored(operations)
 
         with ExitStack() as patches:
-            patches.enter_context(patch.object(ImageFollower, "__init__", __init__))
+            patches.enter_context(patch.object(ImageApplier, "__init__", __init__))
             patches.enter_context(patch.object(Core, "handle", handle))
             patches.enter_context(patch.object(MemoryStore, "_write", _write))
             yield

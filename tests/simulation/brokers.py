@@ -15,7 +15,7 @@ from tests.simulation.disk import Disk
 from tests.simulation.store import Snapshot
 from tests.simulation.writers import Fencing
 
-from headrace_broker.core.copying import continued
+from headrace_broker.core.copying import continue_log
 from headrace_broker.core.leadership import Assignment, Proposal, as_it_is
 from headrace_broker.core.local_log import Parted
 from headrace_broker.core.partition import Partition
@@ -41,10 +41,10 @@ from headrace_broker.core.partition_events import (
     ShowUpTo,
     Truncated,
 )
-from headrace_broker.core.roles import changed, turn
+from headrace_broker.core.roles import choose_role, find_changed
 from headrace_broker.core.rows import DropLog, LogWrite, PutBatch
-from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import batch_boundary, rebuilt, trimmed
+from headrace_broker.engine.image_applier import restore
+from headrace_broker.engine.rebuilding import find_batch_boundary, prepare_trim, rebuild
 from headrace_common.core.batch import read_header
 from headrace_common.core.errors import (
     CorruptBatch,
@@ -218,7 +218,7 @@ class Broker:
         self.image = self._world.first_image
         self.replicas = {}
         for found in self.disk.recovered():
-            core = restored(self.disk, found, self._world.config_of(self.id), int(self.clock))
+            core = restore(self.disk, found, self._world.config_of(self.id), int(self.clock))
             self.replicas[core.id] = Replica(core, damaged=core.id in damaged)
         self._joining = Joining(self.id, self.incarnation, previous_epoch, damaged, wiped)
         ends = tuple(r.core.log_end for r in self.replicas.values())
@@ -305,7 +305,7 @@ class Broker:
             and self.broker_epoch >= 0
         )
         unlocked, self._may_lead = may_lead and not self._may_lead, may_lead
-        for id in changed({} if unlocked else old.partitions, image.partitions):
+        for id in find_changed({} if unlocked else old.partitions, image.partitions):
             partition = image.partitions[id]
             if self.id in partition.replicas:
                 self._host(id, partition)
@@ -332,7 +332,7 @@ class Broker:
             self._world.rules_of(partition).min_isr,
         )
         core, sound = replica.core, not replica.damaged
-        event = turn(core, partition, assignment, self.clock, sound=sound, may_lead=self._may_lead)
+        event = choose_role(core, partition, assignment, self.clock, sound=sound, may_lead=self._may_lead)
         if event is None:
             return
         if not isinstance(event, Reassigned):
@@ -499,7 +499,7 @@ class Broker:
             return
         offset = Offset(self._world.rng.randint(core.log_start, core.high_watermark))
         self._world.schedule.say("broker", self.id, "trims", id.partition, "to", offset)
-        self.handle(id, trimmed(self.disk, core, offset, int(self.clock)))
+        self.handle(id, prepare_trim(self.disk, core, offset, int(self.clock)))
 
     # --- the leader's end of copying ----------------------------------------------------------------------
 
@@ -592,7 +592,7 @@ class Broker:
             if row.next_offset > core.written_end or len(found) == BATCHES_PER_ANSWER:
                 break
             found.append(log.batches[row.base_offset])
-        return tuple(continued(found, start))
+        return tuple(continue_log(found, start))
 
     # --- the follower's end -------------------------------------------------------------------------------
 
@@ -665,7 +665,7 @@ class Broker:
         core = replica.core
         start = Offset(min(log_start, core.high_watermark))
         if start > core.log_start:
-            self.handle(id, trimmed(self.disk, core, start, int(self.clock)))
+            self.handle(id, prepare_trim(self.disk, core, start, int(self.clock)))
 
     def _ask_again(self, id: PartitionId, replica: Replica, copying: Copying) -> None:
         if self.up and not self.paused and self.replicas.get(id) is replica and replica.copying is copying:
@@ -676,7 +676,7 @@ class Broker:
         core, world = replica.core, self._world
         point = None if answer.parted is None else core.truncation_point(*answer.parted)
         if point is not None:
-            point = batch_boundary(self.disk, core, point)
+            point = find_batch_boundary(self.disk, core, point)
         before = core.log_end
         self.disk.lower(core.log, Offset(0) if point is None else point)
         if point is None:
@@ -684,7 +684,7 @@ class Broker:
             replica.damaged = False
             self.hurt.pop(id, None)
         else:
-            self.handle(id, Truncated(answer.leader_epoch, point, rebuilt(self.disk, core, point, int(self.clock))))
+            self.handle(id, Truncated(answer.leader_epoch, point, rebuild(self.disk, core, point, int(self.clock))))
         world.counts["truncations"] += 1
         world.schedule.say("broker", self.id, "cuts", id.partition, "from", before, "to", core.log_end, answer.parted)
         assert replica.copying is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from random import Random
 
-from headrace_broker.adapters.memory_log import MemoryLogs, _apply, _copied, _found, _Log
+from headrace_broker.adapters.memory_log import MemoryLogs, _apply, _copy_logs, _Log, _recover
 from headrace_broker.core.rows import LogId
 from headrace_common.core.ids import Offset
 
@@ -63,7 +63,7 @@ class Disk(MemoryLogs):
         found = self._next(self._live)
         found._live[log].drop_suffix(end)
         found._durable[log].drop_suffix(end)
-        found._recovered = [_found(number, kept) for number, kept in sorted(found._live.items()) if kept.state]
+        found._recovered = [_recover(number, kept) for number, kept in sorted(found._live.items()) if kept.state]
         found._evidence[log] = Offset(0)
         return found
 
@@ -77,8 +77,8 @@ class Disk(MemoryLogs):
 
     def _next(self, logs: dict[LogId, _Log]) -> Disk:
         other = Disk(self._left_token)
-        other._live, other._durable = _copied(logs), _copied(logs)
+        other._live, other._durable = _copy_logs(logs), _copy_logs(logs)
         other._evidence = dict(self._evidence)
         other._next_log_id = self._next_log_id
-        other._recovered = [_found(number, kept) for number, kept in sorted(logs.items()) if kept.state is not None]
+        other._recovered = [_recover(number, kept) for number, kept in sorted(logs.items()) if kept.state is not None]
         return other

@@ -33,7 +33,7 @@ from headrace_broker.core.partition_events import (
 )
 from headrace_broker.core.rows import LogWrite
 from headrace_broker.core.time_search import Floor
-from headrace_broker.engine.rebuilding import batch_boundary, rebuilt
+from headrace_broker.engine.rebuilding import find_batch_boundary, rebuild
 from headrace_common.core.errors import HeadraceError, OffsetOutOfRange
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import Partition as PartitionMetadata
@@ -53,9 +53,9 @@ def truncate_to_the_high_watermark() -> Patches:
         new_epoch = core.following is not None and (before is None or before.epoch != core.following.epoch)
         if new_epoch and core.high_watermark > core.log_start and core.high_watermark < core.log_end:
             assert core.following is not None
-            point = batch_boundary(self.disk, core, core.high_watermark)
+            point = find_batch_boundary(self.disk, core, core.high_watermark)
             self.disk.lower(core.log, point)
-            self.handle(id, Truncated(core.following.epoch, point, rebuilt(self.disk, core, point, int(self.clock))))
+            self.handle(id, Truncated(core.following.epoch, point, rebuild(self.disk, core, point, int(self.clock))))
         opened(self, id, replica)
 
     return [patch.object(Broker, "_open", _open)]
@@ -96,7 +96,7 @@ def fetch_without_epochs() -> Patches:
 
 def count_what_is_appended() -> Patches:
     """What a follower has in memory counts as if it were on disk."""
-    fetched = Leadership.fetched
+    fetched = Leadership.note_fetch
 
     def counted(
         self: Leadership,
@@ -111,12 +111,12 @@ def count_what_is_appended() -> Patches:
     ) -> bool:
         return fetched(self, broker, broker_epoch, log_end, log_end, leader_end, now_ms, may_join=may_join)
 
-    return [patch.object(Leadership, "fetched", counted)]
+    return [patch.object(Leadership, "note_fetch", counted)]
 
 
 def shrink_before_it_is_confirmed() -> Patches:
     """Who is to leave the ISR does not count any more while the controller is still asked."""
-    leaving = Leadership.leaving
+    leaving = Leadership.propose_leaving
 
     def left(self: Leadership, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> Proposal | None:
         proposal = leaving(self, now_ms, lag_ms_max, silence_ms_max)
@@ -126,12 +126,12 @@ def shrink_before_it_is_confirmed() -> Patches:
             self.assignment = replace(self.assignment, isr=members)
         return proposal
 
-    return [patch.object(Leadership, "leaving", left)]
+    return [patch.object(Leadership, "propose_leaving", left)]
 
 
 def expand_after_it_is_confirmed() -> Patches:
     """KIP-497: who is to join the ISR counts only when the controller's answer is here."""
-    joining = Leadership.joining
+    joining = Leadership.propose_joining
 
     def joined(self: Leadership, broker: NodeId, high_watermark: Offset, now_ms: float) -> Proposal | None:
         proposal = joining(self, broker, high_watermark, now_ms)
@@ -142,12 +142,12 @@ def expand_after_it_is_confirmed() -> Patches:
     def not_near(self: Leadership, follower: Follower, now_ms: float) -> None:
         follower.near = False
 
-    return [patch.object(Leadership, "joining", joined), patch.object(Leadership, "_look_near", not_near)]
+    return [patch.object(Leadership, "propose_joining", joined), patch.object(Leadership, "_look_near", not_near)]
 
 
 def expand_below_the_epoch_start() -> Patches:
     """A follower at the leader's high watermark may join, even where that is not known yet."""
-    joining = Leadership.joining
+    joining = Leadership.propose_joining
 
     def joined(self: Leadership, broker: NodeId, high_watermark: Offset, now_ms: float) -> Proposal | None:
         start, self.epoch_start = self.epoch_start, Offset(0)
@@ -156,7 +156,7 @@ def expand_below_the_epoch_start() -> Patches:
         finally:
             self.epoch_start = start
 
-    return [patch.object(Leadership, "joining", joined)]
+    return [patch.object(Leadership, "propose_joining", joined)]
 
 
 def roll_back_on_any_refusal() -> Patches:
@@ -187,9 +187,9 @@ def keep_producers_of_what_is_cut() -> Patches:
     """The producers' state outlives a truncation: a batch that was cut away is taken for a duplicate."""
 
     def kept(store: Disk, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt:
-        return replace(rebuilt(store, log, end, now_ms), producers=log.producers)
+        return replace(rebuild(store, log, end, now_ms), producers=log.producers)
 
-    return [patch.object(simulated, "rebuilt", kept)]
+    return [patch.object(simulated, "rebuild", kept)]
 
 
 def commit_below_min_isr() -> Patches:
@@ -227,11 +227,11 @@ def join_with_an_old_broker_epoch() -> Patches:
     ) -> bool:
         return fetched(self, broker, max(broker_epoch, 0), log_end, written_end, leader_end, now_ms, may_join=True)
 
-    fetched = Leadership.fetched
+    fetched = Leadership.note_fetch
     return [
         patch.object(isr_changes, "_check_members", trusting),
-        patch.object(Leadership, "fetched", counts_always),
-        patch.object(Leadership, "peers_changed", lambda _self, _epochs: None),
+        patch.object(Leadership, "note_fetch", counts_always),
+        patch.object(Leadership, "take_peers", lambda _self, _epochs: None),
     ]
 
 
@@ -257,7 +257,7 @@ def forget_tokens_at_a_restart() -> Patches:
 
 def compact_what_is_not_committed() -> Patches:
     """Compaction goes by what is written: a value gives way to one that may yet be cut."""
-    asked, taken = plan.dirty_range, LocalLog.compacted
+    asked, taken = plan.dirty_range, LocalLog.compact
 
     def dirty_range(log: LocalLog, floor: Floor, lag_ms_min: int, now_ms: int) -> plan.DirtyRange:
         stable, log.last_stable = log.last_stable, log.written_end
@@ -274,21 +274,21 @@ def compact_what_is_not_committed() -> Patches:
         finally:
             self.high_watermark = watermark
 
-    return [patch.object(compaction, "dirty_range", dirty_range), patch.object(LocalLog, "compacted", compacted)]
+    return [patch.object(compaction, "dirty_range", dirty_range), patch.object(LocalLog, "compact", compacted)]
 
 
 def apply_steps_to_another_log() -> Patches:
     """A step is written whatever became of the log since it was made: cut, trimmed, begun anew."""
 
     def compact(self: Partition, event: Compacted) -> list[Effect]:
-        return [*self.compacted(event.step)]
+        return [*self.compact(event.step)]
 
     return [patch.object(Partition, "_compact", compact), patch.object(Step, "applies", lambda _self, _first: True)]
 
 
 def send_whole_gaps() -> Patches:
     """The leader sends the batch that holds the follower's end as it is stored."""
-    return [patch.object(simulated, "continued", lambda batches, _log_end: batches)]
+    return [patch.object(simulated, "continue_log", lambda batches, _log_end: batches)]
 
 
 def let_everybody_go_on() -> Patches:

@@ -15,7 +15,7 @@ from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import BatchesCopied, Compacted, Effect
 from headrace_broker.core.rows import LogWrite
 from headrace_broker.core.time_search import Floor
-from headrace_broker.engine import cleaner, copy_session
+from headrace_broker.engine import cleaner, replicate_session
 from headrace_common.core.ids import Offset
 
 Patches = list[Any]
@@ -23,7 +23,7 @@ Patches = list[Any]
 
 def compact_what_is_not_committed() -> Patches:
     """Compaction goes by what is written: a value gives way to one that may yet be cut."""
-    asked, taken = plan.dirty_range, LocalLog.compacted
+    asked, taken = plan.dirty_range, LocalLog.compact
 
     def dirty_range(log: LocalLog, floor: Floor, lag_ms_min: int, now_ms: int) -> plan.DirtyRange:
         stable, log.last_stable = log.last_stable, log.written_end
@@ -40,21 +40,21 @@ def compact_what_is_not_committed() -> Patches:
         finally:
             self.high_watermark = watermark
 
-    return [patch.object(cleaner, "dirty_range", dirty_range), patch.object(LocalLog, "compacted", compacted)]
+    return [patch.object(cleaner, "dirty_range", dirty_range), patch.object(LocalLog, "compact", compacted)]
 
 
 def apply_steps_to_another_log() -> Patches:
     """A step is written whatever became of the log since it was made: cut, trimmed, begun anew."""
 
     def compact(self: Partition, event: Compacted) -> list[Effect]:
-        return [*self.compacted(event.step)]
+        return [*self.compact(event.step)]
 
     return [patch.object(Partition, "_compact", compact), patch.object(Step, "applies", lambda _self, _first: True)]
 
 
 def send_whole_gaps() -> Patches:
     """The leader sends the batch that holds the follower's end as it is stored."""
-    return [patch.object(copy_session, "continued", lambda batches, _log_end: batches)]
+    return [patch.object(replicate_session, "continue_log", lambda batches, _log_end: batches)]
 
 
 def let_everybody_go_on() -> Patches:

@@ -16,7 +16,7 @@ from tests.lab.replication.world import Kind, play_in
 from headrace_broker.core.compaction import cleaning
 from headrace_broker.core.compaction.offset_map import KEY_BYTES
 from headrace_broker.engine import cleaner, upkeep
-from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.image_applier import ImageApplier
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import ClusterImage
@@ -53,13 +53,13 @@ async def play(seed: int) -> Outcome:
 @contextmanager
 def _in_force(terms: Terms) -> Iterator[None]:
     """Segments are small and have another size at each broker, so that replicas are cut differently."""
-    config = ImageFollower._config
+    config = ImageApplier._config
 
-    def small(self: ImageFollower, image: ClusterImage, topic_id: TopicId) -> TopicConfig:
+    def small(self: ImageApplier, image: ClusterImage, topic_id: TopicId) -> TopicConfig:
         return replace(config(self, image, topic_id), segment_bytes=250 + 100 * self._replicas.broker_id)
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(ImageFollower, "_config", small))
+        stack.enter_context(patch.object(ImageApplier, "_config", small))
         for module, name, value in (
             (cleaner, "SLEEP_MS", 40.0),
             (cleaner, "BACKOFF_MS_MIN", 40.0),

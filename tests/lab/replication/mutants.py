@@ -20,9 +20,9 @@ from headrace_broker.core.leadership import Follower, Leadership, Proposal
 from headrace_broker.core.local_log import LocalLog, Parted
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Rebuilt, Truncated
-from headrace_broker.engine import copier
-from headrace_broker.engine.copier import Copier
-from headrace_broker.engine.rebuilding import batch_boundary, rebuilt
+from headrace_broker.engine import replica_fetcher
+from headrace_broker.engine.rebuilding import find_batch_boundary, rebuild
+from headrace_broker.engine.replica_fetcher import ReplicaFetcher
 from headrace_broker.engine.replicas import Replica
 from headrace_broker.ports import IsrDecision, LogStore
 from headrace_common.core.errors import HeadraceError, IneligibleReplica, OffsetOutOfRange
@@ -36,20 +36,20 @@ Patches = list[Any]
 
 def truncate_to_the_high_watermark() -> Patches:
     """KIP-101: who begins to follow cuts its log to the high watermark that it knows."""
-    followed = Copier.follow
+    followed = ReplicaFetcher.follow
 
-    def follow(self: Copier, replica: Replica, leader_epoch: int) -> None:
+    def follow(self: ReplicaFetcher, replica: Replica, leader_epoch: int) -> None:
         core, known = replica.core, self._followed.get(replica.id)
         is_new = known is None or known.leader_epoch != leader_epoch
         if is_new and core.log_start < core.high_watermark < core.log_end:
-            point, store = batch_boundary(self._store, core, core.high_watermark), self._store
+            point, store = find_batch_boundary(self._store, core, core.high_watermark), self._store
             store._evidence[core.log] = min(point, store._evidence.get(core.log, 0))  # type: ignore[attr-defined]
             store._lowered.add(core.log)  # type: ignore[attr-defined]
-            again = rebuilt(store, core, point, self._clock.now_ms())
+            again = rebuild(store, core, point, self._clock.now_ms())
             self._loop.post(replica, Truncated(leader_epoch, point, again))
         followed(self, replica, leader_epoch)
 
-    return [patch.object(Copier, "follow", follow)]
+    return [patch.object(ReplicaFetcher, "follow", follow)]
 
 
 def compare_ends_only() -> Patches:
@@ -87,7 +87,7 @@ def fetch_without_epochs() -> Patches:
 
 def count_what_is_appended() -> Patches:
     """What a follower has in memory counts as if it were on disk."""
-    fetched = Leadership.fetched
+    fetched = Leadership.note_fetch
 
     def counted(
         self: Leadership,
@@ -102,12 +102,12 @@ def count_what_is_appended() -> Patches:
     ) -> bool:
         return fetched(self, broker, broker_epoch, log_end, log_end, leader_end, now_ms, may_join=may_join)
 
-    return [patch.object(Leadership, "fetched", counted)]
+    return [patch.object(Leadership, "note_fetch", counted)]
 
 
 def shrink_before_it_is_confirmed() -> Patches:
     """Who is to leave the ISR does not count any more while the controller is still asked."""
-    leaving = Leadership.leaving
+    leaving = Leadership.propose_leaving
 
     def left(self: Leadership, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> Proposal | None:
         proposal = leaving(self, now_ms, lag_ms_max, silence_ms_max)
@@ -117,12 +117,12 @@ def shrink_before_it_is_confirmed() -> Patches:
             self.assignment = replace(self.assignment, isr=members)
         return proposal
 
-    return [patch.object(Leadership, "leaving", left)]
+    return [patch.object(Leadership, "propose_leaving", left)]
 
 
 def expand_after_it_is_confirmed() -> Patches:
     """KIP-497: who is to join the ISR counts only when the controller's answer is here."""
-    joining = Leadership.joining
+    joining = Leadership.propose_joining
 
     def joined(self: Leadership, broker: NodeId, high_watermark: Offset, now_ms: float) -> Proposal | None:
         proposal = joining(self, broker, high_watermark, now_ms)
@@ -133,12 +133,12 @@ def expand_after_it_is_confirmed() -> Patches:
     def not_near(self: Leadership, follower: Follower, now_ms: float) -> None:
         follower.near = False
 
-    return [patch.object(Leadership, "joining", joined), patch.object(Leadership, "_look_near", not_near)]
+    return [patch.object(Leadership, "propose_joining", joined), patch.object(Leadership, "_look_near", not_near)]
 
 
 def expand_below_the_epoch_start() -> Patches:
     """A follower at the leader's high watermark may join, even where that is not known yet."""
-    joining = Leadership.joining
+    joining = Leadership.propose_joining
 
     def joined(self: Leadership, broker: NodeId, high_watermark: Offset, now_ms: float) -> Proposal | None:
         start, self.epoch_start = self.epoch_start, Offset(0)
@@ -147,7 +147,7 @@ def expand_below_the_epoch_start() -> Patches:
         finally:
             self.epoch_start = start
 
-    return [patch.object(Leadership, "joining", joined)]
+    return [patch.object(Leadership, "propose_joining", joined)]
 
 
 def roll_back_on_any_refusal() -> Patches:
@@ -180,9 +180,9 @@ def keep_producers_of_what_is_cut() -> Patches:
     """The producers' state outlives a truncation: a batch that was cut away is taken for a duplicate."""
 
     def kept(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt:
-        return replace(rebuilt(store, log, end, now_ms), producers=log.producers)
+        return replace(rebuild(store, log, end, now_ms), producers=log.producers)
 
-    return [patch.object(copier, "rebuilt", kept)]
+    return [patch.object(replica_fetcher, "rebuild", kept)]
 
 
 def commit_below_min_isr() -> Patches:
@@ -220,11 +220,11 @@ def join_with_an_old_broker_epoch() -> Patches:
     ) -> bool:
         return fetched(self, broker, max(broker_epoch, 0), log_end, written_end, leader_end, now_ms, may_join=True)
 
-    fetched = Leadership.fetched
+    fetched = Leadership.note_fetch
     return [
         patch.object(isr_changes, "_check_members", trusting),
-        patch.object(Leadership, "fetched", counts_always),
-        patch.object(Leadership, "peers_changed", lambda _self, _epochs: None),
+        patch.object(Leadership, "note_fetch", counts_always),
+        patch.object(Leadership, "take_peers", lambda _self, _epochs: None),
     ]
 
 

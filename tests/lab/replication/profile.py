@@ -11,7 +11,7 @@ from unittest.mock import patch
 from headrace_broker.adapters import controller_cluster
 from headrace_broker.config import BrokerConfig
 from headrace_broker.core import leadership
-from headrace_broker.engine import copy_session, isr_proposals, replication
+from headrace_broker.engine import isr_proposals, replicate_session, replication
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_controller.engine import deaths, elections
@@ -137,7 +137,7 @@ class Profile:
                 (leadership, "REFUSED_PAUSE_MS", 150),
                 (leadership, "NEAR_MS", 100),
                 (controller_cluster, "ISR_CALL_MS_MAX", self.isr_call_ms),
-                (copy_session, "NEWS_DELAY_MS_MAX", self.news_ms),
+                (replicate_session, "NEWS_DELAY_MS_MAX", self.news_ms),
                 (isr_proposals, "UNDECIDED_RETRY_MS", 60.0),
                 (isr_proposals, "_RETRY_MS_MAX", 150.0),
                 (elections, "_TICK_MS", 250),

@@ -25,7 +25,7 @@ from tests.lab.replication.profile import Profile
 from tests.lab.watch import Process
 
 from headrace_broker.core.partition import Partition as Core
-from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.image_applier import ImageApplier
 from headrace_common.core.batch import BatchHeader, RecordColumns, build_batch
 from headrace_common.core.ids import NO_NODE, PartitionId
 from headrace_common.core.image import ClusterImage
@@ -206,9 +206,9 @@ class World:
 @contextmanager
 def late_images(profile: Profile, random: Random, world: Callable[[], World | None]) -> Iterator[None]:
     """Brokers take images in a little later than they hear of them, and some much later."""
-    take = ImageFollower.take
+    take = ImageApplier.take
 
-    async def taken(self: ImageFollower, image: ClusterImage) -> None:
+    async def taken(self: ImageApplier, image: ClusterImage) -> None:
         present = world()
         if present is not None:
             delay = random.random() * profile.image_delay_s
@@ -217,7 +217,7 @@ def late_images(profile: Profile, random: Random, world: Callable[[], World | No
             await asyncio.sleep(delay)
         await take(self, image)
 
-    with patch.object(ImageFollower, "take", taken):
+    with patch.object(ImageApplier, "take", taken):
         yield
 
 

@@ -79,7 +79,7 @@ class LogBroker(Broker, Caller):
         if not rows:
             return position, []
         end = rows[-1].next_offset
-        aborted = core.aborted.overlapping(Offset(position), end)
+        aborted = core.aborted.find_overlapping(Offset(position), end)
         shown = _without(rows, [(one.producer_id, one.first, one.last) for one in aborted])
         found = [point for row in shown for point in self.world.points_of(id, row)]
         self.world.invariants.was_read(self, id, position, end, found)

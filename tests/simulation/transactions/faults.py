@@ -12,7 +12,7 @@ from tests.simulation.transactions.clients import Writer
 from tests.simulation.transactions.coordinators import TxnNode
 
 from headrace_broker.core.partition_events import RetentionChecked
-from headrace_broker.engine.rebuilding import trimmed
+from headrace_broker.engine.rebuilding import prepare_trim
 from headrace_common.core.ids import Offset
 from headrace_coordinator.core.transactions.events import AbortAsked
 from headrace_coordinator.core.values import Moment
@@ -92,7 +92,7 @@ class Faults(Misfortune):
             return False
         offset = Offset(world.rng.randint(replica.core.log_start + 1, end))
         world.say("broker", broker.id, "trims", id.partition, "to", offset)
-        broker.handle(id, trimmed(broker.disk, replica.core, offset, int(broker.clock)))
+        broker.handle(id, prepare_trim(broker.disk, replica.core, offset, int(broker.clock)))
         return True
 
     def expire_producers(self) -> bool:

@@ -44,7 +44,7 @@ class LabDisk:
             raise InconsistentClusterId(f"the disk belongs to cluster {self.identity.cluster_id!r}")
         self.identity = Identity(cluster_id, broker_id, 0)
 
-    def told(self) -> None:
+    def forget_gone(self) -> None:
         """See ``Directory``."""
         self.emptied = False
 
@@ -68,11 +68,11 @@ class LabDisk:
         finally:
             await logs.close(storage.clean_epoch)
             if self.logs is logs:
-                self._take(logs.reopened())
+                self._take(logs.reopen())
 
     def crash(self, *, power: bool) -> None:
         """Its process dies; with ``power`` what was not synced is lost, but for what had reached the disk by chance."""
-        self._take(self.logs.reopened(keep_unsynced=self._random.randint(0, self.logs.unsynced) if power else None))
+        self._take(self.logs.reopen(keep_unsynced=self._random.randint(0, self.logs.unsynced) if power else None))
 
     def rot(self) -> None:
         """Bytes of each log are not what was written, while no process runs: each is sound up to some batch only."""

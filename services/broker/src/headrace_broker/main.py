@@ -138,7 +138,7 @@ async def run(
         member = _Member(broker, client, storage.directory, server, ready)
         joining = tasks.start(member.join(node, config), name="join")
         readiness = Readiness(who.broker_id, who.incarnation, config.ready_ms_max)
-        tasks.start(_ready_once_caught_up(readiness, client, health, clock), name="health")
+        tasks.start(_report_ready(readiness, client, health, clock), name="health")
         try:
             await _depart(departure, client, health, joining, stop, tasks)
             if not stop.is_set():
@@ -190,19 +190,17 @@ async def _depart(
     tasks: TaskRunner,
 ) -> None:
     """Wait until somebody wants the broker to go, then have it leave the cluster; it still serves."""
-    await first_of(run_until(stop, tasks), departure.until_asked())
+    await first_of(run_until(stop, tasks), departure.wait_asked())
     # A signal while prestop waits means that the pod's grace is over. A second signal ends the process at once.
     hurry = asyncio.Event() if stop.is_set() else stop
     if joining.done():
-        await first_of(run_until(asyncio.Event(), tasks), departure.until_allowed(client, hurry))
+        await first_of(run_until(asyncio.Event(), tasks), departure.wait_allowed(client, hurry))
     joining.cancel()
     await health.leaving()
     await departure.leave(client)
 
 
-async def _ready_once_caught_up(
-    readiness: Readiness, client: ControllerClient, health: HealthPort, clock: Clock
-) -> None:
+async def _report_ready(readiness: Readiness, client: ControllerClient, health: HealthPort, clock: Clock) -> None:
     """Ready means: another broker may be restarted now. It stays so while the controllers are away."""
     await until_caught_up(readiness, client.images(), clock)
     await health.reached()
@@ -274,7 +272,7 @@ class _Member:
             want_fenced=True,
         )
         self._directory.bind(registered.cluster_id, config.node_id)
-        self._directory.told()
+        self._directory.forget_gone()
         self._broker.who = replace(self._broker.who, cluster_id=registered.cluster_id)
         self._broker.start()
         self._client.want_unfenced()

@@ -252,7 +252,7 @@ class Directory(Protocol):
         """
         ...
 
-    def told(self) -> None:
+    def forget_gone(self) -> None:
         """The cluster knows what is gone here. Raises StorageFailed."""
         ...
 

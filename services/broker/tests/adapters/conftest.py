@@ -37,7 +37,7 @@ class MemoryDisk(Disk):
     async def restart(self, clean_epoch: int | None = None) -> LogStore:
         assert isinstance(self.logs, MemoryLogs)
         await self.logs.close(clean_epoch)
-        self.logs = self.logs.reopened()
+        self.logs = self.logs.reopen()
         return self.logs
 
 

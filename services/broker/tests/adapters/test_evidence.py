@@ -52,7 +52,7 @@ def wals() -> Wals:
 @pytest.fixture
 def keeper(tmp_path: Path, wals: Wals) -> EvidenceKeeper:
     made = EvidenceKeeper(tmp_path / "evidence", wals, {})
-    made.created(LOG, partition(1))
+    made.note_created(LOG, partition(1))
     return made
 
 
@@ -82,8 +82,8 @@ def test_a_changed_or_missing_byte_is_found(data: st.DataObject) -> None:
 
 
 def test_it_rises_with_a_sync_and_never_falls_by_one(keeper: EvidenceKeeper) -> None:
-    keeper.synced(LOG, Offset(100), 3)
-    keeper.synced(LOG, Offset(50), 2)
+    keeper.note_synced(LOG, Offset(100), 3)
+    keeper.note_synced(LOG, Offset(50), 2)
     keeper.tick()
     assert on_disk(keeper) == (100, 3, 0)
 
@@ -91,16 +91,16 @@ def test_it_rises_with_a_sync_and_never_falls_by_one(keeper: EvidenceKeeper) -> 
 def test_it_is_written_only_when_it_changed(keeper: EvidenceKeeper, tmp_path: Path) -> None:
     keeper.tick()
     first = (tmp_path / "evidence").stat().st_ino
-    keeper.synced(LOG, Offset(0), -1)
+    keeper.note_synced(LOG, Offset(0), -1)
     keeper.tick()
     assert (tmp_path / "evidence").stat().st_ino == first
 
 
 def test_without_syncs_it_rises_when_the_memtable_was_flushed(keeper: EvidenceKeeper, wals: Wals) -> None:
     wals.newest = 7
-    keeper.written([(LOG, Offset(100), 3)])
+    keeper.note_written([(LOG, Offset(100), 3)])
     keeper.tick()
-    keeper.written([(LOG, Offset(200), 3)])
+    keeper.note_written([(LOG, Offset(200), 3)])
     wals.oldest = 7
     keeper.tick()
     assert on_disk(keeper) == (0, -1, 0), "WAL 7 is still needed"
@@ -113,10 +113,10 @@ def test_without_syncs_it_rises_when_the_memtable_was_flushed(keeper: EvidenceKe
 
 
 def test_lowering_is_durable_at_once_and_forgets_what_was_on_its_way(keeper: EvidenceKeeper, wals: Wals) -> None:
-    keeper.synced(LOG, Offset(100), 3)
-    keeper.written([(LOG, Offset(200), 3)])
+    keeper.note_synced(LOG, Offset(100), 3)
+    keeper.note_written([(LOG, Offset(200), 3)])
     keeper.tick()
-    keeper.written([(LOG, Offset(300), 3)])
+    keeper.note_written([(LOG, Offset(300), 3)])
     keeper.lower([(LOG, Offset(60), 2)])
     assert on_disk(keeper) == (60, 2, 0)
     wals.oldest = 99
@@ -124,19 +124,19 @@ def test_lowering_is_durable_at_once_and_forgets_what_was_on_its_way(keeper: Evi
     assert on_disk(keeper) == (60, 2, 0)
     keeper.lower([(LOG, Offset(0), -1)])
     assert on_disk(keeper) == (0, -1, 0)
-    keeper.dropped(LOG, None)
+    keeper.note_dropped(LOG, None)
     keeper.tick()
     assert evidence_file.load(keeper._path) == ({}, False)
 
 
 def test_lowering_also_lowers_what_is_verified(keeper: EvidenceKeeper) -> None:
-    keeper.flushed([(LOG, Offset(100), 3)])
+    keeper.note_flushed([(LOG, Offset(100), 3)])
     keeper.lower([(LOG, Offset(60), 2)])
     assert on_disk(keeper) == (60, 2, 60)
 
 
 def test_lowering_to_more_than_is_known_changes_nothing(keeper: EvidenceKeeper) -> None:
-    keeper.synced(LOG, Offset(100), 3)
+    keeper.note_synced(LOG, Offset(100), 3)
     keeper.lower([(LOG, Offset(500), 9)])
     assert on_disk(keeper) == (100, 3, 0)
 
@@ -215,7 +215,7 @@ async def test_a_log_rewritten_under_a_later_epoch_is_not_damaged(rocks: RocksDi
     await rocks.logs.lower_evidence([(writer.log, Offset(30), 1)])
     again = Writer(writer.log, end=30, epoch=2)
     rocks.logs.write([DropSuffix(writer.log, Offset(30)), *again.append(2)])
-    rocks.logs._keeper.synced(writer.log, Offset(100), 1)
+    rocks.logs._keeper.note_synced(writer.log, Offset(100), 1)
     await rocks.restart()
     (found,) = rocks.logs.recovered()
     assert (found.damage, found.log_end) == (None, 50)

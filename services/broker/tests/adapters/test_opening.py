@@ -15,7 +15,7 @@ from storage_processes import Found, inspect
 
 from headrace_broker.adapters import rocksdb_opening
 from headrace_broker.adapters.data_directory import DataDirectory
-from headrace_broker.adapters.rocksdb_errors import typed_error
+from headrace_broker.adapters.rocksdb_errors import translate_error
 from headrace_broker.adapters.rocksdb_log import RocksDbLogs
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions
 from headrace_common.core.errors import StorageFailed
@@ -110,7 +110,7 @@ def test_a_store_that_was_mended_by_hand_can_be_put_back(whole: Image, tmp_path:
     if told:
         directory = DataDirectory.open(image.path)
         assert directory.emptied
-        directory.told()
+        directory.forget_gone()
         directory.close()
     shutil.rmtree(image.path / "db")
     os.rename(image.path / "db.damaged", image.path / "db")
@@ -129,7 +129,7 @@ async def test_the_cluster_is_to_be_told_until_it_knows(whole: Image, tmp_path: 
         assert directory.emptied, "as long as nobody was told"
         assert directory.token is None
         if told:
-            directory.told()
+            directory.forget_gone()
         await logs.close(7 if told else None)
         directory.close()
     directory, logs = opened(image.path)
@@ -146,7 +146,7 @@ async def test_a_log_without_an_end_to_show_is_damaged_only_when_the_store_was_l
     image = whole.copy(tmp_path / "data")
     directory, logs = opened(image.path)
     log = logs.new_log_id()
-    logs._keeper.created(log, next(iter(logs.recovered())).state.partition)
+    logs._keeper.note_created(log, next(iter(logs.recovered())).state.partition)
     await logs.close(7)
     directory.close()
     if emptied:
@@ -194,7 +194,7 @@ class Failing:
 
     def open(self, store: RocksDbStore, path: Path, sizes: StoreOptions) -> None:
         if self.left and path.name == "db":
-            raise typed_error(Exception(self.left.pop(0)), f"opening {path}")
+            raise translate_error(Exception(self.left.pop(0)), f"opening {path}")
         self._open(store, path, sizes)
 
 

@@ -65,7 +65,7 @@ async def test_retention_gives_space_back(rocks: RocksDisk) -> None:
         state = StateRow(partition(writer.log), start, start)
         write(rocks, [PutState(writer.log, state), DropPrefix(writer.log, start)])
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     assert await used(rocks) < before * 0.65
     for writer in writers:
         rows = list(rocks.logs.index(writer.log, Offset(0), Offset(9999)))
@@ -81,7 +81,7 @@ async def test_what_is_only_in_the_write_ahead_log_goes_too(rocks: RocksDisk, mo
     write(rocks, [PutState(writer.log, StateRow(partition(1), start, start)), DropPrefix(writer.log, start)])
     assert on_disk(rocks.path, ".log") > 600_000
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     await used(rocks)
     assert on_disk(rocks.path, ".log", ".blob", ".sst") < 1.5 * 10 * 8_000
     assert await rocks.logs.read(writer.log, writer.rows[70:]) == list(writer.batches.values())[70:]
@@ -94,13 +94,13 @@ async def test_deleted_logs_give_space_back(rocks: RocksDisk) -> None:
     await rocks.logs.lower_evidence([(log, Offset(0), -1) for log in gone])
     write(rocks, [DropLog(log) for log in gone])
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     assert await used(rocks) < before * 0.9, "live blobs lie between dead ones: the rest goes as files age"
     assert await rocks.logs.read(writers[2].log, writers[2].rows) == list(writers[2].batches.values())
     await rocks.logs.lower_evidence([(writers[2].log, Offset(0), -1)])
     write(rocks, [DropLog(writers[2].log)])
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     assert await used(rocks) < 10_000
 
 
@@ -113,7 +113,7 @@ async def test_what_short_lived_logs_leave_between_long_lived_ones_goes_too(
         state = StateRow(partition(short.log), row.base_offset, row.base_offset)
         write(rocks, [PutState(short.log, state), DropPrefix(short.log, row.base_offset)])
         await rocks.logs.reclaim()
-        await rocks.logs.reclaimed()
+        await rocks.logs.wait_until_reclaimed()
     size, dead = rocks.logs._store.blob_bytes()
     assert dead < 0.45 * size, "half of all was written for the log that went"
     assert await used(rocks) < 1.8 * sum(map(len, kept.batches.values()))
@@ -122,7 +122,7 @@ async def test_what_short_lived_logs_leave_between_long_lived_ones_goes_too(
 
 async def test_reclaim_without_drops_does_nothing_and_closing_waits_for_one(rocks: RocksDisk) -> None:
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     (writer,) = await filled(rocks, 1, 50)
     write(
         rocks,
@@ -157,7 +157,7 @@ async def test_what_compaction_leaves_behind_goes(
     rocks.logs._reclaimer._due_from = 1 << 17
     log = await compacted(rocks, 20_000 if batch == 10 else 100_000, batch)
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     await used(rocks)
     live = sum(row.size for row in rocks.logs.index(log.log, Offset(0), Offset(log.end)))
     assert on_disk(rocks.path, ".blob", ".sst", ".log") < 1.5 * live
@@ -170,7 +170,7 @@ async def test_much_that_is_dead_does_not_wait_until_somebody_asks(
     monkeypatch.setattr(rocksdb_reclaim, "DEAD_BYTES_MIN", 1 << 17)
     rocks.logs._reclaimer._due_from = 1 << 17
     log = await compacted(rocks, 60_000, 200)
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     await used(rocks)
     live = sum(row.size for row in rocks.logs.index(log.log, Offset(0), Offset(log.end)))
     assert on_disk(rocks.path, ".blob", ".sst") < 3 * live, "thirty times that was written"
@@ -179,7 +179,7 @@ async def test_much_that_is_dead_does_not_wait_until_somebody_asks(
 async def test_a_little_that_is_dead_waits(rocks: RocksDisk) -> None:
     log = await compacted(rocks, 4_000, 200)
     await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     assert rocks.logs._store.stored_bytes() == 0, "nothing was flushed for it"
     assert await faults(rocks.logs, log.log, log.end, log.keys, tombstones=False) == []
 
@@ -190,5 +190,5 @@ async def test_what_is_dropped_while_space_is_given_back_comes_next(rocks: Rocks
         await rocks.logs.lower_evidence([(writer.log, Offset(0), -1)])
         write(rocks, [DropLog(writer.log)])
         await rocks.logs.reclaim()
-    await rocks.logs.reclaimed()
+    await rocks.logs.wait_until_reclaimed()
     assert await used(rocks) < 10_000

@@ -266,7 +266,7 @@ async def test_the_last_verified_batch_may_be_rewritten(rocks: RocksDisk) -> Non
 
 async def test_a_gap_over_where_a_log_is_verified_is_no_hole(rocks: RocksDisk) -> None:
     writer = await started(rocks)
-    rocks.logs._keeper.flushed([(writer.log, Offset(30), 1)])
+    rocks.logs._keeper.note_flushed([(writer.log, Offset(30), 1)])
     rocks.logs.write([rewrite(writer.log, 0, 50), *(DropBatch(writer.log, Offset(at)) for at in (10, 20, 30, 40))])
     logs = await rocks.restart()
     (found,) = logs.recovered()

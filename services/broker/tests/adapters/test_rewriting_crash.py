@@ -148,7 +148,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         directory, logs, log = await written(path, flushed=True)
         await log.clean()
         await logs.reclaim()
-        await logs.reclaimed()
+        await logs.wait_until_reclaimed()
         await logs.close(None)
         directory.close()
         return log.end

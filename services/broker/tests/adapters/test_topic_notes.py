@@ -41,7 +41,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     last = [MemoryTopicNotes()]
 
     def again() -> TopicNotes:
-        last.append(last[-1].reopened())
+        last.append(last[-1].reopen())
         return last[-1]
 
     return again

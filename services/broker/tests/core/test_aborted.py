@@ -33,7 +33,7 @@ def test_it_finds_what_a_look_at_all_finds(steps: list[tuple[int, str]], start: 
     index = AbortedIndex(rows)
     end = start + count + 1
     naive = [row for row in rows if row.first < end and row.last >= start]
-    assert index.overlapping(Offset(start), Offset(end)) == naive
+    assert index.find_overlapping(Offset(start), Offset(end)) == naive
 
 
 @given(STEPS, st.integers(0, 40), st.integers(0, 40))
@@ -48,5 +48,5 @@ def test_it_is_cut_and_trimmed_with_its_log(steps: list[tuple[int, str]], start:
 
 def test_a_long_transaction_is_found_behind_short_ones() -> None:
     rows = [AbortedRow(1, Offset(5), Offset(6), Offset(0)), AbortedRow(2, Offset(0), Offset(9), Offset(10))]
-    assert AbortedIndex(rows).overlapping(Offset(0), Offset(1)) == rows[1:]
-    assert AbortedIndex(rows).overlapping(Offset(5), Offset(6)) == rows
+    assert AbortedIndex(rows).find_overlapping(Offset(0), Offset(1)) == rows[1:]
+    assert AbortedIndex(rows).find_overlapping(Offset(5), Offset(6)) == rows

@@ -10,7 +10,7 @@ from services.broker.tests.kit.assignments import elected
 from services.broker.tests.kit.batches import NOW_MS, batch_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
-from headrace_broker.core.compaction.clean_points import cut_at
+from headrace_broker.core.compaction.clean_points import cut_points
 from headrace_broker.core.compaction.steps import Cleaned, Step, StepOutdated
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
@@ -37,8 +37,8 @@ from headrace_broker.core.rows import (
     SegmentRow,
     StateRow,
 )
-from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import rebuilt, trimmed
+from headrace_broker.engine.image_applier import restore
+from headrace_broker.engine.rebuilding import prepare_trim, rebuild
 from headrace_common.core.batch import build_gap_batch, build_marker_batch, read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader
@@ -97,9 +97,9 @@ class Log:
         return self.take(self.core.handle(Compacted(step, self.core.truncations)))
 
     def reopened(self) -> Partition:
-        store = self.store.reopened()
+        store = self.store.reopen()
         [found] = store.recovered()
-        return restored(store, found, CONFIG, NOW_MS)
+        return restore(store, found, CONFIG, NOW_MS)
 
 
 def finished(end: int, *points: CleanPoint, **more: object) -> Step:
@@ -130,7 +130,7 @@ def test_the_last_step_says_how_far_the_log_is_clean() -> None:
 def test_no_step_is_taken_below_where_the_log_begins_by_now() -> None:
     log = Log()
     low, high = log.gap(0, 4), log.gap(4, 8)
-    log.take(log.core.handle(trimmed(log.store, log.core, Offset(4), NOW_MS)))
+    log.take(log.core.handle(prepare_trim(log.store, log.core, Offset(4), NOW_MS)))
     with pytest.raises(StepOutdated, match="begins at 4"):
         log.core.handle(Compacted(low, 0))
     assert log.core.rewrites == 0
@@ -142,7 +142,7 @@ def test_no_step_is_taken_after_the_end_was_cut() -> None:
     log = Log()
     step = log.gap(0, 4)
     log.core.handle(Followed(NodeId(2), 2, NotLeader("")))
-    log.take(log.core.handle(Truncated(2, Offset(9), rebuilt(log.store, log.core, Offset(9), NOW_MS))))
+    log.take(log.core.handle(Truncated(2, Offset(9), rebuild(log.store, log.core, Offset(9), NOW_MS))))
     with pytest.raises(StepOutdated, match="was cut"):
         log.core.handle(Compacted(step, 0))
     log.compact(step)
@@ -169,21 +169,21 @@ def test_a_cut_takes_the_clean_part_along(end: int, clean: int, points: tuple[Cl
     log = Log()
     log.compact(finished(8, CleanPoint(Offset(4), 1), CleanPoint(Offset(8), 2)))
     log.core.handle(Followed(NodeId(2), 2, NotLeader("")))
-    log.take(log.core.handle(Truncated(2, Offset(end), rebuilt(log.store, log.core, Offset(end), NOW_MS))))
+    log.take(log.core.handle(Truncated(2, Offset(end), rebuild(log.store, log.core, Offset(end), NOW_MS))))
     assert (log.core.cleaned_to, log.core.clean_points) == (clean, points)
     again = log.reopened()
     assert (again.cleaned_to, again.clean_points) == (clean, points)
 
 
 def test_nothing_is_clean_of_a_log_that_is_cut_to_nothing() -> None:
-    assert cut_at((CleanPoint(Offset(4), 1),), Offset(0)) == (CleanPoint(Offset(0), 1),)
-    assert cut_at((), Offset(3)) == ()
+    assert cut_points((CleanPoint(Offset(4), 1),), Offset(0)) == (CleanPoint(Offset(0), 1),)
+    assert cut_points((), Offset(3)) == ()
 
 
 def test_a_cut_that_was_found_before_batches_were_merged_is_found_anew() -> None:
     log = Log()
     log.core.handle(Followed(NodeId(2), 2, NotLeader("")))
-    asked = Truncated(2, Offset(6), rebuilt(log.store, log.core, Offset(6), NOW_MS), log.core.rewrites)
+    asked = Truncated(2, Offset(6), rebuild(log.store, log.core, Offset(6), NOW_MS), log.core.rewrites)
     log.compact(log.gap(4, 8))
     assert log.core.handle(asked) == []
     assert log.core.log_end == 10
@@ -194,7 +194,7 @@ def test_a_cut_that_was_found_before_batches_were_merged_is_found_anew() -> None
 def test_a_log_that_begins_inside_a_gap_is_restored_with_the_gap() -> None:
     log = Log()
     log.compact(log.gap(4, 8))
-    log.take(log.core.handle(trimmed(log.store, log.core, Offset(6), NOW_MS)))
+    log.take(log.core.handle(prepare_trim(log.store, log.core, Offset(6), NOW_MS)))
     assert (log.core.log_start, log.core.first_batch) == (6, 4)
     again = log.reopened()
     assert (again.log_start, again.first_batch) == (6, 4)
@@ -213,7 +213,7 @@ def test_what_is_left_of_an_aborted_transaction_goes_from_memory_too() -> None:
     step = Step(Offset(0), Offset(4), [DropAborted(log.core.log, Offset(3))])
     log.compact(step)
     assert log.core.aborted.rows() == [rows[0], rows[2]] == log.reopened().aborted.rows()
-    assert log.core.aborted.overlapping(Offset(0), Offset(6)) == [rows[0], rows[2]]
+    assert log.core.aborted.find_overlapping(Offset(0), Offset(6)) == [rows[0], rows[2]]
 
 
 def test_a_compacted_log_is_sealed_by_the_age_at_which_it_must_be_compacted() -> None:

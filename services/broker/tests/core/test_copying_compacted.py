@@ -17,7 +17,7 @@ from headrace_broker.core.compaction.dirty_keys import DirtyKeys
 from headrace_broker.core.compaction.offset_map import OffsetMap
 from headrace_broker.core.compaction.plan import dirty_range
 from headrace_broker.core.compaction.rules import rules_of
-from headrace_broker.core.copying import continued
+from headrace_broker.core.copying import continue_log
 from headrace_broker.core.local_log import segment_rows
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import (
@@ -36,8 +36,8 @@ from headrace_broker.core.partition_events import (
     Refuse,
 )
 from headrace_broker.core.rows import IndexRow, LogWrite
-from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import trimmed
+from headrace_broker.engine.image_applier import restore
+from headrace_broker.engine.rebuilding import prepare_trim
 from headrace_common.core.batch import (
     RecordColumns,
     build_batch,
@@ -145,7 +145,7 @@ class One:
         holder = leader.store.floor(theirs.log, core.log_end)
         start = core.log_end if holder is None else holder.base_offset
         rows = list(leader.store.index(theirs.log, start, theirs.written_end))[:batches_max]
-        found = continued([leader.batch(row) for row in rows if row.next_offset > core.log_end], core.log_end)
+        found = continue_log([leader.batch(row) for row in rows if row.next_offset > core.log_end], core.log_end)
         event = BatchesCopied(
             theirs.leader_epoch or 0,
             tuple((read_header(batch), batch) for batch in found),
@@ -200,9 +200,9 @@ class One:
         return sorted(known, key=lambda one: one[0])
 
     def reopened(self) -> Partition:
-        store = self.store.reopened()
+        store = self.store.reopen()
         [found] = store.recovered()
-        return restored(store, found, CONFIG, NOW_MS)
+        return restore(store, found, CONFIG, NOW_MS)
 
 
 def _sequences(row: object) -> object:
@@ -267,10 +267,10 @@ def test_a_follower_begins_inside_a_gap_where_the_leaders_log_does(start: int) -
     leader, follower = led(), following()
     keyed(leader, 30)
     leader.compact()
-    leader.handle(trimmed(leader.store, leader.core, Offset(start), NOW_MS))
+    leader.handle(prepare_trim(leader.store, leader.core, Offset(start), NOW_MS))
     assert follower.copy(leader) == 1
     follower.check()
-    follower.handle(trimmed(follower.store, follower.core, Offset(start), NOW_MS))
+    follower.handle(prepare_trim(follower.store, follower.core, Offset(start), NOW_MS))
     follower.check()
     assert follower.core.log_start == start
     assert follower.core.first_batch >= leader.core.first_batch, "nothing is kept that the leader has dropped"
@@ -280,15 +280,15 @@ def test_a_follower_begins_inside_a_gap_where_the_leaders_log_does(start: int) -
 def test_only_gaps_are_cut_to_size() -> None:
     gap = build_gap_batch(10, 20, 3, base_timestamp=5, max_timestamp=6)
     after = build_gap_batch(20, 21, 3, base_timestamp=5, max_timestamp=6)
-    assert continued([], Offset(0)) == []
-    assert continued([gap, after], Offset(10)) == [gap, after]
-    rest, same = continued([gap, after], Offset(13))
+    assert continue_log([], Offset(0)) == []
+    assert continue_log([gap, after], Offset(10)) == [gap, after]
+    rest, same = continue_log([gap, after], Offset(13))
     assert same is after
     header = read_header(rest)
     assert (header.base_offset, header.next_offset, header.leader_epoch) == (13, 20, 3)
     assert (header.base_timestamp, header.max_timestamp, header.record_count) == (5, 6, 0)
     records = build_batch(RecordColumns([b"v"] * 3, [b"k"] * 3, timestamps_ms=5))
-    assert continued([records], Offset(1)) == [records]
+    assert continue_log([records], Offset(1)) == [records]
 
 
 def test_a_whole_gap_is_refused_by_a_log_that_ends_inside() -> None:

@@ -52,7 +52,7 @@ def test_the_batch_found_is_the_first_that_can_hold_the_record(
     for records, stamp, begins in batches:
         if begins and segments.active.size:
             segments.roll(Offset(offset), 0)
-        active = segments.appended(Offset(offset), 10, stamp, stamp)
+        active = segments.append(Offset(offset), 10, stamp, stamp)
         rows.append(
             IndexRow(
                 Offset(offset), records - 1, 10, records, 0, 0, -1, -1, -1,

@@ -266,7 +266,7 @@ def test_of_many_fences_the_newest_are_kept_and_a_deep_cut_never_lowers_the_toke
 ) -> None:
     fences = Fences()
     for number in range(count):
-        assert fences.appended(Offset(10 * number), number + 1)
+        assert fences.note_appended(Offset(10 * number), number + 1)
     assert len(fences.rows()) == FENCES_MAX
     assert fences.rows() == Fences(fences.rows()).rows()
     end = data.draw(st.integers(0, 10 * count))
@@ -274,7 +274,7 @@ def test_of_many_fences_the_newest_are_kept_and_a_deep_cut_never_lowers_the_toke
     fences.truncate(Offset(end))
     exact = count - FENCES_MAX + 1  # fences before that are known by their largest token only
     assert fences.token == max(truth, exact)
-    assert not fences.appended(Offset(end), fences.token)
+    assert not fences.note_appended(Offset(end), fences.token)
 
 
 def test_a_log_that_begins_after_no_fence_has_no_token() -> None:

@@ -18,7 +18,7 @@ def append(
     producers: Producers, epoch: int, first: int, records: int, offset: int, *, producer_id: int = 7, now_ms: int = NOW
 ) -> None:
     assert producers.check(producer_id, epoch, first, records) is None
-    producers.appended(producer_id, epoch, first, records, Offset(offset), now_ms, now_ms)
+    producers.note_appended(producer_id, epoch, first, records, Offset(offset), now_ms, now_ms)
 
 
 def test_a_producer_that_nothing_is_known_of_may_start_anywhere() -> None:
@@ -107,7 +107,7 @@ def test_the_first_of_them_are_those_that_began_first_then_the_others_by_id() ->
     producers = Producers()
     for producer_id in (40, 20, 30, 10, 50):
         opens = producer_id in (20, 30)
-        producers.appended(producer_id, 0, 0, 1, Offset(100 - producer_id), NOW, NOW, transactional=opens)
+        producers.note_appended(producer_id, 0, 0, 1, Offset(100 - producer_id), NOW, NOW, transactional=opens)
     assert [row.producer_id for row in Producers(producers.snapshot()).first(4)] == [30, 20, 10, 40]
     assert [row.producer_id for row in producers.first(9, open_only=True)] == [20, 30], "as they were appended"
     assert [len(producers.first(n)) for n in (0, 1, 2, 9)] == [0, 1, 2, 5]
@@ -158,7 +158,7 @@ def test_every_verdict_is_the_models_also_after_a_restart(sent: list[Batch], res
         assert actual == expected
         if actual == "append":
             offset = 1000 + number
-            producers.appended(*batch, Offset(offset), NOW, NOW)
+            producers.note_appended(*batch, Offset(offset), NOW, NOW)
             replayed.append(row_of(*batch, offset))
             model.log.append((batch, offset))
 
@@ -190,7 +190,7 @@ def test_the_one_that_has_not_written_for_longest_is_forgotten_and_may_start_any
     for producer_id in (1, 2, 3):
         append(producers, 0, 0, 1, producer_id, producer_id=producer_id)
     append(producers, 0, 1, 1, 4, producer_id=1)
-    producers.bound(2)
+    producers.forget_above(2)
     assert known_to(producers) == {1, 3}
     assert producers.check(2, 0, 700, 1) is None
     with pytest.raises(OutOfOrderSequence):
@@ -200,14 +200,14 @@ def test_the_one_that_has_not_written_for_longest_is_forgotten_and_may_start_any
 def test_who_has_an_open_transaction_stays_and_goes_by_its_end() -> None:
     producers = Producers()
     for producer_id in (1, 2, 3):
-        producers.appended(producer_id, 0, 0, 1, Offset(producer_id), NOW, NOW, transactional=producer_id != 3)
-    producers.bound(1)
+        producers.note_appended(producer_id, 0, 0, 1, Offset(producer_id), NOW, NOW, transactional=producer_id != 3)
+    producers.forget_above(1)
     assert known_to(producers) == {1, 2, 3}, "the last one to write stays as well"
     append(producers, 0, 0, 1, 4, producer_id=4)
-    producers.bound(1)
+    producers.forget_above(1)
     assert known_to(producers) == {1, 2, 4}
-    producers.ended(1, 1, True, NOW)
-    producers.bound(2)
+    producers.end(1, 1, True, NOW)
+    producers.forget_above(2)
     assert known_to(producers) == {1, 2}
     assert producers.check_marker(1, 1, True) is False, "a repeat of its marker is known as one"
 
@@ -217,7 +217,7 @@ def test_the_order_survives_a_snapshot() -> None:
     for now_ms, producer_id in ((30, 1), (10, 2), (20, 3)):
         append(producers, 0, 0, 1, now_ms, producer_id=producer_id, now_ms=now_ms)
     again = Producers(producers.snapshot())
-    again.bound(2)
+    again.forget_above(2)
     assert known_to(again) == {1, 3}
 
 
@@ -234,14 +234,14 @@ def test_against_one_that_forgets_nobody(most: int, steps: list[tuple[str, int]]
     for now_ms, (what, producer_id) in enumerate(steps):
         match what:
             case "write" if producer_id not in opened:
-                producers.appended(producer_id, epochs.get(producer_id, 0), 0, 1, Offset(now_ms), now_ms, now_ms)
+                producers.note_appended(producer_id, epochs.get(producer_id, 0), 0, 1, Offset(now_ms), now_ms, now_ms)
             case "transaction":
                 epoch = epochs.setdefault(producer_id, 0)
-                producers.appended(producer_id, epoch, 0, 1, Offset(now_ms), now_ms, now_ms, transactional=True)
+                producers.note_appended(producer_id, epoch, 0, 1, Offset(now_ms), now_ms, now_ms, transactional=True)
                 opened.add(producer_id)
             case "end":
                 epochs[producer_id] = epochs.get(producer_id, 0) + 1
-                producers.ended(producer_id, epochs[producer_id], True, now_ms)
+                producers.end(producer_id, epochs[producer_id], True, now_ms)
                 opened.discard(producer_id)
             case "expire":
                 producers.expire(now_ms - 5)
@@ -253,7 +253,7 @@ def test_against_one_that_forgets_nobody(most: int, steps: list[tuple[str, int]]
             case _:
                 continue
         last[producer_id] = now_ms
-        producers.bound(most)
+        producers.forget_above(most)
         idle = sorted((one for one in last if one not in opened), key=last.__getitem__)
         surplus = max(0, min(len(last) - most, len(idle) - 1))
         for forgotten in idle[:surplus]:

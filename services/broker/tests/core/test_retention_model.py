@@ -39,8 +39,8 @@ from headrace_broker.core.rows import (
     PutSegment,
     PutState,
 )
-from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import trimmed
+from headrace_broker.engine.image_applier import restore
+from headrace_broker.engine.rebuilding import prepare_trim
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.ids import Offset, PartitionId, TopicId
@@ -259,7 +259,7 @@ class RetentionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def trim(self, data: st.DataObject) -> None:
         offset = data.draw(st.just(self.model.committed) | st.integers(0, self.model.committed))
-        self.write(self.core.handle(trimmed(self.store, self.core, Offset(offset), self.now)))
+        self.write(self.core.handle(prepare_trim(self.store, self.core, Offset(offset), self.now)))
         self.model.trim(offset)
         self.check_a_crash_now()
 
@@ -273,9 +273,9 @@ class RetentionMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         """Everything that was written is there again."""
         self.write(self.core.handle(CheckpointAsked()))
-        self.store = self.store.reopened()
+        self.store = self.store.reopen()
         [found] = self.store.recovered()
-        self.core = restored(self.store, found, TopicConfig.effective(self.model.config, {}), self.now)
+        self.core = restore(self.store, found, TopicConfig.effective(self.model.config, {}), self.now)
         self.lead()
         self.model.forget_what_is_gone()
 
@@ -295,11 +295,11 @@ class RetentionMachine(RuleBasedStateMachine):
 
     def check_a_crash_now(self) -> None:
         """It would find the same start, and the same segments."""
-        again = self.store.reopened()
+        again = self.store.reopen()
         [found] = again.recovered()
         assert found.state.log_start == self.core.log_start
         assert found.log_end == self.core.log_end
-        known = restored(again, found, self.core.config, self.now)
+        known = restore(again, found, self.core.config, self.now)
         if found.last_row is not None:
             assert segment_rows(known) == segment_rows(self.core)
 

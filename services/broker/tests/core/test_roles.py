@@ -10,7 +10,7 @@ from services.broker.tests.kit.batches import NOW_MS
 
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Deposed, Elected, Followed, Reassigned
-from headrace_broker.core.roles import Turn, changed, turn
+from headrace_broker.core.roles import Turn, choose_role, find_changed
 from headrace_broker.core.rows import LogId
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader
@@ -36,7 +36,7 @@ def told(
     core: Partition, leader: NodeId, epoch: int, *, sound: bool = True, may_lead: bool = True
 ) -> type[Turn] | None:
     partition = PartitionMetadata(ID, ALL, ALL, leader, epoch, 9)
-    event = turn(core, partition, assigned(epoch, ALL), 1.0, sound=sound, may_lead=may_lead)
+    event = choose_role(core, partition, assigned(epoch, ALL), 1.0, sound=sound, may_lead=may_lead)
     return None if event is None else type(event)
 
 
@@ -76,8 +76,8 @@ def test_where_nobody_leads_nobody_goes_on() -> None:
 
 def test_what_an_image_did_not_change_is_not_looked_at() -> None:
     one, other = (PartitionMetadata(PartitionId(ID.topic_id, n), ALL, ALL, ME, 5, 9) for n in range(2))
-    assert list(changed({}, {one.id: one})) == [one.id]
-    assert list(changed({one.id: one, other.id: other}, {one.id: one, other.id: other})) == []
-    assert list(changed({one.id: one, other.id: other}, {one.id: one})) == [other.id]
-    assert list(changed({one.id: one}, {other.id: other})) == [other.id, one.id]
-    assert list(changed({one.id: one}, {one.id: replace(one, partition_epoch=10)})) == [one.id]
+    assert list(find_changed({}, {one.id: one})) == [one.id]
+    assert list(find_changed({one.id: one, other.id: other}, {one.id: one, other.id: other})) == []
+    assert list(find_changed({one.id: one, other.id: other}, {one.id: one})) == [other.id]
+    assert list(find_changed({one.id: one}, {other.id: other})) == [other.id, one.id]
+    assert list(find_changed({one.id: one}, {one.id: replace(one, partition_epoch=10)})) == [one.id]

@@ -18,24 +18,24 @@ HOUR = 3_600_000
 def test_rolls_when_the_next_batch_would_not_fit() -> None:
     segments = Segments.fresh(Offset(0), 0)
     assert not segments.must_roll(5_000, Offset(1), 0, segment_bytes=1_000, segment_ms=HOUR), "never an empty one"
-    segments.appended(Offset(0), 600, 1, 1)
+    segments.append(Offset(0), 600, 1, 1)
     assert not segments.must_roll(400, Offset(2), 0, segment_bytes=1_000, segment_ms=HOUR)
     assert segments.must_roll(401, Offset(2), 0, segment_bytes=1_000, segment_ms=HOUR)
 
 
 def test_rolls_by_age_earlier_by_the_jitter_and_not_when_the_clock_went_back() -> None:
     segments = Segments.fresh(Offset(0), 10_000, roll_jitter=0.5)
-    segments.appended(Offset(0), 1, 1, 1)
-    assert not segments.aged(10_899, 1_000, 200)
-    assert segments.aged(10_900, 1_000, 200)
-    assert not segments.aged(0, 1_000, 200)
-    assert not segments.aged(10_049, 100, 200), "the jitter is at most half of the age"
-    assert segments.aged(10_050, 100, 200)
+    segments.append(Offset(0), 1, 1, 1)
+    assert not segments.is_aged(10_899, 1_000, 200)
+    assert segments.is_aged(10_900, 1_000, 200)
+    assert not segments.is_aged(0, 1_000, 200)
+    assert not segments.is_aged(10_049, 100, 200), "the jitter is at most half of the age"
+    assert segments.is_aged(10_050, 100, 200)
 
 
 def test_rolls_before_an_offset_would_not_fit_the_index() -> None:
     segments = Segments.fresh(Offset(0), 0)
-    segments.appended(Offset(0), 1, 1, 1)
+    segments.append(Offset(0), 1, 1, 1)
     limit = OFFSETS_PER_SEGMENT_MAX
     assert not segments.must_roll(1, Offset(limit), 0, segment_bytes=1 << 30, segment_ms=HOUR)
     assert segments.must_roll(1, Offset(limit + 1), 0, segment_bytes=1 << 30, segment_ms=HOUR)
@@ -43,13 +43,13 @@ def test_rolls_before_an_offset_would_not_fit_the_index() -> None:
 
 def test_keeps_running_timestamps_per_segment() -> None:
     segments = Segments.fresh(Offset(0), 0)
-    segments.appended(Offset(0), 10, 5, 9)
-    segments.appended(Offset(1), 10, 3, 7)
+    segments.append(Offset(0), 10, 5, 9)
+    segments.append(Offset(1), 10, 3, 7)
     assert (segments.active.min_timestamp, segments.active.max_timestamp, segments.active.size) == (3, 9, 20)
     sealed, opened = segments.roll(Offset(2), 50)
     assert (sealed.end_offset, sealed.sealed_at_ms, sealed.max_timestamp) == (2, 50, 9)
     assert opened == SegmentRow(Offset(2), 50)
-    segments.appended(Offset(2), 10, 1, 1)
+    segments.append(Offset(2), 10, 1, 1)
     assert segments.active.max_timestamp == 1
 
 
@@ -70,7 +70,7 @@ def build(parts: list[Piece]) -> tuple[Segments, Offset]:
     for number, piece in enumerate(parts):
         if number:
             segments.roll(Offset(number), 0)
-        segments.appended(Offset(number), piece.size, piece.newest, piece.newest)
+        segments.append(Offset(number), piece.size, piece.newest, piece.newest)
     return segments, Offset(len(parts))
 
 
@@ -102,17 +102,17 @@ def test_retention_drops_what_the_oracle_drops(
 ) -> None:
     segments, end = build(parts)
     high = Offset(min(watermark, end))
-    start = segments.expired(now, end, high, retention_ms=retention_ms, retention_bytes=retention_bytes)
+    start = segments.find_expired(now, end, high, retention_ms=retention_ms, retention_bytes=retention_bytes)
     assert (start or 0) == oracle(parts, now, high, retention_ms, retention_bytes)
 
 
 def test_records_without_time_count_from_when_their_segment_was_sealed() -> None:
     segments = Segments.fresh(Offset(0), 1_000)
-    segments.appended(Offset(0), 10, -1, -1)
+    segments.append(Offset(0), 10, -1, -1)
     segments.roll(Offset(1), 5_000)
     wanted = {"retention_ms": 100, "retention_bytes": -1}
-    assert segments.expired(5_100, Offset(1), Offset(1), **wanted) is None
-    assert segments.expired(5_101, Offset(1), Offset(1), **wanted) == 1
+    assert segments.find_expired(5_100, Offset(1), Offset(1), **wanted) is None
+    assert segments.find_expired(5_101, Offset(1), Offset(1), **wanted) == 1
 
 
 def test_records_without_time_are_not_old_before_their_segment_is_sealed() -> None:
@@ -121,11 +121,11 @@ def test_records_without_time_are_not_old_before_their_segment_is_sealed() -> No
     for stamps in ([-1], [-1, 5], [5, -1]):
         segments, end = Segments.fresh(Offset(0), 1_000), Offset(len(stamps))
         for at, stamp in enumerate(stamps):
-            segments.appended(Offset(at), 10, stamp, stamp)
-        assert segments.expired(9_000_000, end, end, **wanted) is None
+            segments.append(Offset(at), 10, stamp, stamp)
+        assert segments.find_expired(9_000_000, end, end, **wanted) is None
         segments.roll(end, 9_000_000)
-        assert segments.expired(9_000_100, end, end, **wanted) is None
-        assert segments.expired(9_000_101, end, end, **wanted) == end
+        assert segments.find_expired(9_000_100, end, end, **wanted) is None
+        assert segments.find_expired(9_000_101, end, end, **wanted) == end
 
 
 def test_a_recovered_log_goes_on_where_it_was() -> None:

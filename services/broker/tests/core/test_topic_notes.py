@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_broker.core.topic_notes import NoteChanges, TopicNote, is_newer, notes_due
+from headrace_broker.core.topic_notes import NoteChanges, TopicNote, find_notes_due, is_newer
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicId
 from headrace_common.core.image import EMPTY_IMAGE, ClusterImage, Partition, Topic
 
@@ -41,53 +41,55 @@ def note(of: Topic, revision: int = 3, incarnation: bytes = NEW) -> TopicNote:
 
 
 def test_a_topic_that_gets_its_first_log_is_noted() -> None:
-    assert notes_due(image_with(topic(0), topic(1)), {IDS[0]}, {}) == NoteChanges(noted=(note(topic(0), 7),))
+    assert find_notes_due(image_with(topic(0), topic(1)), {IDS[0]}, {}) == NoteChanges(noted=(note(topic(0), 7),))
 
 
 def test_what_is_noted_already_is_not_written_again() -> None:
-    assert notes_due(image_with(topic(0)), {IDS[0]}, {IDS[0]: note(topic(0))}) is None
+    assert find_notes_due(image_with(topic(0)), {IDS[0]}, {IDS[0]: note(topic(0))}) is None
 
 
 def test_a_changed_setting_or_a_new_partition_is_noted() -> None:
     for changed in (topic(0, partitions=2), topic(0, retention_ms="5")):
-        due = notes_due(image_with(changed), {IDS[0]}, {IDS[0]: note(topic(0))})
+        due = find_notes_due(image_with(changed), {IDS[0]}, {IDS[0]: note(topic(0))})
         assert due == NoteChanges(noted=(note(changed, 7),))
 
 
 def test_metadata_of_another_incarnation_is_noted_even_if_it_says_the_same_at_a_lower_revision() -> None:
-    due = notes_due(image_with(topic(0), revision=2), {IDS[0]}, {IDS[0]: note(topic(0), 900, OLD)})
+    due = find_notes_due(image_with(topic(0), revision=2), {IDS[0]}, {IDS[0]: note(topic(0), 900, OLD)})
     assert due == NoteChanges(noted=(note(topic(0), 2, NEW),))
 
 
 def test_a_stray_keeps_its_note_whatever_the_incarnation() -> None:
     notes = {IDS[0]: note(topic(0), 900, OLD)}
-    assert notes_due(image_with(topic(1)), {IDS[0]}, notes) is None
+    assert find_notes_due(image_with(topic(1)), {IDS[0]}, notes) is None
 
 
 def test_while_the_metadata_is_restored_the_notes_stay_as_they_were() -> None:
     newer = {IDS[0]: note(topic(0, partitions=4), 900, OLD)}
     restored = image_with(topic(0, partitions=2), topic(1), led=frozenset())
     assert is_newer(newer[IDS[0]], restored)
-    assert notes_due(restored, {IDS[0]}, newer) is None
-    assert notes_due(restored, {IDS[0], IDS[1]}, newer) == NoteChanges(noted=(note(topic(1), 7),)), "there was none"
+    assert find_notes_due(restored, {IDS[0]}, newer) is None
+    assert find_notes_due(restored, {IDS[0], IDS[1]}, newer) == NoteChanges(noted=(note(topic(1), 7),)), (
+        "there was none"
+    )
     decided = image_with(topic(0, partitions=4), revision=9, led=frozenset({IDS[0]}))
     assert not is_newer(newer[IDS[0]], decided)
-    assert notes_due(decided, {IDS[0]}, newer) == NoteChanges(noted=(note(topic(0, partitions=4), 9),))
+    assert find_notes_due(decided, {IDS[0]}, newer) == NoteChanges(noted=(note(topic(0, partitions=4), 9),))
 
 
 def test_a_topic_that_nobody_leads_is_noted_anew_in_the_same_incarnation() -> None:
     changed = topic(0, retention_ms="5")
-    due = notes_due(image_with(changed, led=frozenset()), {IDS[0]}, {IDS[0]: note(topic(0))})
+    due = find_notes_due(image_with(changed, led=frozenset()), {IDS[0]}, {IDS[0]: note(topic(0))})
     assert due == NoteChanges(noted=(note(changed, 7),))
 
 
 def test_an_older_image_of_the_same_incarnation_changes_no_note() -> None:
-    assert notes_due(image_with(topic(0)), {IDS[0]}, {IDS[0]: note(topic(0, partitions=2), 8)}) is None
+    assert find_notes_due(image_with(topic(0)), {IDS[0]}, {IDS[0]: note(topic(0, partitions=2), 8)}) is None
     assert not is_newer(None, image_with(topic(0)))
 
 
 def test_the_note_of_a_topic_without_logs_is_dropped() -> None:
-    due = notes_due(image_with(topic(0)), set(), {IDS[0]: note(topic(0))})
+    due = find_notes_due(image_with(topic(0)), set(), {IDS[0]: note(topic(0))})
     assert due == NoteChanges(dropped=(IDS[0],))
 
 
@@ -115,7 +117,7 @@ IMAGES = st.builds(
 def test_after_the_changes_the_notes_are_what_the_image_says_and_nothing_more_is_due(
     image: ClusterImage, held: set[TopicId], notes: dict[TopicId, TopicNote]
 ) -> None:
-    due = notes_due(image, held, notes) or NoteChanges()
+    due = find_notes_due(image, held, notes) or NoteChanges()
     noted = {one.topic.topic_id: one for one in due.noted}
     assert len(noted) == len(due.noted)
     assert not noted.keys() & set(due.dropped)
@@ -135,4 +137,4 @@ def test_after_the_changes_the_notes_are_what_the_image_says_and_nothing_more_is
                 assert after[id] is known, "what is true already is not written again"
             else:
                 assert after[id].revision == image.revision
-    assert notes_due(image, held, after) is None
+    assert find_notes_due(image, held, after) is None

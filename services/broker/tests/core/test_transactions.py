@@ -278,10 +278,10 @@ class TestMarkers:
         assert index == PutAborted(LOG, row)
         written(partition)
         assert partition.last_stable == 4
-        assert partition.aborted.overlapping(Offset(0), Offset(2)) == [row]
-        assert partition.aborted.overlapping(Offset(3), Offset(4)) == [row]
-        assert partition.aborted.overlapping(Offset(0), Offset(1)) == []
-        assert partition.aborted.overlapping(Offset(4), Offset(9)) == []
+        assert partition.aborted.find_overlapping(Offset(0), Offset(2)) == [row]
+        assert partition.aborted.find_overlapping(Offset(3), Offset(4)) == [row]
+        assert partition.aborted.find_overlapping(Offset(0), Offset(1)) == []
+        assert partition.aborted.find_overlapping(Offset(4), Offset(9)) == []
 
     def test_the_same_marker_again_is_answered_and_not_appended(self) -> None:
         partition = fresh()

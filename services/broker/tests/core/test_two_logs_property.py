@@ -61,7 +61,7 @@ class Model:
 
     def cut(self, point: Offset | None, start: Offset) -> None:
         if point is None:
-            self.core.emptied(start, NOW_MS)
+            self.core.empty(start, NOW_MS)
             self.records = [-1] * start
         else:
             self.core.cut(point, Rebuilt(Producers(), Segments.fresh(point, NOW_MS), 0))

@@ -49,7 +49,7 @@ async def verdict(engine: Engine, topic: str, one: bytes, **options: Any) -> Err
     """Of the request as the servicer hands it over."""
     entries = [entry(topic, one)]
     checks = engine.broker.body_checks
-    keys = await checks.beside(entries, checks.costly(entries))
+    keys = await checks.check_beside(entries, checks.costly(entries))
     engine.session.accept(1, -1, 30_000, entries, options.get("transactional_id"), keys)
     _, [result] = await engine.answer()
     if result.error is not None:
@@ -208,7 +208,7 @@ async def test_batches_of_a_stream_stay_in_order_while_one_is_checked() -> None:
                 entries = [entry("c", one)]
                 checks = engine.broker.body_checks
                 costly = checks.costly(entries)
-                keys = await checks.beside(entries, costly) if costly else body_checks.NOTHING_CHECKED
+                keys = await checks.check_beside(entries, costly) if costly else body_checks.NOTHING_CHECKED
                 engine.session.accept(number, -1, 30_000, entries, None, keys)
 
         await asyncio.wait_for(stream(), 10)

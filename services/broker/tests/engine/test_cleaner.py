@@ -23,9 +23,9 @@ from headrace_broker.engine import cleaner, compacting
 from headrace_broker.engine.broker import Trimmed
 from headrace_broker.engine.cleaner import STUCK_MS, Compaction
 from headrace_broker.engine.describing import oldest_ms
-from headrace_broker.engine.follow import restored
+from headrace_broker.engine.image_applier import restore
 from headrace_broker.engine.markers import MarkerAsk
-from headrace_broker.engine.rebuilding import rebuilt
+from headrace_broker.engine.rebuilding import rebuild
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_queue import Posting
 from headrace_broker.rpc import encode_logs
@@ -151,7 +151,7 @@ async def test_what_a_restart_finds_is_what_was_there() -> None:
         wanted = await rewrite(engine)
         await engine.broker.cleaner.look()
         seen, core = await read(engine), log(engine).core
-    async with running(store=engine.store.reopened()) as again:
+    async with running(store=engine.store.reopen()) as again:
         assert table(seen) == wanted
         assert await read(again) == seen
         restarted = log(again).core
@@ -170,9 +170,9 @@ async def test_after_each_step_every_key_is_there(monkeypatch: pytest.MonkeyPatc
         def noted(writes: Sequence[LogWrite]) -> None:
             write(writes)
             written.append(writes)
-            copy = store.reopened()
+            copy = store.reopen()
             [found] = copy.recovered()
-            core = restored(copy, found, log(engine).core.config, engine.clock.now_ms())
+            core = restore(copy, found, log(engine).core.config, engine.clock.now_ms())
             rows = list(copy.index(found.log, Offset(0), found.log_end))
             ends = [row.next_offset for row in rows]
             assert [row.base_offset for row in rows] == [0, *ends[:-1]], "dense"
@@ -233,7 +233,7 @@ async def test_what_producers_sent_last_is_still_known_after_a_restart() -> None
             await put(engine, [(b"k", b"%d" % sequence)], producer=5, sequence=sequence)
         await rewrite(engine)
         await engine.broker.cleaner.look()
-    async with running(store=engine.store.reopened()) as again:
+    async with running(store=engine.store.reopen()) as again:
         repeated = of([(b"k", b"29")], again.clock.now_ms(), producer=5, sequence=29)
         [result] = await again.produce(repeated)
         assert (result.error, result.base_offset) == (None, 29)
@@ -413,7 +413,7 @@ async def test_a_cut_ends_it_and_the_next_look_begins_with_new_keys(monkeypatch:
 
         def act() -> None:
             core.handle(Followed(NodeId(2), 9, NotLeader("")))
-            engine.broker.loop.post(replica, Truncated(9, cut, rebuilt(engine.store, core, cut, engine.clock.now_ms())))
+            engine.broker.loop.post(replica, Truncated(9, cut, rebuild(engine.store, core, cut, engine.clock.now_ms())))
 
         Interrupted(engine, 2, act)
         assert not await engine.broker.cleaner.look()
@@ -642,5 +642,5 @@ async def test_what_was_aborted_has_no_say_and_what_is_open_is_not_passed() -> N
                 await engine.clock.advance(10)
         assert table(await read(engine, committed=True)) == wanted
         assert core.aborted.rows() == []
-    async with running_engine({"t": 1}, configs=configs, store=engine.store.reopened(), coordinator=True) as again:
+    async with running_engine({"t": 1}, configs=configs, store=engine.store.reopen(), coordinator=True) as again:
         assert table(await read(again, committed=True)) == wanted

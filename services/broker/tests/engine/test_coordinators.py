@@ -67,7 +67,7 @@ async def test_the_topic_is_made_once_however_many_ask() -> None:
         assert {a[0].shard for a in answers} == {murmur2(b"g") % 4}
         assert all(isinstance(a[0].error, CoordinatorNotAvailable) for a in answers), "no shard has an owner yet"
         engine.cluster.show(replace(image([3] * 4), partitions=engine.cluster.image.partitions))
-        await engine.broker.follower.until(engine.cluster.image.revision)
+        await engine.broker.follower.wait_for_image(engine.cluster.image.revision)
         found = await engine.broker.coordinators.find(ShardKind.GROUPS, ["g", "", "h"])
         assert [one.node is not None for one in found] == [True, False, True]
         assert engine.cluster.ensured == 1

@@ -71,26 +71,26 @@ def departure(clock: FakeClock, *, wait_ms_max: float = 90_000) -> Departure:
 async def waits(one: Departure, member: Member, clock: FakeClock) -> AsyncIterator[asyncio.Task[None]]:
     """It waits for its turn."""
     async with TaskRunner() as tasks:
-        waiting = tasks.start(one.until_allowed(member, asyncio.Event()), name="w")
+        waiting = tasks.start(one.wait_allowed(member, asyncio.Event()), name="w")
         await clock.until_asleep()
         yield waiting
 
 
 async def test_it_does_not_wait_where_enough_are_in_sync() -> None:
     one = departure(FakeClock())
-    await asyncio.wait_for(one.until_allowed(Member(image([0, 1, 2], [1, 2])), asyncio.Event()), 10)
+    await asyncio.wait_for(one.wait_allowed(Member(image([0, 1, 2], [1, 2])), asyncio.Event()), 10)
 
 
 async def test_without_a_limit_it_does_not_wait_at_all() -> None:
     one = departure(FakeClock(), wait_ms_max=0)
-    await asyncio.wait_for(one.until_allowed(Member(image([0, 1])), asyncio.Event()), 10)
+    await asyncio.wait_for(one.wait_allowed(Member(image([0, 1])), asyncio.Event()), 10)
 
 
 async def test_it_waits_for_the_image_that_allows_it(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     member, one = Member(image(*[[0, 1]] * 30)), departure(FakeClock())
     async with TaskRunner() as tasks:
-        waiting = tasks.start(one.until_allowed(member, asyncio.Event()), name="w")
+        waiting = tasks.start(one.wait_allowed(member, asyncio.Event()), name="w")
         await member.show(image([0, 1], [0, 1, 2]))
         while not caplog.records:
             await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_a_registration_without_an_answer_yet_counts_from_the_question() -
 async def test_a_hurry_ends_the_waiting() -> None:
     one, hurry = departure(FakeClock()), asyncio.Event()
     async with TaskRunner() as tasks:
-        waiting = tasks.start(one.until_allowed(Member(image([0, 1])), hurry), name="w")
+        waiting = tasks.start(one.wait_allowed(Member(image([0, 1])), hurry), name="w")
         await asyncio.sleep(0)
         assert not waiting.done()
         hurry.set()
@@ -158,7 +158,7 @@ async def test_partitions_that_cannot_be_spared_are_told(caplog: pytest.LogCaptu
     single = image([0])
     id = PartitionId(TOPIC, 0)
     alone = replace(single, partitions={id: replace(single.partitions[id], replicas=(ME,))})
-    await asyncio.wait_for(departure(FakeClock()).until_allowed(Member(alone), asyncio.Event()), 10)
+    await asyncio.wait_for(departure(FakeClock()).wait_allowed(Member(alone), asyncio.Event()), 10)
     assert "too few replicas" in caplog.records[-1].message
 
 
@@ -168,7 +168,7 @@ async def test_all_who_ask_hear_the_same_end(lets_go: bool) -> None:
     member = Member(image(), lets_go=lets_go)
     async with TaskRunner() as tasks:
         asked = [tasks.start(one.ask(), name="a") for _ in range(2)]
-        await asyncio.wait_for(one.until_asked(), 10)
+        await asyncio.wait_for(one.wait_asked(), 10)
         assert await one.leave(member) is lets_go
         assert await asyncio.gather(*asked) == [lets_go] * 2
         assert await one.ask() is lets_go, "and whoever asks when it is over"

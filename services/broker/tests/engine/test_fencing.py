@@ -127,7 +127,7 @@ class TestOneBroker:
                 1, 0, 30_000, [ProduceEntry(ID, build_fence_batch(2, timestamp_ms=NOW_MS), None, None)]
             )
             await engine.settle()
-            found = store.reopened(keep_unsynced=keep_unsynced)
+            found = store.reopen(keep_unsynced=keep_unsynced)
             store.sync_gate.set()
         async with running_engine({INTERNAL: 1}, store=found) as engine:
             replica = engine.broker.replicas.get(ID)

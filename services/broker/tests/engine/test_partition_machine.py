@@ -31,7 +31,7 @@ from headrace_broker.core.partition_events import (
     TrimAsked,
 )
 from headrace_broker.core.rows import PutBatch
-from headrace_broker.engine.follow import restored
+from headrace_broker.engine.image_applier import restore
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader
@@ -187,10 +187,10 @@ class PartitionMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         before = self.core
         self.waiting.clear()
-        self.store = self.store.reopened()
+        self.store = self.store.reopen()
         [log] = self.store.recovered()
         assert log.damage is None
-        self.core = restored(self.store, log, CONFIG, self.now)
+        self.core = restore(self.store, log, CONFIG, self.now)
         assert (self.core.log_start, self.core.log_end) == (before.log_start, before.log_end)
         assert self.core.epochs.end_offset_for(1 << 30, self.core.log_end) == before.epochs.end_offset_for(
             1 << 30, before.log_end

@@ -10,8 +10,8 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import BatchArrived, Effect, Followed, GroupWritten, Truncated
 from headrace_broker.core.rows import LogWrite
-from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import rebuilt, trimmed
+from headrace_broker.engine.image_applier import restore
+from headrace_broker.engine.rebuilding import prepare_trim, rebuild
 from headrace_common.core.batch import read_header
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader
@@ -42,12 +42,12 @@ class Log:
         self.take(self.core.handle(GroupWritten(self.core.log_end)))
 
     def trim(self, offset: int) -> None:
-        self.take(self.core.handle(trimmed(self.store, self.core, Offset(offset), NOW_MS)))
+        self.take(self.core.handle(prepare_trim(self.store, self.core, Offset(offset), NOW_MS)))
 
     async def cut(self, end: int) -> None:
         self.take(self.core.handle(Followed(NodeId(2), 2, NotLeader(""))))
         await self.store.lower_evidence([(self.core.log, Offset(end), 1)])
-        self.take(self.core.handle(Truncated(2, Offset(end), rebuilt(self.store, self.core, Offset(end), NOW_MS))))
+        self.take(self.core.handle(Truncated(2, Offset(end), rebuild(self.store, self.core, Offset(end), NOW_MS))))
 
     def knows(self, producer: int, sequence: int) -> bool:
         """Whether a batch of this sequence would be recognised as sent before."""
@@ -73,9 +73,9 @@ async def test_a_cut_after_a_trim_takes_only_what_was_sent_behind_it(log: Log, s
     log.append(EARLY, 4)
     await log.cut(7)
     if restarts:
-        log.store = log.store.reopened()
+        log.store = log.store.reopen()
         (found,) = log.store.recovered()
-        log.core = restored(log.store, found, CONFIG, NOW_MS)
+        log.core = restore(log.store, found, CONFIG, NOW_MS)
     assert log.core.log_end == 7
     assert log.knows(EARLY, 3)
     assert log.knows(LATE, 2)

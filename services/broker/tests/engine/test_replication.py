@@ -230,7 +230,7 @@ async def test_a_restarted_follower_goes_on_where_its_log_ends_and_cuts_what_nob
         await Client(trio, ONE).produce(batch_of(4))
         await until(lambda: core(trio, THREE).written_end == 4)
         alone = trio.members[THREE].store
-    async with running_trio(stores={3: alone.reopened()}) as trio:  # the others begin with nothing
+    async with running_trio(stores={3: alone.reopen()}) as trio:  # the others begin with nothing
         client = Client(trio, ONE)
         for _ in range(3):
             assert (await client.produce(batch_of([b"other"]))).error is None
@@ -244,7 +244,7 @@ async def test_a_damaged_log_is_kept_until_a_leader_serves_and_then_copied_anew(
     async with running_trio() as trio:
         await Client(trio, ONE).produce(batch_of(4))
         await until(lambda: all(core(trio, broker).written_end == 4 for broker in (ONE, THREE)))
-        stores = {n: trio.members[NodeId(n)].store.reopened() for n in (1, 2, 3)}
+        stores = {n: trio.members[NodeId(n)].store.reopen() for n in (1, 2, 3)}
     hurt = stores[3]
     [found] = hurt.recovered()
     hurt._recovered = [replace(found, damage=Damage(ID, Offset(4), Offset(9), "the disk lied"))]
@@ -470,7 +470,7 @@ async def test_a_leader_that_lost_a_batch_goes_on_where_no_other_is_in_sync() ->
         await until(lambda: set(shown_isr(trio)) == {ONE})
         store._live[core(trio, ONE).log].batches[Offset(0)] = b"not it"
         assert isinstance((await fetch(trio, ONE, 0)).error, StorageFailed)
-        assert trio.members[ONE].broker.replication.lost._resigning() == []
+        assert trio.members[ONE].broker.replication.lost._propose_resigning() == []
         assert store.distrusted == []
         assert (await client.produce(batch_of(1), acks=1)).error is None
 

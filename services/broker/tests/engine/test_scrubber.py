@@ -67,8 +67,8 @@ async def test_what_is_lost_is_told_and_the_other_logs_are_read() -> None:
         await engine.produce({0: batch_of(1), 1: batch_of(1)})
         spoil(engine, replica(engine).core.log, 1)
         told: list[tuple[Replica, StorageFailed]] = []
-        engine.broker.replication.lost.found = lambda replica, error: told.append((replica, error))  # type: ignore[method-assign]
-        engine.broker.scrubber._cold.on_lost = engine.broker.replication.lost.found
+        engine.broker.replication.lost.on_lost_batch = lambda replica, error: told.append((replica, error))  # type: ignore[method-assign]
+        engine.broker.scrubber._cold.on_lost = engine.broker.replication.lost.on_lost_batch
         done = await a_pass(engine)
         assert [(found.id.partition, "offset 1" in str(error)) for found, error in told] == [(0, True)]
     assert (done.logs_done, done.lost, done.bytes_read >= 2 * len(batch_of(1))) == (2, 1, True)

@@ -18,7 +18,7 @@ from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.partition_events import Compacted
 from headrace_broker.core.rows import DropBatch, LogWrite, PutBatch
 from headrace_broker.engine.broker import EngineSettings
-from headrace_broker.engine.rebuilding import trimmed
+from headrace_broker.engine.rebuilding import prepare_trim
 from headrace_broker.engine.storage_loop import STALL_WAIT_MS
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.upkeep import DISK_CHECK_MS, LATE_CHECK_MS
@@ -293,7 +293,7 @@ async def test_a_trim_sees_what_a_compaction_has_rewritten_just_before() -> None
         gap = build_gap_batch(0, 4, first.leader_epoch, base_timestamp=0, max_timestamp=0)
         row = replace(first, last_offset_delta=3, size=len(gap), record_count=0)
         step = Step(Offset(0), Offset(4), [PutBatch(log, row, gap), DropBatch(log, Offset(2))])
-        trim = partial(trimmed, engine.store, replica.core, Offset(3), engine.clock.now_ms())
+        trim = partial(prepare_trim, engine.store, replica.core, Offset(3), engine.clock.now_ms())
         post = engine.broker.loop.post
         await asyncio.gather(post(replica, Compacted(step, replica.core.truncations)), post(replica, trim))
         assert replica.core.log_start == 3
@@ -316,7 +316,7 @@ async def test_what_was_acknowledged_survives_the_loss_of_power() -> None:
         engine.send(batch_of(3, producer_id=5, epoch=0, sequence=3))
         await engine.settle()
     store.sync_gate.set()
-    async with running_engine(store=store.reopened(keep_unsynced=0), settings=GROUP) as again:
+    async with running_engine(store=store.reopen(keep_unsynced=0), settings=GROUP) as again:
         [known] = await again.produce(batch_of(3, producer_id=5, epoch=0, sequence=0))
         assert known.base_offset == 0, "it was acknowledged, and is still known"
         [lost] = await again.produce(batch_of(3, producer_id=5, epoch=0, sequence=3))

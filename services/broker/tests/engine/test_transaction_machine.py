@@ -33,8 +33,8 @@ from headrace_broker.core.partition_events import (
     ShowUpTo,
     Truncated,
 )
-from headrace_broker.engine.follow import restored
-from headrace_broker.engine.rebuilding import rebuilt, trimmed
+from headrace_broker.engine.image_applier import restore
+from headrace_broker.engine.rebuilding import prepare_trim, rebuild
 from headrace_common.core.batch import build_marker_batch, read_header, stamp
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import ErrorCode, NotLeader
@@ -215,7 +215,7 @@ class TransactionMachine(RuleBasedStateMachine):
         end = data.draw(st.sampled_from(bounds))
         if any(entry.base < end < entry.end for entry in self.entries):
             return
-        self.handle(Truncated(self.epoch, Offset(end), rebuilt(self.store, self.core, Offset(end), self.now)))
+        self.handle(Truncated(self.epoch, Offset(end), rebuild(self.store, self.core, Offset(end), self.now)))
         self.entries = [entry for entry in self.entries if entry.end <= end]
 
     @precondition(follows)
@@ -244,7 +244,7 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def trim(self, data: st.DataObject) -> None:
         offset = Offset(data.draw(st.integers(self.core.log_start, self.core.high_watermark)))
-        self.handle(trimmed(self.store, self.core, offset, self.now))
+        self.handle(prepare_trim(self.store, self.core, offset, self.now))
 
     @rule(passed=st.sampled_from([0, 1_000, 4_000]))
     def time_passes(self, passed: int) -> None:
@@ -257,9 +257,9 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.store = self.store.reopened()
+        self.store = self.store.reopen()
         [log] = self.store.recovered()
-        self.core = restored(self.store, log, CONFIG, self.now)
+        self.core = restore(self.store, log, CONFIG, self.now)
         self.epoch += 1
 
     # --- what must be true --------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class TransactionMachine(RuleBasedStateMachine):
         for start in range(core.first_batch, core.log_end + 1, step):
             for end in range(start + 1, core.log_end + 2, step):
                 naive = [row for row in rows if row.first < end and row.last >= start]
-                assert core.aborted.overlapping(Offset(start), Offset(end)) == naive
+                assert core.aborted.find_overlapping(Offset(start), Offset(end)) == naive
 
 
 TransactionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -12,7 +12,7 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import BatchesCopied, CheckpointAsked, Event, Followed, GroupWritten
 from headrace_broker.core.rows import PutProducers
-from headrace_broker.engine.follow import restored
+from headrace_broker.engine.image_applier import restore
 from headrace_common.core.batch import build_marker_batch, read_header, stamp
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import NotLeader
@@ -40,9 +40,9 @@ class Log:
         self.do(GroupWritten(self.core.log_end))
 
     def restart(self, config: TopicConfig = CONFIG) -> None:
-        self.store = self.store.reopened()
+        self.store = self.store.reopen()
         [found] = self.store.recovered()
-        self.core = restored(self.store, found, config, NOW_MS + 50_000)
+        self.core = restore(self.store, found, config, NOW_MS + 50_000)
 
 
 @pytest.mark.parametrize("commit", [False, True])

@@ -73,7 +73,7 @@ async def test_a_broker_that_starts_with_a_clock_a_day_ahead_deletes_nothing_ear
         assert memory.kept is not None
         assert engine.clock.now_ms() - KEPT_EVERY_MS <= memory.kept <= engine.clock.now_ms()
         began = engine.clock.now_ms()
-    async with running_engine(configs=configs, store=store.reopened()) as engine:
+    async with running_engine(configs=configs, store=store.reopen()) as engine:
         engine.clock.jump_wall(began - engine.clock.now_ms() + 24 * HOUR)
         engine.broker.upkeep.remember(memory)
         await engine.clock.advance(2 * INTERVAL_MS)
@@ -185,13 +185,13 @@ async def test_a_trimmed_log_is_found_again_as_it_was() -> None:
         for _ in range(3):
             await engine.produce(batch_of(3))
         await engine.broker.trim([(T0, 4)])
-    async with running_engine(store=store.reopened()) as engine:
+    async with running_engine(store=store.reopen()) as engine:
         assert await start_of(engine) == 4
         result = await engine.fetch(4)
         assert read_header(result.batches[0]).base_offset == 3
         assert (await engine.produce(batch_of(1)))[0].base_offset == 9
         await engine.broker.trim([(T0, 10)])
-    async with running_engine(store=store.reopened()) as engine:
+    async with running_engine(store=store.reopen()) as engine:
         assert await start_of(engine) == 4, "the second broker ran on a copy"
 
 
@@ -209,7 +209,7 @@ async def test_a_producer_is_known_after_a_trim_into_its_only_batch_a_restart_re
             else:
                 [known] = await engine.produce(batch)
                 assert (known.base_offset, engine.broker.measures.duplicate_batches) == (0, 1)
-            store = engine.store.reopened()
+            store = engine.store.reopen()
 
 
 async def test_a_restart_after_a_clean_end_replays_nothing() -> None:
@@ -218,7 +218,7 @@ async def test_a_restart_after_a_clean_end_replays_nothing() -> None:
         for number in range(5):
             await engine.produce(batch_of(1, producer_id=3, epoch=0, sequence=number))
         await engine.broker.checkpoint()
-    again = store.reopened()
+    again = store.reopen()
     assert [log.producers_at for log in again.recovered() if log.state.partition == T0] == [5]
     async with running_engine(store=again) as engine:
         [known] = await engine.produce(batch_of(1, producer_id=3, epoch=0, sequence=4))

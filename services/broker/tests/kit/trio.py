@@ -20,7 +20,7 @@ from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
 from headrace_broker.core.copying import CopyAnswer, CopyAsk
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
-from headrace_broker.engine.copy_session import CopySession
+from headrace_broker.engine.replicate_session import ReplicateSession
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.ports import Disk, IsrDecision
 from headrace_common.core.errors import HeadraceError, IneligibleReplica, InvalidUpdateVersion, NetworkFailed
@@ -33,7 +33,7 @@ from headrace_common.runtime.tasks import TaskRunner
 class MemoryStream:
     """A ``Replicate`` stream without a network: what is said to it a session of the other broker takes at once."""
 
-    def __init__(self, session: CopySession, cut: Callable[[], bool], tasks: TaskRunner) -> None:
+    def __init__(self, session: ReplicateSession, cut: Callable[[], bool], tasks: TaskRunner) -> None:
         self._session = session
         self._cut = cut
         self._cold = tasks.start(session.read_cold(), name="memory-stream-cold")

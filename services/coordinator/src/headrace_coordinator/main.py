@@ -42,11 +42,11 @@ from headrace_coordinator.adapters.re2_patterns import Re2Patterns
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core import room
 from headrace_coordinator.engine.coordinator import Coordinator, Who
+from headrace_coordinator.engine.host_ports import HostPorts, TransactionHostPorts
 from headrace_coordinator.engine.lag import LagWatch
 from headrace_coordinator.engine.marker_driver import MarkerDriver
 from headrace_coordinator.engine.near import NearEnrolments, NearMarkers
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
-from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
 from headrace_coordinator.engine.transaction_watch import TransactionWatch
 from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
@@ -145,7 +145,7 @@ def _engines(
     cluster = ControllerCluster(client)
     logs = GrpcShardLogs(cluster, connections, clock)
     enrolments = NearEnrolments(GrpcEnrolments(cluster, connections), cluster)
-    around = Surroundings(
+    ports = HostPorts(
         logs=logs,
         cluster=cluster,
         patterns=Re2Patterns(),
@@ -157,7 +157,7 @@ def _engines(
         append_timeout_ms=config.coordinator_append_timeout_ms,
         room=room.groups(config.groups_max),
     )
-    groups = Coordinator(Who(NodeId(config.node_id), new_incarnation()), around)
+    groups = Coordinator(Who(NodeId(config.node_id), new_incarnation()), ports)
     lag = LagWatch(
         groups,
         GrpcLogEnds(cluster, connections),
@@ -170,8 +170,8 @@ def _engines(
     driver = MarkerDriver(markers, cluster, cluster, clock, tasks)
     transactions = enrolments.own = Transactions(
         NodeId(config.node_id),
-        TransactionSurroundings(
-            around, config.transactions(), spares, driver, room.transactional_ids(config.transactional_ids_max)
+        TransactionHostPorts(
+            ports, config.transactions(), spares, driver, room.transactional_ids(config.transactional_ids_max)
         ),
     )
     watch = TransactionWatch(transactions, driver, clock, prepared_ms_max=config.transaction_prepared_max_ms)

@@ -481,7 +481,7 @@ async def test_lag_is_measured_in_records_and_bounded(world: World) -> None:
     await commit(running, 9, "a", 1)
     await commit(running, 1, "b", 0)
     ends = MemoryLogEnds({PartitionId(topic_id_of("t"), n): Offset(7) for n in range(3)})
-    watch = LagWatch(running.coordinator, ends, running.coordinator._around.clock, interval_ms=1, partitions_max=2)
+    watch = LagWatch(running.coordinator, ends, running.coordinator._ports.clock, interval_ms=1, partitions_max=2)
     await watch.look()
     found = {(lag.group_id, lag.partition): lag.records for lag in watch.census.lags}
     both = {("a", 0): 4, ("a", 1): 0}
@@ -499,7 +499,7 @@ async def test_after_a_standstill_heartbeats_are_read_before_sessions_are_judged
     running = await serving(world, clock=clock)
     stream = join(running, "m", "t")
     epoch = (await standing(stream)).member_epoch
-    session_ms = running.coordinator._around.settings.group_consumer_session_timeout_ms
+    session_ms = running.coordinator._ports.settings.group_consumer_session_timeout_ms
     await clock.until_asleep()
     standstill(clock, session_ms + 5_000)
     await clock.advance(0)  # the timer fires, late

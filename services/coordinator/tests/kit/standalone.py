@@ -31,10 +31,10 @@ from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_coordinator.engine.coordinator import Coordinator, Who
 from headrace_coordinator.engine.host import Phase
+from headrace_coordinator.engine.host_ports import HostPorts, TransactionHostPorts
 from headrace_coordinator.engine.marker_driver import MarkerDriver
 from headrace_coordinator.engine.near import NearEnrolments
 from headrace_coordinator.engine.producer_ids import SpareProducerIds
-from headrace_coordinator.engine.surroundings import Surroundings, TransactionSurroundings
 from headrace_coordinator.engine.transactions import Transactions
 from headrace_coordinator.ports import Marker
 from headrace_coordinator.rpc.servicer import CoordinatorServicer
@@ -114,7 +114,7 @@ async def running_engine(
     async with TaskRunner() as tasks:
         measures = MemoryMeasures()
         brokers = brokers or Brokers()
-        around = Surroundings(
+        ports = HostPorts(
             logs=logs,
             cluster=cluster,
             patterns=Re2Patterns(),
@@ -125,12 +125,12 @@ async def running_engine(
             settings=settings,
             append_timeout_ms=append_timeout_ms,
         )
-        coordinator = Coordinator(Who(NodeId(node_id), bytes([node_id]) * 16, "standalone"), around)
-        driver = MarkerDriver(brokers.markers, cluster, cluster, around.clock, tasks)
-        spares = SpareProducerIds(brokers.ids, around.clock)
+        coordinator = Coordinator(Who(NodeId(node_id), bytes([node_id]) * 16, "standalone"), ports)
+        driver = MarkerDriver(brokers.markers, cluster, cluster, ports.clock, tasks)
+        spares = SpareProducerIds(brokers.ids, ports.clock)
         transactions = Transactions(
             NodeId(node_id),
-            TransactionSurroundings(around, transaction_settings or TransactionSettings(), spares, driver),
+            TransactionHostPorts(ports, transaction_settings or TransactionSettings(), spares, driver),
         )
         for loop in (coordinator.follow(), transactions.follow(), driver.follow(), spares.fill()):
             tasks.start(loop, name="follow")

@@ -137,7 +137,7 @@ class DataDirectory:
         self._emptied = True
         self.forget_token()
 
-    def told(self) -> None:
+    def forget_gone(self) -> None:
         """The cluster knows what is gone here. Raises StorageFailed."""
         if self._emptied:
             try:

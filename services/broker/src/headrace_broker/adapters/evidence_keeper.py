@@ -2,8 +2,8 @@
 Decides when evidence rises and falls, and writes it from a thread of its own.
 
 It rises when the engine says that a sync confirmed a log (``note_synced``), and when the memtables that held a log's
-end have become table files; it falls, durably, before rows are dropped. The write path calls ``written`` and
-``dropped``; both cost a lock and a dict entry.
+end have become table files; it falls, durably, before rows are dropped. The write path calls ``note_written`` and
+``note_dropped``; both cost a lock and a dict entry.
 """
 
 from __future__ import annotations
@@ -76,21 +76,21 @@ class EvidenceKeeper:
         entry = self._entries.get(log)
         return entry.end if entry else Offset(0)
 
-    def created(self, log: LogId, partition: PartitionId) -> None:
+    def note_created(self, log: LogId, partition: PartitionId) -> None:
         """A log is there from now on; it has no end to show yet."""
         with self._lock:
             if log not in self._entries:
                 self._entries[log] = Evidence(partition, Offset(0), -1, Offset(0))
                 self._dirty = True
 
-    def written(self, ends: Iterable[tuple[LogId, Offset, int]]) -> None:
+    def note_written(self, ends: Iterable[tuple[LogId, Offset, int]]) -> None:
         """These logs were written up to here; the call comes after the write."""
         with self._lock:
             for log, end, epoch in ends:
                 self._written[log] = (end, epoch)
                 self._lowered.discard(log)
 
-    def dropped(self, log: LogId, end: Offset | None) -> None:
+    def note_dropped(self, log: LogId, end: Offset | None) -> None:
         """The log was truncated to ``end``, or deleted (None)."""
         with self._lock:
             self._forget_pending(log, end)
@@ -98,18 +98,18 @@ class EvidenceKeeper:
             if end is None:
                 self._dirty |= self._entries.pop(log, None) is not None
 
-    def synced(self, log: LogId, end: Offset, epoch: int) -> None:
+    def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
         """The log is on disk up to ``end``."""
         with self._lock:
             if log not in self._lowered:
                 self._raise(log, end, epoch)
 
-    def flushed(self, ends: Iterable[tuple[LogId, Offset, int]]) -> None:
+    def note_flushed(self, ends: Iterable[tuple[LogId, Offset, int]]) -> None:
         """These logs are in table files, and dense, up to here."""
         with self._lock:
             self._verify(ends)
 
-    def all_flushed(self) -> None:
+    def note_all_flushed(self) -> None:
         """Everything that was written is in table files now; the thread is stopped, nobody writes."""
         with self._lock:
             for ends in (self._mark[1] if self._mark else {}, self._written):

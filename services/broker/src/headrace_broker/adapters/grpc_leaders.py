@@ -64,7 +64,7 @@ class GrpcStream:
             return None
         if response.error:
             raise error_for(response.error, response.message)
-        return CopyAnswer(response.number, [_copied(one) for one in response.partitions])
+        return CopyAnswer(response.number, [decode_copied(one) for one in response.partitions])
 
     async def close(self) -> None:
         """See ``LeaderStream``."""
@@ -95,7 +95,7 @@ class GrpcLeaders:
         return GrpcStream(channel, call)
 
 
-def _copied(one: pb.ReplicatedPartition) -> Copied:
+def decode_copied(one: pb.ReplicatedPartition) -> Copied:
     error: HeadraceError | None = error_for(one.error, one.message) if one.error else None
     parted = Parted(one.diverging.epoch, Offset(one.diverging.end_offset)) if one.HasField("diverging") else None
     return Copied(

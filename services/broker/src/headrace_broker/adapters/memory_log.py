@@ -49,7 +49,7 @@ class _Log:
     producers: dict[int, tuple[ProducerRow, ...]] = field(default_factory=dict)
     aborted: dict[int, AbortedRow] = field(default_factory=dict)
 
-    def copied(self) -> _Log:
+    def copy(self) -> _Log:
         """Rows never change, so they are shared."""
         return _Log(
             self.state,
@@ -151,7 +151,7 @@ class MemoryLogs:
         """How many syncs were done."""
         self.report = RecoveryReport(token is not None, 0.0, 0, 0, (), ())
 
-    def reopened(self, *, keep_unsynced: int | None = None) -> MemoryLogs:
+    def reopen(self, *, keep_unsynced: int | None = None) -> MemoryLogs:
         """
         What the next start finds. ``keep_unsynced`` is for a loss of power: of what was not synced so many of the
         oldest write groups had reached the disk by chance; None: all, for the process alone has died.
@@ -159,13 +159,13 @@ class MemoryLogs:
         other = MemoryLogs(self._left_token, self.free)
         logs = self._live
         if keep_unsynced is not None:
-            logs = _copied(self._durable)
+            logs = _copy_logs(self._durable)
             for group in self._unsynced[:keep_unsynced]:
                 _apply(logs, group)
-        other._live, other._durable = _copied(logs), _copied(logs)
+        other._live, other._durable = _copy_logs(logs), _copy_logs(logs)
         other._evidence = dict(self._evidence)
         other._next_log_id = self._next_log_id
-        other._recovered = [_found(log, kept) for log, kept in sorted(logs.items()) if kept.state is not None]
+        other._recovered = [_recover(log, kept) for log, kept in sorted(logs.items()) if kept.state is not None]
         other.report = replace(other.report, logs=len(other._recovered))
         return other
 
@@ -174,7 +174,7 @@ class MemoryLogs:
         found = next(one for one in self._recovered if one.log == log)
         for logs in (self._live, self._durable):
             logs[log].drop_suffix(max(end, found.state.log_start))
-        left = _found(log, self._live[log])
+        left = _recover(log, self._live[log])
         damage = Damage(left.state.partition, left.log_end, found.log_end, "a test damaged it")
         self._recovered = [replace(left, damage=damage) if one is found else one for one in self._recovered]
 
@@ -309,8 +309,8 @@ class MemoryLogs:
             raise StorageFailed(f"the store failed before: {self._failure}")
 
 
-def _copied(logs: dict[LogId, _Log]) -> dict[LogId, _Log]:
-    return {number: log.copied() for number, log in logs.items()}
+def _copy_logs(logs: dict[LogId, _Log]) -> dict[LogId, _Log]:
+    return {number: log.copy() for number, log in logs.items()}
 
 
 def _apply(logs: dict[LogId, _Log], writes: Sequence[LogWrite]) -> None:
@@ -343,7 +343,7 @@ def _apply(logs: dict[LogId, _Log], writes: Sequence[LogWrite]) -> None:
                 del logs[number]
 
 
-def _found(number: LogId, log: _Log) -> RecoveredLog:
+def _recover(number: LogId, log: _Log) -> RecoveredLog:
     assert log.state is not None, "only logs with a state are found"
     last = log.rows[-1] if log.rows else None
     end = Offset(max(log.state.log_start, last.next_offset)) if last else log.state.log_start

@@ -34,6 +34,6 @@ class MemoryTopicNotes:
         noted = {note.topic.topic_id: note for note in changes.noted}
         self._notes = {id: note for id, note in (self._notes | noted).items() if id not in changes.dropped}
 
-    def reopened(self) -> MemoryTopicNotes:
+    def reopen(self) -> MemoryTopicNotes:
         """As the next process finds them."""
         return MemoryTopicNotes(self._notes)

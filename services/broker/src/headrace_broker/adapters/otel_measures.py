@@ -134,7 +134,7 @@ def publish(
             _counter(meter, field.name, partial(getattr, measures, field.name))
     for own_name, read in gauges.items():
         name, meaning = GAUGES.get(own_name, (own_name, ""))
-        meter.create_observable_gauge(PREFIX + name, [partial(_one, read)], description=meaning)
+        meter.create_observable_gauge(PREFIX + name, [partial(_observe_one, read)], description=meaning)
     for name, meaning in PARTITION_GAUGES.items():
         meter.create_observable_gauge(PREFIX + name, [partial(_per_partition, partitions, name)], description=meaning)
     for own_name, (name, meaning) in TOPIC_GAUGES.items():
@@ -142,10 +142,10 @@ def publish(
 
 
 def _counter(meter: Meter, name: str, read: Callable[[], float]) -> None:
-    meter.create_observable_counter(PREFIX + name, [partial(_one, read)], description=COUNTERS.get(name, ""))
+    meter.create_observable_counter(PREFIX + name, [partial(_observe_one, read)], description=COUNTERS.get(name, ""))
 
 
-def _one(read: Callable[[], float], options: CallbackOptions) -> Iterable[Observation]:
+def _observe_one(read: Callable[[], float], options: CallbackOptions) -> Iterable[Observation]:
     del options
     return [Observation(read())]
 

@@ -14,7 +14,7 @@ from typing import Final
 from headrace_broker.ports import BytesLost, WriteStalled
 from headrace_common.core.errors import StorageFailed
 
-__all__ = ["CORRUPT", "StoreBroken", "map_errors", "means_lost_bytes", "typed_error"]
+__all__ = ["CORRUPT", "StoreBroken", "map_errors", "means_lost_bytes", "translate_error"]
 
 _STALL = "Write stall"
 _NO_SPACE = ("No space", "NoSpace", "Disk quota", "File too large")
@@ -49,7 +49,7 @@ def means_lost_bytes(error: Exception) -> bool:
     return "IO error" not in text or "No such file" in text
 
 
-def typed_error(error: Exception, doing: str) -> StorageFailed | WriteStalled:
+def translate_error(error: Exception, doing: str) -> StorageFailed | WriteStalled:
     """What ``error``, raised by rocksdict while ``doing`` something, is for callers."""
     text = " ".join(str(error).split())
     if _STALL in text:
@@ -71,4 +71,4 @@ def map_errors(doing: str) -> Iterator[None]:
     except (AssertionError, StorageFailed, WriteStalled, MemoryError):
         raise
     except Exception as error:
-        raise typed_error(error, doing) from error
+        raise translate_error(error, doing) from error

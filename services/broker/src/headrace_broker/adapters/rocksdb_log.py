@@ -132,7 +132,7 @@ class RocksDbLogs:
         self._uncut = found.kept
         self._ends = {log.log: log.log_end for log in found.logs}
         for each in found.logs:
-            self._reclaimer.sealed(each.log, each.segments)
+            self._reclaimer.note_sealed(each.log, each.segments)
         self._read_own(found.highest)
         if found.to_cut:
             batch = self._store.batch()
@@ -141,7 +141,7 @@ class RocksDbLogs:
             self._store.write(batch)
             self._store.sync()
         if self._store.oldest_wal() > wal_before:
-            self._keeper.flushed(
+            self._keeper.note_flushed(
                 (log.log, log.log_end, log.last_row.leader_epoch if log.last_row else -1)
                 for log in found.logs
                 if log.damage is None
@@ -234,29 +234,29 @@ class RocksDbLogs:
                     ends[log] = (row.next_offset, row.leader_epoch)
                     self._ends[log] = row.next_offset
                 case PutBatch(log, row):
-                    self._reclaimer.rewritten(log, row.size)
+                    self._reclaimer.note_rewritten(log, row.size)
                 case PutSegment(log, segment):
-                    self._reclaimer.sealed(log, (segment,))
+                    self._reclaimer.note_sealed(log, (segment,))
                 case PutState(log, state):
-                    self._keeper.created(log, state.partition)
+                    self._keeper.note_created(log, state.partition)
                 case DropSuffix(log, end):
                     ends.pop(log, None)
                     self._ends[log] = min(end, self._ends.get(log, end))
                     self._uncut.pop(log, None)
-                    self._keeper.dropped(log, end)
-                    self._reclaimer.dropped(log)
+                    self._keeper.note_dropped(log, end)
+                    self._reclaimer.note_dropped(log)
                 case DropLog(log):
                     ends.pop(log, None)
                     self._ends.pop(log, None)
                     self._uncut.pop(log, None)
-                    self._keeper.dropped(log, None)
-                    self._reclaimer.dropped(log)
+                    self._keeper.note_dropped(log, None)
+                    self._reclaimer.note_dropped(log)
                 case DropPrefix(log, start):
-                    self._reclaimer.dropped_below(log, start)
+                    self._reclaimer.note_dropped_below(log, start)
                 case _:
                     pass
         if ends:
-            self._keeper.written((log, end, epoch) for log, (end, epoch) in ends.items())
+            self._keeper.note_written((log, end, epoch) for log, (end, epoch) in ends.items())
         if self._reclaimer.due:
             self._reclaimer.start()
 
@@ -313,7 +313,7 @@ class RocksDbLogs:
 
     def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
         """See ``LogStore``."""
-        self._keeper.synced(log, end, epoch)
+        self._keeper.note_synced(log, end, epoch)
 
     async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
         """See ``LogStore``."""
@@ -335,9 +335,9 @@ class RocksDbLogs:
         # On a small disk a write-ahead log counts: it goes when what it holds is in table files.
         self._reclaimer.start(flush=2 * held < free and held > max(FLUSHED_FROM_BYTES, total // 20))
 
-    async def reclaimed(self) -> None:
+    async def wait_until_reclaimed(self) -> None:
         """Wait until what the last ``reclaim`` asked for is done: for tests and benchmarks."""
-        await self._reclaimer.finished()
+        await self._reclaimer.wait_until_finished()
 
     def read_token(self) -> int | None:
         """See ``LogStore``."""
@@ -359,7 +359,7 @@ class RocksDbLogs:
             if clean_epoch is not None:
                 self._store.sync()
                 self._store.flush()
-                self._keeper.all_flushed()
+                self._keeper.note_all_flushed()
             if clean_epoch is not None or not self._store.failed:
                 self._keeper.save(clean=clean_epoch is not None)
         finally:

@@ -87,7 +87,7 @@ def _open(directory: DataDirectory, sizes: StoreOptions, evidence: dict[LogId, E
     store = RocksDbStore(directory.database, sizes)
     try:
         if directory.emptied and store.first_from(make_key(OWN_LOG, 0, 0), make_key(LOG_ID_MAX + 1, 0, 0)):
-            directory.told()  # somebody put the old one back
+            directory.forget_gone()  # somebody put the old one back
         clean = directory.token is not None
         cause = "; ".join(filter(None, (cause, *guarded.cuts)))
         found = rocksdb_recovery.recover(store, evidence, clean, cause, emptied=directory.emptied)

@@ -73,13 +73,13 @@ class Reclaimer:
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, "storage-reclaim")
 
-    def dropped(self, log: LogId) -> None:
+    def note_dropped(self, log: LogId) -> None:
         """The log was truncated or deleted."""
         self._sealed.pop(log, None)
         with self._lock:
             self._noted.dropped[log] = None
 
-    def dropped_below(self, log: LogId, start: Offset) -> None:
+    def note_dropped_below(self, log: LogId, start: Offset) -> None:
         """The log begins at ``start`` now."""
         sealed = self._sealed.get(log, {})
         for base in [base for base in sealed if base < start]:
@@ -88,13 +88,13 @@ class Reclaimer:
             if self._noted.dropped.get(log, start) is not None:
                 self._noted.dropped[log] = start
 
-    def rewritten(self, log: LogId, size: int) -> None:
+    def note_rewritten(self, log: LogId, size: int) -> None:
         """``size`` bytes of the log are on disk a second time, or not in the log any more."""
         with self._lock:
             self._noted.dead += size
             self._noted.rewritten.add(log)
 
-    def sealed(self, log: LogId, rows: Iterable[SegmentRow]) -> None:
+    def note_sealed(self, log: LogId, rows: Iterable[SegmentRow]) -> None:
         """The rows of these segments were written or found; one that was compacted has become smaller."""
         sizes = self._sealed.setdefault(log, {})
         for row in rows:
@@ -102,7 +102,7 @@ class Reclaimer:
                 dead = sizes.get(row.base_offset, row.size) - row.size
                 sizes[row.base_offset] = row.size
                 if dead > 0:
-                    self.rewritten(log, dead)
+                    self.note_rewritten(log, dead)
 
     @property
     def due(self) -> bool:
@@ -121,7 +121,7 @@ class Reclaimer:
             if self._asked and (self._work is None or self._work.done()) and not self._stopping.is_set():
                 self._work = self._thread.submit(self._run)
 
-    async def finished(self) -> None:
+    async def wait_until_finished(self) -> None:
         """Wait for the work that was started."""
         if (work := self._work) is not None:
             await asyncio.wrap_future(work)
@@ -167,16 +167,16 @@ class Reclaimer:
         self._compact_ranges(_prefix_ranges(dropped))
         self._compact_ranges(_log_ranges(rewritten - gone))
         if gone:
-            self._collecting(_log_ranges(gone))
+            self._compact_and_collect(_log_ranges(gone))
         for _ in range(_PARTS):
             size, dead = self._store.blob_bytes()
             share = DEAD_SHARE_MAX if size >= SMALL_BYTES else DEAD_SHARE_MAX / 2
             if dead < max(DEAD_BYTES_MIN, size * share) or self._stopping.is_set():
                 return
             everything = (make_key(LogId(0), 0, 0), make_key(LOG_ID_MAX, Kind.END, 0))
-            self._collecting(iter([everything]))
+            self._compact_and_collect(iter([everything]))
 
-    def _collecting(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
+    def _compact_and_collect(self, ranges: Iterator[tuple[bytes, bytes]]) -> None:
         """Compact the ranges and move what lives in them out of the oldest blob files, of one at least."""
         count = max(1, self._store.blob_files())
         self._store.collect_blobs(True, min(1.0, (max(1, count // _PARTS) + 0.5) / count))

@@ -129,7 +129,7 @@ def recover(
     return found
 
 
-def without(found: Recovery, lost: Mapping[LogId, str], evidence: Mapping[LogId, Evidence]) -> None:
+def forget_lost(found: Recovery, lost: Mapping[LogId, str], evidence: Mapping[LogId, Evidence]) -> None:
     """Change ``found`` to what it is after the store was written anew without the rows of ``lost``."""
     found.logs = [log for log in found.logs if log.log not in lost]
     found.logs += [_unreadable_log(log, evidence[log], reason) for log, reason in lost.items()]

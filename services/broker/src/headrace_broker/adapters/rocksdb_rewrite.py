@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 def settle(database: Path) -> None:
     """Finish or undo a rewrite that a crash has interrupted; before the store is opened. Raises OSError."""
-    fresh = _fresh(database)
+    fresh = _make_fresh(database)
     if not fresh.exists():
         return
     if database.exists():
@@ -54,7 +54,7 @@ def suspect(directory: DataDirectory, log: LogId) -> None:
     """Note that bytes of ``log`` cannot be read. Raises StorageFailed."""
     path = directory.path / SUSPECT
     try:
-        _note(path, {*_named(path), log})
+        _note(path, {*_read_suspects(path), log})
     except OSError as error:
         raise StorageFailed(f"{path} cannot be written: {error}") from error
 
@@ -73,7 +73,7 @@ def damaged_path(database: Path) -> Path:
     return database.with_name(database.name + ".damaged")
 
 
-def _named(path: Path) -> list[LogId]:
+def _read_suspects(path: Path) -> list[LogId]:
     if not path.exists():
         return []
     return [LogId(int(line)) for line in path.read_bytes().split() if line.isdigit()]
@@ -98,7 +98,7 @@ def _rewrite(
     """
     database = store.path
     settle(database)
-    fresh = RocksDbStore(_fresh(database), sizes)
+    fresh = RocksDbStore(_make_fresh(database), sizes)
     lost: dict[LogId, str] = {}
     try:
         for log in [OWN_LOG, *logs]:
@@ -125,7 +125,7 @@ def _rewrite(
     damaged = damaged_path(database)
     shutil.rmtree(damaged, ignore_errors=True)
     os.rename(database, damaged)
-    os.rename(_fresh(database), database)
+    os.rename(_make_fresh(database), database)
     sync_directory(database.parent)
     _log.warning("the store was rewritten without what cannot be read", extra={"lost": len(lost), "old": str(damaged)})
     return RocksDbStore(database, sizes), lost
@@ -140,24 +140,24 @@ def sound_store(
 ) -> RocksDbStore:
     """The store, written anew where it has files that cannot be read; ``found`` says what that left out."""
     noted = directory.path / SUSPECT
-    found.unreadable.update((log, "a batch of it was not readable") for log in _named(noted) if log in evidence)
+    found.unreadable.update((log, "a batch of it was not readable") for log in _read_suspects(noted) if log in evidence)
     if not found.unreadable and not noted.exists():
         return store
     if not _has_room(store.path):
         found.cuts.append("files that cannot be read stay: the disk has no room to rewrite the others")
-        rocksdb_recovery.without(found, found.unreadable, evidence)
+        rocksdb_recovery.forget_lost(found, found.unreadable, evidence)
         found.kept.update((log, Offset(0)) for log in found.unreadable)
         if noted.exists():
             _note(noted, [])
         return store
     readable = [log for log in rocksdb_recovery.log_ids(store, evidence) if log not in found.unreadable]
     anew, lost = _rewrite(store, sizes, readable, evidence)
-    rocksdb_recovery.without(found, {**found.unreadable, **lost}, evidence)
+    rocksdb_recovery.forget_lost(found, {**found.unreadable, **lost}, evidence)
     noted.unlink(missing_ok=True)
     return anew
 
 
-def _fresh(database: Path) -> Path:
+def _make_fresh(database: Path) -> Path:
     return database.with_name(database.name + ".rewritten")
 
 

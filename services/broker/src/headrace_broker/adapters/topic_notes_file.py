@@ -69,7 +69,7 @@ class TopicNotesFile:
             self._set_aside(error)
         else:
             self._take(raw)
-        self._sizes = {topic_id: len(_noted(note)) for topic_id, note in self._notes.items()}
+        self._sizes = {topic_id: len(_encode_noted(note)) for topic_id, note in self._notes.items()}
         self._live = sum(self._sizes.values())
 
     @property
@@ -96,8 +96,8 @@ class TopicNotesFile:
 
     def _write(self, changes: NoteChanges, notes: Mapping[TopicId, TopicNote]) -> dict[TopicId, int]:
         """In a thread. The sizes of the lines that say what was noted."""
-        lines = {note.topic.topic_id: _noted(note) for note in changes.noted}
-        added = b"".join([*lines.values(), *map(_dropped, changes.dropped)])
+        lines = {note.topic.topic_id: _encode_noted(note) for note in changes.noted}
+        added = b"".join([*lines.values(), *map(_encode_dropped, changes.dropped)])
         if self._anew or self._size + len(added) > 2 * self._live + SLACK_BYTES:
             whole = encode(notes.values())
             write_durably(self._path, whole)
@@ -138,7 +138,7 @@ class TopicNotesFile:
 
 def encode(notes: Iterable[TopicNote]) -> bytes:
     """A whole file."""
-    return b"".join([_line({"format": FORMAT}), *map(_noted, notes)])
+    return b"".join([_line({"format": FORMAT}), *map(_encode_noted, notes)])
 
 
 def decode(raw: bytes) -> Found:
@@ -212,7 +212,7 @@ def _bytes(text: object) -> bytes:
         raise Unreadable("bytes are written in hexadecimal") from error
 
 
-def _noted(note: TopicNote) -> bytes:
+def _encode_noted(note: TopicNote) -> bytes:
     topic = note.topic
     return _line(
         {
@@ -227,7 +227,7 @@ def _noted(note: TopicNote) -> bytes:
     )
 
 
-def _dropped(topic_id: TopicId) -> bytes:
+def _encode_dropped(topic_id: TopicId) -> bytes:
     return _line({"dropped": topic_id.hex()})
 
 

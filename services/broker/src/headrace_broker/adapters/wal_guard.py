@@ -128,14 +128,14 @@ def _physical(data: memoryview, at: int, room: int, number: int) -> tuple[int, i
         return Fault(at, "the last record is not complete", True)
     if kind in _RECYCLABLE and _LOG_NUMBER.unpack_from(data, at + _HEADER.size)[0] != number & 0xFFFFFFFF:
         return Fault(at, "what follows is left from an older log", False)
-    if _masked(crc32c(data[at + 6 : after])) != crc:
+    if _mask(crc32c(data[at + 6 : after])) != crc:
         return Fault(at, "a record's checksum is wrong", False)
     if not (1 <= kind <= 11 or kind >= _SAFE_TO_IGNORE):
         return Fault(at, f"record type {kind} {_NOT_KNOWN}", False)
     return kind, payload, after
 
 
-def _masked(crc: int) -> int:
+def _mask(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -37,7 +37,7 @@ class AbortedIndex:
         self._last.append(row.last)
         self._stable.append(row.stable)
 
-    def overlapping(self, start: Offset, end: Offset) -> list[AbortedRow]:
+    def find_overlapping(self, start: Offset, end: Offset) -> list[AbortedRow]:
         """Those with a batch or the marker in ``start <= offset < end``, ascending by marker."""
         found: list[AbortedRow] = []
         for at in range(bisect_left(self._last, start), len(self._last)):

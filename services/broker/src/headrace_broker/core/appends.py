@@ -62,7 +62,7 @@ class Appends:
         if header.producer_id >= 0:
             transactional = bool(header.attributes & TRANSACTIONAL_BIT)
             if self.parking.size and not enrolled and (parked := self.parking.of(header.producer_id)) is not None:
-                return self._behind(leading, parked, event)
+                return self._park_behind(leading, parked, event)
             try:
                 sent_before = log.producers.check(
                     header.producer_id,
@@ -79,7 +79,11 @@ class Appends:
                 return self._answer_again(leading, event.ref, event.acks, base, end)
             begins = transactional and not log.producers.is_open(header.producer_id, header.producer_epoch)
         if event.acks == ALL and not leading.enough:
-            return [Refuse(event.ref, NotEnoughReplicas(f"{_too_few(leading)}; nothing was appended, send it again"))]
+            return [
+                Refuse(
+                    event.ref, NotEnoughReplicas(f"{_describe_too_few(leading)}; nothing was appended, send it again")
+                )
+            ]
         if begins:
             if not enrolled:
                 return self._park(event)
@@ -95,9 +99,9 @@ class Appends:
             header = header._replace(attributes=attributes, base_timestamp=now_ms, max_timestamp=now_ms)
         else:
             batch = stamp(event.batch, base, epoch)
-        effects: list[Effect] = [*self.log.appended(header, batch, base, epoch, now_ms, commit)]
+        effects: list[Effect] = [*self.log.append(header, batch, base, epoch, now_ms, commit)]
         if event.fence is not None:
-            effects += self.log.fenced(base, event.fence)
+            effects += self.log.fence(base, event.fence)
         self._wait(event.acks, Waiting(self.log.log_end, event.ref, base, stamped_ms))
         return effects
 
@@ -112,7 +116,7 @@ class Appends:
         if end <= (self.log.written_end if acks == 1 else self.log.high_watermark):
             return [Answer(ref, base, -1)]
         if acks == ALL and not leading.enough:
-            return [Refuse(ref, NotEnoughReplicasAfterAppend(_appended_already(leading)))]
+            return [Refuse(ref, NotEnoughReplicasAfterAppend(_describe_appended(leading)))]
         self._wait(acks, Waiting(end, ref, base, -1))
         return []
 
@@ -124,12 +128,12 @@ class Appends:
         number = self.parking.park(event)
         return [AskEnrolment(number, event.transactional_id, header.producer_id, header.producer_epoch, event.ref)]
 
-    def _behind(self, leading: Leadership, parked: Parked, event: BatchArrived) -> list[Effect]:
+    def _park_behind(self, leading: Leadership, parked: Parked, event: BatchArrived) -> list[Effect]:
         """Another batch of a producer whose first one is parked."""
         producer_id, epoch = event.header.producer_id, event.header.producer_epoch
         if epoch > parked.epoch:
             newer = InvalidProducerEpoch(f"producer {producer_id} has begun epoch {epoch}; {parked.epoch} is older")
-            return self._void(producer_id, newer) + self.append(leading, event)
+            return self._refuse_parked(producer_id, newer) + self.append(leading, event)
         if epoch < parked.epoch:
             older = InvalidProducerEpoch(f"producer {producer_id} has begun epoch {parked.epoch}; {epoch} is older")
             return [Refuse(event.ref, older)]
@@ -139,7 +143,7 @@ class Appends:
             ]
         return []
 
-    def _void(self, producer_id: int, reason: HeadraceError) -> list[Effect]:
+    def _refuse_parked(self, producer_id: int, reason: HeadraceError) -> list[Effect]:
         return [Refuse(one.ref, reason) for one in self.parking.take(producer_id)]
 
     def resume(self, leading: Leadership, event: Enrolled) -> list[Effect]:
@@ -167,16 +171,18 @@ class Appends:
         effects: list[Effect] = []
         parked = self.parking.of(producer_id)
         if parked is not None and parked.epoch < epoch:
-            effects += self._void(producer_id, InvalidProducerEpoch(f"the transaction has ended with epoch {epoch}"))
+            effects += self._refuse_parked(
+                producer_id, InvalidProducerEpoch(f"the transaction has ended with epoch {epoch}")
+            )
         if not leading.enough:
-            few = NotEnoughReplicas(f"{_too_few(leading)}; no marker was written, send it again")
+            few = NotEnoughReplicas(f"{_describe_too_few(leading)}; no marker was written, send it again")
             return [*effects, Refuse(event.ref, few)]
         batch = BatchArrived(event.header, event.batch, ALL, event.now_ms, None, event.ref)
         return effects + self._accept(batch, leading.assignment.leader_epoch, event.commit)
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def written(self, end: Offset) -> list[Effect]:
+    def on_written(self, end: Offset) -> list[Effect]:
         """Everything below ``end`` is written by the flush policy."""
         assert self.log.written_end <= end <= self.log.log_end, f"{self.log.written_end} <= {end} <= {self.log.log_end}"
         self.log.written_end = end
@@ -185,7 +191,7 @@ class Appends:
             release(self._waiting_written, end, effects)
         return effects
 
-    def committed(self, end: Offset) -> list[Effect]:
+    def on_committed(self, end: Offset) -> list[Effect]:
         """Everything below ``end`` is committed: show it, and answer those who wait for that."""
         log, before = self.log, self.log.high_watermark
         if end <= before:
@@ -203,7 +209,7 @@ class Appends:
 
     def refuse_uncommitted(self, leading: Leadership) -> list[Effect]:
         """Too few replicas are in sync for what is appended and not committed."""
-        reason = NotEnoughReplicasAfterAppend(_appended_already(leading))
+        reason = NotEnoughReplicasAfterAppend(_describe_appended(leading))
         waiting, self._waiting_committed = self._waiting_committed, []
         return [Refuse(one.ref, reason) for one in waiting]
 
@@ -216,12 +222,12 @@ class Appends:
         return [Refuse(ref, reason) for ref in refs]
 
 
-def _too_few(leading: Leadership) -> str:
+def _describe_too_few(leading: Leadership) -> str:
     """Why nothing is committed now, in words."""
     now = leading.assignment
     return f"{len(now.isr)} replicas are in sync and min.insync.replicas is {now.min_isr}"
 
 
-def _appended_already(leading: Leadership) -> str:
+def _describe_appended(leading: Leadership) -> str:
     """What that means for a batch that is in the log."""
-    return f"{_too_few(leading)}; the batch was appended and is not committed yet, send it again unchanged"
+    return f"{_describe_too_few(leading)}; the batch was appended and is not committed yet, send it again unchanged"

@@ -22,7 +22,7 @@ class Said(NamedTuple):
 NOTHING: Final = Said(None, None)
 
 
-def said_by(header: BatchHeader, batch: bytes) -> Said:
+def read_control_batch(header: BatchHeader, batch: bytes) -> Said:
     """
     What a batch of the log says to the log.
 

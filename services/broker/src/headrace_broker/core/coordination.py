@@ -42,7 +42,7 @@ def coordinator_of(kind: ShardKind, key: str, image: ClusterImage) -> FoundCoord
     owner, epoch = (NO_NODE, 0) if shard is None else (shard.owner, shard.epoch)
     node = image.nodes.get(NodeKey(Role.COORDINATOR, owner))
     if node is None or node.fenced:
-        return FoundCoordinator(key, number, epoch, error=CoordinatorNotAvailable(_unserved(number, owner)))
+        return FoundCoordinator(key, number, epoch, error=CoordinatorNotAvailable(_describe_unserved(number, owner)))
     return FoundCoordinator(key, number, epoch, node)
 
 
@@ -57,6 +57,6 @@ def _wrong_length(kind: ShardKind, key: str) -> HeadraceError:
     return Rejected(f"a transactional id has 1 to {KEY_CHARS_MAX} characters, not {len(key)}")
 
 
-def _unserved(number: int, owner: NodeId) -> str:
+def _describe_unserved(number: int, owner: NodeId) -> str:
     why = "no coordinator has it" if owner == NO_NODE else f"coordinator {owner}, which has it, is away"
     return f"shard {number} is not served: {why}; try again in a moment, and see that a coordinator runs"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace_broker.core.controls import said_by
+from headrace_broker.core.controls import read_control_batch
 from headrace_broker.core.local_log import LocalLog
 from headrace_broker.core.partition_events import BatchesCopied, Effect
 from headrace_common.core.batch import BatchHeader
@@ -52,13 +52,13 @@ class Copies:
                     f" log ends at {end} in epoch {epoch}; it is asked for again"
                 )
             end, epoch = Offset(header.next_offset), header.leader_epoch
-        all_said = [said_by(header, batch) for header, batch in event.batches]  # before anything has changed
-        effects: list[Effect] = [*log.emptied(start, event.now_ms, log.fences.token)] if inside else []
+        all_said = [read_control_batch(header, batch) for header, batch in event.batches]  # before anything has changed
+        effects: list[Effect] = [*log.empty(start, event.now_ms, log.fences.token)] if inside else []
         for (header, batch), said in zip(event.batches, all_said, strict=True):
             effects += log.begin_epoch(header.leader_epoch)
-            effects += log.appended(header, batch, log.log_end, header.leader_epoch, event.now_ms, said.commit)
+            effects += log.append(header, batch, log.log_end, header.leader_epoch, event.now_ms, said.commit)
             if said.token is not None:
-                effects += log.fenced(Offset(header.base_offset), said.token)
+                effects += log.fence(Offset(header.base_offset), said.token)
         if event.batches and start < event.forgotten_to and log.forgotten_to < event.forgotten_to:
             log.forgotten_to = event.forgotten_to
             effects.append(log.state())

@@ -1,7 +1,7 @@
 """
 What a follower and its leader say to each other on a ``Replicate`` stream (``broker.proto`` has it on the wire).
 
-The copier (follower) and the copy session (leader) speak it; adapters and servicers translate.
+The fetcher (follower) and the replicate session (leader) speak it; adapters and servicers translate.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CopyAnswer:
     partitions: Sequence[Copied]
 
 
-def continued(batches: list[bytes], log_end: Offset) -> list[bytes]:
+def continue_log(batches: list[bytes], log_end: Offset) -> list[bytes]:
     """
     ``batches``, of which the first holds ``log_end``, as they continue a log that ends there.
 

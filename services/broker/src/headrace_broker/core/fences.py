@@ -62,7 +62,7 @@ class Fences:
             "one has not set its token yet"
         )
 
-    def appended(self, offset: Offset, token: int) -> bool:
+    def note_appended(self, offset: Offset, token: int) -> bool:
         """A fence record was appended or copied; whether it changes the token, which never falls."""
         if token <= self.token:
             return False

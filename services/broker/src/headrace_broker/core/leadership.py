@@ -105,7 +105,7 @@ class Leadership:
             return False
         return all(follower.behind_since_ms is None for follower in self.followers.values())
 
-    def committed(self, written_end: Offset) -> Offset:
+    def find_committed(self, written_end: Offset) -> Offset:
         """Up to where every replica that counts holds the log; -1 while that is not known or too few are in sync."""
         if not self.enough:
             return NOWHERE
@@ -126,13 +126,13 @@ class Leadership:
         follower = self.followers.get(broker)
         return follower is not None and follower.written_end == NOWHERE
 
-    def grown(self, now_ms: float) -> None:
+    def note_grown(self, now_ms: float) -> None:
         """The leader holds more than before: who held everything is behind from now on."""
         for follower in self.followers.values():
             if follower.behind_since_ms is None:
                 follower.behind_since_ms = now_ms
 
-    def fetched(
+    def note_fetch(
         self,
         broker: NodeId,
         broker_epoch: int,
@@ -163,7 +163,7 @@ class Leadership:
         self._look_near(follower, now_ms)
         return True
 
-    def joining(self, broker: NodeId, high_watermark: Offset, now_ms: float) -> Proposal | None:
+    def propose_joining(self, broker: NodeId, high_watermark: Offset, now_ms: float) -> Proposal | None:
         """Whether ``broker`` is to be added to the ISR now; then it counts at once (KIP-497)."""
         follower = self.followers[broker]
         if self.pending is not None or broker in self.maximal or not follower.may_join:
@@ -175,7 +175,7 @@ class Leadership:
         self.maximal = frozenset(self.assignment.isr) | {broker}
         return self._propose(self.maximal, joins=broker)
 
-    def leaving(self, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> Proposal | None:
+    def propose_leaving(self, now_ms: float, lag_ms_max: float, silence_ms_max: float) -> Proposal | None:
         """
         Whether followers are to be taken out of the ISR; they go on counting until the controller agrees.
 
@@ -193,12 +193,12 @@ class Leadership:
         }
         return self._propose(isr - late) if late else None
 
-    def peers_changed(self, epochs: dict[NodeId, int]) -> None:
+    def take_peers(self, epochs: dict[NodeId, int]) -> None:
         """Brokers that may be in sync now, with their epochs."""
         for broker, follower in self.followers.items():
             follower.may_join = epochs.get(broker) == follower.broker_epoch
 
-    def changed(self, assignment: Assignment, now_ms: float) -> None:
+    def take_assignment(self, assignment: Assignment, now_ms: float) -> None:
         """The image has a newer state of the partition in the same leader epoch; whatever was proposed is decided."""
         assert assignment.leader_epoch == self.assignment.leader_epoch, "another epoch is another leadership"
         assert assignment.partition_epoch >= self.assignment.partition_epoch, "metadata never goes back"
@@ -214,7 +214,7 @@ class Leadership:
             self.maximal = frozenset(assignment.isr)
         self.assignment = assignment
 
-    def refused(self, proposal: Proposal, now_ms: float) -> None:
+    def give_up(self, proposal: Proposal, now_ms: float) -> None:
         """
         The controller will never accept ``proposal``, and it has not: it is withdrawn.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from headrace_broker.core.aborted import AbortedIndex
-from headrace_broker.core.compaction.clean_points import cut_at
+from headrace_broker.core.compaction.clean_points import cut_points
 from headrace_broker.core.compaction.steps import Step
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import Fences, fences_of
@@ -106,7 +106,7 @@ class LocalLog:
     last_stable: Offset = Offset(0)
     """Below it every transaction is decided, with a committed marker; from ``log_start`` to ``high_watermark``."""
 
-    def appended(
+    def append(
         self, header: BatchHeader, batch: bytes, base: Offset, epoch: int, now_ms: int, commit: bool | None = None
     ) -> list[LogWrite]:
         """
@@ -118,7 +118,7 @@ class LocalLog:
         end = Offset(base + header.last_offset_delta + 1)
         size = len(batch)
         writes = self._roll_before(size, end, now_ms)
-        segment = self.segments.appended(base, size, header.base_timestamp, header.max_timestamp)
+        segment = self.segments.append(base, size, header.base_timestamp, header.max_timestamp)
         row = IndexRow(
             base,
             header.last_offset_delta,
@@ -140,10 +140,10 @@ class LocalLog:
         if header.producer_id >= 0:
             if header.attributes & MARKER_BITS == MARKER_BITS:
                 assert commit is not None, "a marker has a verdict"
-                writes += self._ended(header, base, commit, now_ms)
-                self.producers.bound(self.config.producer_ids_max)
+                writes += self._end_in_log(header, base, commit, now_ms)
+                self.producers.forget_above(self.config.producer_ids_max)
                 return writes
-            self.producers.appended(
+            self.producers.note_appended(
                 header.producer_id,
                 header.producer_epoch,
                 header.base_sequence,
@@ -153,11 +153,11 @@ class LocalLog:
                 now_ms,
                 transactional=bool(header.attributes & TRANSACTIONAL_BIT),
             )
-            self.producers.bound(self.config.producer_ids_max)
+            self.producers.forget_above(self.config.producer_ids_max)
         return writes
 
-    def _ended(self, header: BatchHeader, marker: Offset, commit: bool, now_ms: int) -> list[LogWrite]:
-        start = self.producers.ended(header.producer_id, header.producer_epoch, commit, now_ms)
+    def _end_in_log(self, header: BatchHeader, marker: Offset, commit: bool, now_ms: int) -> list[LogWrite]:
+        start = self.producers.end(header.producer_id, header.producer_epoch, commit, now_ms)
         if start is None:
             return []
         self.ending.append(Ended(marker, start))
@@ -186,9 +186,9 @@ class LocalLog:
         self.last_stable = max(stable, self.log_start)
         return before
 
-    def fenced(self, offset: Offset, token: int) -> list[LogWrite]:
+    def fence(self, offset: Offset, token: int) -> list[LogWrite]:
         """The batch at ``offset``, which was appended, sets ``token``."""
-        return [self.state()] if self.fences.appended(offset, token) else []
+        return [self.state()] if self.fences.note_appended(offset, token) else []
 
     def begin_epoch(self, epoch: int) -> list[LogWrite]:
         """From the log end on ``epoch`` is written."""
@@ -228,13 +228,13 @@ class LocalLog:
             writes.append(DropPrefix(self.log, self.log_end, self._forget_below(self.log_end, snapshot=known)))
         return writes
 
-    def aged(self, now_ms: int) -> bool:
+    def is_aged(self, now_ms: int) -> bool:
         """
         Whether the active segment is to be sealed for its age.
 
         What is compacted is sealed; so where that must happen within ``max.compaction.lag.ms``, so must this (KIP-354).
         """
-        return self.segments.aged(now_ms, *self._roll_ms())
+        return self.segments.is_aged(now_ms, *self._roll_ms())
 
     def _roll_ms(self) -> tuple[int, int]:
         """The age at which a segment is sealed, and how much earlier it may be, in ms."""
@@ -242,10 +242,10 @@ class LocalLog:
         age_ms = min(config.segment_ms, config.compaction_lag_ms_max) if config.compacts else config.segment_ms
         return age_ms, config.segment_jitter_ms
 
-    def compacted(self, step: Step) -> list[LogWrite]:
+    def compact(self, step: Step) -> list[LogWrite]:
         """Take in one step of a compaction, which applies; the writes that do it."""
         assert step.applies(self.first_batch), "checked before"
-        resized = self.segments.resized(step.segments)
+        resized = self.segments.resize(step.segments)
         markers = {write.marker for write in step.writes if type(write) is DropAborted}
         if markers:
             self.aborted.remove(markers)
@@ -338,13 +338,13 @@ class LocalLog:
         self.producers, self.segments = rebuilt.producers, rebuilt.segments
         self.snapshot_bytes = rebuilt.snapshot_bytes
         self.cleaned_to = min(self.cleaned_to, end)
-        self.clean_points = cut_at(self.clean_points, end)
+        self.clean_points = cut_points(self.clean_points, end)
         self.settle()
         active = self.segments.active
         fresh = [PutSegment(self.log, active)] if active.base_offset >= end else []
         return [DropSuffix(self.log, end), *fresh, self.state()]
 
-    def emptied(self, start: Offset, now_ms: int, token: int = NO_TOKEN) -> list[LogWrite]:
+    def empty(self, start: Offset, now_ms: int, token: int = NO_TOKEN) -> list[LogWrite]:
         """Forget everything and begin anew at ``start``, before which a fence has set ``token``."""
         self.truncations += 1
         self.log_start = self.log_end = self.written_end = self.high_watermark = self.first_batch = start

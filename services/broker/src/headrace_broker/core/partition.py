@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from headrace_broker.core.aborted import AbortedIndex
 from headrace_broker.core.appends import Appends
-from headrace_broker.core.compaction.clean_points import cut_at
+from headrace_broker.core.compaction.clean_points import cut_points
 from headrace_broker.core.compaction.steps import StepOutdated
 from headrace_broker.core.copies import Copies, Following
 from headrace_broker.core.epochs import Epochs
@@ -123,7 +123,7 @@ class Partition(LocalLog):
             first_batch=state.log_start if first_batch is None else first_batch,
             fences=Fences(state.cut(log_end).fences),
             cleaned_to=min(state.cleaned_to, log_end),
-            clean_points=cut_at(state.clean_points, log_end),
+            clean_points=cut_points(state.clean_points, log_end),
             forgotten_to=state.forgotten_to,
             checkpoint=state.high_watermark,
         ).with_transactions((), ())
@@ -173,9 +173,9 @@ class Partition(LocalLog):
             case BatchArrived():
                 return self._append(event)
             case GroupWritten(end, now_ms):
-                return self._written(end, now_ms)
+                return self._on_written(end, now_ms)
             case FollowerFetched():
-                return [] if leading is None else self._follower_fetched(leading, event)
+                return [] if leading is None else self._on_follower_fetched(leading, event)
             case BatchesCopied():
                 return self._copy(event)
             case MarkerArrived():
@@ -185,7 +185,7 @@ class Partition(LocalLog):
             case Elected(assignment, now_ms):
                 return self._lead(assignment, now_ms)
             case Reassigned(assignment, now_ms):
-                return [] if leading is None else self._reassigned(leading, assignment, now_ms)
+                return [] if leading is None else self._on_reassigned(leading, assignment, now_ms)
             case Followed(leader, epoch, reason):
                 return self._follow(Following(leader, epoch), reason)
             case Deposed(reason):
@@ -194,9 +194,9 @@ class Partition(LocalLog):
             case FollowersChecked(now_ms, lag_ms_max, silence_ms_max):
                 return [] if leading is None else self._check_followers(leading, now_ms, lag_ms_max, silence_ms_max)
             case PeersChanged(epochs, now_ms):
-                return [] if leading is None else self._peers_changed(leading, epochs, now_ms)
+                return [] if leading is None else self._on_peers_changed(leading, epochs, now_ms)
             case ProposalRefused(proposal, now_ms):
-                return [] if leading is None else self._refused(leading, proposal, now_ms)
+                return [] if leading is None else self._on_refused(leading, proposal, now_ms)
             case Truncated():
                 return self._truncate(event)
             case Emptied():
@@ -256,37 +256,37 @@ class Partition(LocalLog):
         assert self.leading is not None, "only a leader appends"
         return self.appends.end_transaction(self.leading, event)
 
-    def _written(self, end: Offset, now_ms: float) -> list[Effect]:
+    def _on_written(self, end: Offset, now_ms: float) -> list[Effect]:
         grew = end > self.written_end
-        effects = self.appends.written(end)
+        effects = self.appends.on_written(end)
         if self.following is not None:
             return effects + self._commit_copied()
         if self.leading is None:
             return effects
         if grew:
-            self.leading.grown(now_ms)
+            self.leading.note_grown(now_ms)
         return effects + self._commit(self.leading)
 
     def _commit(self, leading: Leadership) -> list[Effect]:
-        return self.appends.committed(leading.committed(self.written_end))
+        return self.appends.on_committed(leading.find_committed(self.written_end))
 
     def _stop_leading(self, reason: HeadraceError) -> list[Effect]:
         self.leading = None
         return self.appends.refuse_all(reason)
 
-    def _reassigned(self, leading: Leadership, assignment: Assignment, now_ms: float) -> list[Effect]:
+    def _on_reassigned(self, leading: Leadership, assignment: Assignment, now_ms: float) -> list[Effect]:
         if assignment.leader_epoch != leading.assignment.leader_epoch:
             return []
         if assignment.partition_epoch < leading.assignment.partition_epoch:
             return []
-        leading.changed(assignment, now_ms)
+        leading.take_assignment(assignment, now_ms)
         effects = self._commit(leading)
         if not leading.enough:
             effects += self.appends.refuse_uncommitted(leading)
         return effects + self._propose_joining(leading, now_ms)
 
-    def _follower_fetched(self, leading: Leadership, event: FollowerFetched) -> list[Effect]:
-        known = leading.fetched(
+    def _on_follower_fetched(self, leading: Leadership, event: FollowerFetched) -> list[Effect]:
+        known = leading.note_fetch(
             event.broker,
             event.broker_epoch,
             event.log_end,
@@ -297,30 +297,30 @@ class Partition(LocalLog):
         )
         if not known:
             return []
-        proposal = leading.joining(event.broker, self.high_watermark, event.now_ms)
+        proposal = leading.propose_joining(event.broker, self.high_watermark, event.now_ms)
         effects: list[Effect] = [] if proposal is None else [ProposeIsr(proposal)]
         return effects + self._commit(leading)
 
     def _check_followers(
         self, leading: Leadership, now_ms: float, lag_ms_max: float, silence_ms_max: float
     ) -> list[Effect]:
-        proposal = leading.leaving(now_ms, lag_ms_max, silence_ms_max)
+        proposal = leading.propose_leaving(now_ms, lag_ms_max, silence_ms_max)
         effects: list[Effect] = [] if proposal is None else [ProposeIsr(proposal)]
         return effects + self._commit(leading) + self._propose_joining(leading, now_ms)
 
     def _propose_joining(self, leading: Leadership, now_ms: float) -> list[Effect]:
         for broker in leading.followers:
-            proposal = leading.joining(broker, self.high_watermark, now_ms)
+            proposal = leading.propose_joining(broker, self.high_watermark, now_ms)
             if proposal is not None:
                 return [ProposeIsr(proposal)]
         return []
 
-    def _peers_changed(self, leading: Leadership, epochs: dict[NodeId, int], now_ms: float) -> list[Effect]:
-        leading.peers_changed(epochs)
+    def _on_peers_changed(self, leading: Leadership, epochs: dict[NodeId, int], now_ms: float) -> list[Effect]:
+        leading.take_peers(epochs)
         return self._commit(leading) + self._propose_joining(leading, now_ms)
 
-    def _refused(self, leading: Leadership, proposal: Proposal, now_ms: float) -> list[Effect]:
-        leading.refused(proposal, now_ms)
+    def _on_refused(self, leading: Leadership, proposal: Proposal, now_ms: float) -> list[Effect]:
+        leading.give_up(proposal, now_ms)
         return self._commit(leading)
 
     # --- following ----------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class Partition(LocalLog):
         return self.copies.take(self.following, event) + self._commit_copied()
 
     def _commit_copied(self) -> list[Effect]:
-        return self.appends.committed(min(self.copies.leader_high_watermark, self.written_end))
+        return self.appends.on_committed(min(self.copies.leader_high_watermark, self.written_end))
 
     def _truncate(self, event: Truncated) -> list[Effect]:
         if self.following is None or self.following.epoch != event.leader_epoch:
@@ -352,7 +352,7 @@ class Partition(LocalLog):
     def _empty(self, event: Emptied) -> list[Effect]:
         if self.following is None or self.following.epoch != event.leader_epoch:
             return []
-        return [*self.emptied(event.start, event.now_ms, event.fencing_token)]
+        return [*self.empty(event.start, event.now_ms, event.fencing_token)]
 
     # --- what may go --------------------------------------------------------------------------------------
 
@@ -365,11 +365,11 @@ class Partition(LocalLog):
 
     def _retain(self, now_ms: int) -> list[Effect]:
         config, effects = self.config, list[Effect]()
-        if (self.leading is not None or config.compacts) and self.aged(now_ms):
+        if (self.leading is not None or config.compacts) and self.is_aged(now_ms):
             effects += self.roll(now_ms)
         if self.leading is None:
             return effects
-        start = self.segments.expired(
+        start = self.segments.find_expired(
             now_ms,
             self.log_end,
             self.high_watermark,
@@ -387,4 +387,4 @@ class Partition(LocalLog):
             raise StepOutdated("the end of the log was cut since the compaction began")
         if not event.step.applies(self.first_batch):
             raise StepOutdated(f"the log begins at {self.first_batch}, above where the step does")
-        return [*self.compacted(event.step)]
+        return [*self.compact(event.step)]

@@ -162,7 +162,7 @@ class Producers:
             f"producer {producer_id} has epoch {known.epoch} here; a marker has to be above it, and {epoch} is not"
         )
 
-    def appended(
+    def note_appended(
         self,
         producer_id: int,
         epoch: int,
@@ -190,13 +190,13 @@ class Producers:
             self.open[producer_id] = offset
             self._idle.pop(producer_id, None)
         elif known.transaction_start is None:
-            self._wrote(producer_id)
+            self._note_writer(producer_id)
 
-    def _wrote(self, producer_id: int) -> None:
+    def _note_writer(self, producer_id: int) -> None:
         self._idle[producer_id] = None
         self._idle.move_to_end(producer_id)
 
-    def bound(self, most: int) -> None:
+    def forget_above(self, most: int) -> None:
         """
         Forget those that have not written for longest, until ``most`` are known. One with an open transaction stays,
         and so does the last one to write.
@@ -205,16 +205,16 @@ class Producers:
             producer_id, _ = self._idle.popitem(last=False)
             del self._known[producer_id]
 
-    def ended(self, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Offset | None:
+    def end(self, producer_id: int, epoch: int, commit: bool, now_ms: int) -> Offset | None:
         """A marker was appended, or read back; where the transaction began that it ends. None: none was open."""
         known = self._known.get(producer_id)
         if known is None:
             self._known[producer_id] = Producer(epoch, (), now_ms, committed=commit)
-            self._wrote(producer_id)
+            self._note_writer(producer_id)
             return None
         known.epoch, known.batches, known.last_timestamp_ms, known.committed = epoch, (), now_ms, commit
         known.transaction_start, known.transaction_since_ms = None, -1
-        self._wrote(producer_id)
+        self._note_writer(producer_id)
         return self.open.pop(producer_id, None)
 
     def replay(self, rows: Iterable[IndexRow], now_ms: int) -> list[Ended]:
@@ -229,7 +229,7 @@ class Producers:
                 continue
             if row.ends_transaction:
                 commit = bool(row.attributes & COMMITS_BIT)
-                start = self.ended(row.producer_id, row.producer_epoch, commit, now_ms)
+                start = self.end(row.producer_id, row.producer_epoch, commit, now_ms)
                 if start is not None:
                     ended.append(Ended(row.base_offset, start))
             elif row.base_sequence >= 0:
@@ -239,7 +239,7 @@ class Producers:
     def _replay_batch(self, row: IndexRow, now_ms: int) -> None:
         transactional = bool(row.attributes & TRANSACTIONAL_BIT)
         opens = transactional and row.producer_id not in self.open
-        self.appended(
+        self.note_appended(
             row.producer_id,
             row.producer_epoch,
             row.base_sequence,

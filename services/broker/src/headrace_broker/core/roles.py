@@ -19,7 +19,7 @@ from headrace_common.core.image import Partition as PartitionMetadata
 Turn = Elected | Reassigned | Followed | Deposed
 
 
-def turn(
+def choose_role(
     core: Partition, partition: PartitionMetadata, assignment: Assignment, now_ms: float, *, sound: bool, may_lead: bool
 ) -> Turn | None:
     """
@@ -36,19 +36,19 @@ def turn(
             return Reassigned(assignment, now_ms)
         return Elected(assignment, now_ms) if may_lead else None
     if leads or partition.leader == NO_NODE:
-        return None if core.known_epoch is None else deposed()
+        return None if core.known_epoch is None else depose()
     if core.following == (partition.leader, epoch):
         return None
     moved = NotLeader(f"broker {partition.leader} leads the partition now; refresh metadata and ask there")
     return Followed(partition.leader, epoch, moved)
 
 
-def deposed() -> Deposed:
+def depose() -> Deposed:
     """What a replica is told that neither leads nor follows from now on."""
     return Deposed(NotLeader("the partition moved to another leader; refresh metadata and ask there"))
 
 
-def changed(
+def find_changed(
     old: Mapping[PartitionId, PartitionMetadata], new: Mapping[PartitionId, PartitionMetadata]
 ) -> Iterator[PartitionId]:
     """Partitions that are new, or not as they were, or gone; images share what did not change."""

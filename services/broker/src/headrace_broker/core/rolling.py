@@ -40,7 +40,7 @@ def may_restart(image: ClusterImage, broker: NodeId) -> Allowed | Blocked:
         if topic is None or topic.topic_id in image.deletions or broker not in partition.replicas:
             continue
         least = _min_isr(topic, partition)
-        if _settled(partition) <= least:
+        if _count_settled(partition) <= least:
             if broker in partition.isr:
                 exposed.append(partition.id)
         elif len(partition.isr) < least or (len(partition.isr) == least and broker in partition.isr):
@@ -50,7 +50,7 @@ def may_restart(image: ClusterImage, broker: NodeId) -> Allowed | Blocked:
     return Allowed(tuple(sorted(exposed)))
 
 
-def _settled(partition: Partition) -> int:
+def _count_settled(partition: Partition) -> int:
     """How many replicas there are; while they are exchanged, before or after, whichever is less."""
     return len(partition.replicas) - max(len(partition.adding), len(partition.removing))
 

@@ -72,10 +72,10 @@ class Segments:
         return (
             active.size + size > segment_bytes
             or end - active.base_offset > OFFSETS_PER_SEGMENT_MAX
-            or self.aged(now_ms, segment_ms, jitter_ms)
+            or self.is_aged(now_ms, segment_ms, jitter_ms)
         )
 
-    def aged(self, now_ms: int, segment_ms: int, jitter_ms: int = 0) -> bool:
+    def is_aged(self, now_ms: int, segment_ms: int, jitter_ms: int = 0) -> bool:
         """Whether the active segment has records and is to be sealed for its age, ``jitter_ms`` earlier at most."""
         active = self.active
         early_ms = min(int(self.roll_jitter * jitter_ms), segment_ms // 2)
@@ -89,7 +89,7 @@ class Segments:
         self.active = SegmentRow(end, now_ms)
         return done, self.active
 
-    def appended(self, base: Offset, size: int, min_timestamp: int, max_timestamp: int) -> SegmentRow:
+    def append(self, base: Offset, size: int, min_timestamp: int, max_timestamp: int) -> SegmentRow:
         """Count one batch into the active segment; the segment as it is then."""
         active = self.active
         if active.size:
@@ -100,7 +100,7 @@ class Segments:
         )
         return self.active
 
-    def resized(self, rows: Mapping[Offset, SegmentRow]) -> list[SegmentRow]:
+    def resize(self, rows: Mapping[Offset, SegmentRow]) -> list[SegmentRow]:
         """Compaction has left these, by base, with other sizes; those that are still here."""
         found: list[SegmentRow] = []
         for base, row in rows.items():
@@ -122,7 +122,7 @@ class Segments:
         del self.sealed[:keep]
         return gone
 
-    def expired(
+    def find_expired(
         self, now_ms: int, log_end: Offset, high_watermark: Offset, *, retention_ms: int, retention_bytes: int
     ) -> Offset | None:
         """

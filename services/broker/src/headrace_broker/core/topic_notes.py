@@ -2,8 +2,8 @@
 What a broker notes of the topics whose logs it has, and when: pure.
 
 The notes are what is left of a topic's name and settings when the metadata is lost: a restore from a backup, and an
-operator who adopts a stray topic, ask every broker for them. ``engine/noting.py`` calls this with each image, before
-the first log of a topic is made and before changed settings are acted on.
+operator who adopts a stray topic, ask every broker for them. ``engine/topic_noter.py`` calls this with each image, and
+before the first log of a topic is made and before changed settings are acted on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class NoteChanges:
     dropped: tuple[TopicId, ...] = ()
 
 
-def notes_due(image: ClusterImage, held: Collection[TopicId], notes: Mapping[TopicId, TopicNote]) -> NoteChanges | None:
+def find_notes_due(
+    image: ClusterImage, held: Collection[TopicId], notes: Mapping[TopicId, TopicNote]
+) -> NoteChanges | None:
     """
     How ``notes`` must change when the broker takes ``image`` in and has logs of the topics ``held``; None: not at all.
 

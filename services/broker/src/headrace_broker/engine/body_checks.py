@@ -100,7 +100,7 @@ class BodyChecks:
         except HeadraceError:
             return False
 
-    async def beside(self, entries: Sequence[Entry], costly: Sequence[int]) -> Mapping[int, Checked]:
+    async def check_beside(self, entries: Sequence[Entry], costly: Sequence[int]) -> Mapping[int, Checked]:
         """What is wrong with each of these batches, by index, and what to store of it."""
         checked: dict[int, Checked] = {}
         for index in costly:
@@ -110,7 +110,7 @@ class BodyChecks:
                 keys_for = replica.topic if replica.core.config.compacts else None
                 target = _target(replica, entry.batch)
                 async with self._places:
-                    checked[index] = await asyncio.to_thread(_checked, entry.batch, keys_for, target)
+                    checked[index] = await asyncio.to_thread(_check_batch, entry.batch, keys_for, target)
                 self._loaded.add(entry.batch[MAGIC_AT])
         return checked
 
@@ -136,7 +136,7 @@ def _target(replica: Replica, batch: bytes) -> Codec | None:
     return None if batch[ATTRIBUTES_LOW_AT] & CODEC_MASK == codec else codec
 
 
-def _checked(batch: bytes, keys_for: str | None, target: Codec | None) -> Checked:
+def _check_batch(batch: bytes, keys_for: str | None, target: Codec | None) -> Checked:
     try:
         load_decoder(batch[MAGIC_AT])
         header = read_header(batch)

@@ -21,19 +21,18 @@ from headrace_broker.engine.body_checks import BodyChecks
 from headrace_broker.engine.cleaner import Cleaner, Compaction
 from headrace_broker.engine.cold_reader import ColdReader
 from headrace_broker.engine.coordinators import Coordinators
-from headrace_broker.engine.copy_session import Stored
 from headrace_broker.engine.describing import KnownProducers, describe_producers, topic_gauges
 from headrace_broker.engine.enrolments import Enrolments
 from headrace_broker.engine.fetch import Fetches
-from headrace_broker.engine.follow import ImageFollower
-from headrace_broker.engine.inventory import Page, inventory, last_written
+from headrace_broker.engine.image_applier import ImageApplier
+from headrace_broker.engine.inventory import Page, last_written, list_pages
 from headrace_broker.engine.markers import Markers
-from headrace_broker.engine.noting import Noting
 from headrace_broker.engine.offsets import Offsets
 from headrace_broker.engine.produce import ProduceSession
 from headrace_broker.engine.producer_ids import ProducerIds
-from headrace_broker.engine.rebuilding import trimmed
+from headrace_broker.engine.rebuilding import prepare_trim
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
+from headrace_broker.engine.replicate_session import Stored
 from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.scrubber import Scrub, Scrubber
 from headrace_broker.engine.shares import Shares
@@ -41,6 +40,7 @@ from headrace_broker.engine.stamping import StampingClock
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.engine.topic_noter import TopicNoter
 from headrace_broker.engine.upkeep import Upkeep
 from headrace_broker.ports import Cluster, Disk, Leaders, RecoveryReport, TransactionCoordinators
 from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
@@ -117,9 +117,9 @@ class Broker:
         self.tail.on_forget = cold.forget
         stored = Stored(store, self.tail, cold)
         self.replication = Replication(self.replicas, self.loop, stored, cluster, leaders, stamps, tasks)
-        self.noting = Noting(self.replicas, disk.notes, self.loop)
-        self.follower = ImageFollower(
-            self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication, self.noting
+        self.topic_noter = TopicNoter(self.replicas, disk.notes, self.loop)
+        self.follower = ImageApplier(
+            self.replicas, self.loop, store, self.tail, stamps, who.incarnation, self.replication, self.topic_noter
         )
         self.fetches = Fetches(self.replicas, self.tail, cold, self.measures)
         self.offsets = Offsets(self.replicas, store, cold)
@@ -129,7 +129,7 @@ class Broker:
         self.cleaner = Cleaner(
             self.replicas, self.loop, store, clock, tasks, self.measures, self.upkeep.time_ms, settings.reserve
         )
-        self.cleaner.on_lost = self.replication.lost.found
+        self.cleaner.on_lost = self.replication.lost.on_lost_batch
         self.scrubber = Scrubber(self.replicas, cold, clock, self.measures)
         self.producer_ids = ProducerIds(cluster, tasks)
         self.markers = Markers(self.replicas, self.loop, clock, self.measures)
@@ -173,9 +173,9 @@ class Broker:
         start(self.follower.run(self._cluster), name="image")
         start(self.follower.delete(self._cluster), name="deletions")
         start(self.enrolments.run(), name="enrolments")
-        start(self.upkeep.retention(), name="retention")
-        start(self.upkeep.disk(), name="disk")
-        start(self.upkeep.late(), name="late-requests")
+        start(self.upkeep.run_retention(), name="retention")
+        start(self.upkeep.run_disk_watch(), name="disk")
+        start(self.upkeep.run_expiry(), name="late-requests")
         start(self.cleaner.run(), name="cleaner")
         start(self.scrubber.run(), name="scrub")
         start(self.replication.proposals.run(), name="isr-changes")
@@ -233,14 +233,14 @@ class Broker:
 
     async def _trim(self, partition: PartitionId, offset: int) -> Trimmed:
         try:
-            replica = self.replicas.leading(partition, None)
+            replica = self.replicas.get_leading(partition, None)
             core = replica.core
             if replica.internal:
                 raise Rejected(f"{replica.topic} is internal; its records are the system's", code=POLICY_VIOLATION)
             if offset < -1:
                 raise OffsetOutOfRange(f"offset {offset} is negative; -1 means the high watermark")
             start = core.high_watermark if offset == -1 else Offset(offset)
-            await self.loop.post(replica, partial(trimmed, self._store, core, start, self._clock.now_ms()))
+            await self.loop.post(replica, partial(prepare_trim, self._store, core, start, self._clock.now_ms()))
             return Trimmed(partition, core.log_start)
         except HeadraceError as error:
             return Trimmed(partition, error=error)
@@ -286,13 +286,13 @@ class Broker:
             "partitions_led": lambda: sum(one.core.leader_epoch is not None for one in self.replicas.all()),
             "partitions_followed": lambda: self.replication.copied_partitions,
             "replication_streams_broken": lambda: self.replication.broken_streams,
-            "under_replicated_partitions": lambda: self._led(lambda now: len(now.isr) < len(now.replicas)),
-            "under_min_isr_partitions": lambda: self._led(lambda now: len(now.isr) < now.min_isr),
+            "under_replicated_partitions": lambda: self._count_led(lambda now: len(now.isr) < len(now.replicas)),
+            "under_min_isr_partitions": lambda: self._count_led(lambda now: len(now.isr) < now.min_isr),
             "enrolments_waiting": lambda: self.enrolments.unanswered,
             "enrolment_parked_bytes": lambda: self.loop.effects.parked_bytes,
             "open_transactions": lambda: sum(len(one.core.producers.open) for one in self.replicas.all()),
-            "last_stable_lag_records_max": lambda: max(self._held_back(), default=0),
-            "last_stable_lag_records": lambda: sum(self._held_back()),
+            "last_stable_lag_records_max": lambda: max(self._count_held_back(), default=0),
+            "last_stable_lag_records": lambda: sum(self._count_held_back()),
             "oldest_open_transaction_s": self._oldest_open_s,
             "cleaner_dirty_ratio_max": lambda: self.cleaner.dirty_ratio_max,
             "cleaner_stuck_logs": lambda: self.cleaner.stuck_logs,
@@ -300,7 +300,7 @@ class Broker:
             **logs,
         }
 
-    def _held_back(self) -> list[int]:
+    def _count_held_back(self) -> list[int]:
         """Records that are committed and not decided, of each log that is led here."""
         led = (one.core for one in self.replicas.all() if one.core.leading is not None)
         return [core.high_watermark - core.last_stable for core in led]
@@ -312,7 +312,7 @@ class Broker:
         since_ms = min(oldest, default=None)
         return 0.0 if since_ms is None else max(0.0, (self._clock.now_ms() - since_ms) / 1_000)
 
-    def _led(self, condition: Callable[[Assignment], bool]) -> int:
+    def _count_led(self, condition: Callable[[Assignment], bool]) -> int:
         led = (one.core.leading for one in self.replicas.all())
         return sum(leading is not None and condition(leading.assignment) for leading in led)
 
@@ -333,8 +333,8 @@ class Broker:
         ]
 
     def inventory(self, topics: Sequence[TopicId]) -> AsyncIterator[Page]:
-        """All that is on disk of these topics, or of all; see ``inventory``."""
-        return inventory(self.replicas, self.noting, topics)
+        """All that is on disk of these topics, or of all; see ``list_pages``."""
+        return list_pages(self.replicas, self.topic_noter, topics)
 
     def _count(self, standing: Standing) -> int:
         return sum(one.standing is standing for one in self.replicas.all())

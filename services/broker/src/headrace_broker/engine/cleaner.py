@@ -159,7 +159,7 @@ class Cleaner:
         replica, _ = looked[id]
         self._current = id
         try:
-            with self._spared(replica):
+            with self._spare_others(replica):
                 if not await self._compact(replica, dirty, now_ms):
                     return False
             return True
@@ -177,9 +177,9 @@ class Cleaner:
                 await asyncio.sleep(0)
             if not _is_compacted(replica):
                 continue
-            if replica.core.aged(now_ms):  # what is sealed only when something is appended would never be compacted
+            if replica.core.is_aged(now_ms):  # what is sealed only when something is appended would never be compacted
                 await self._seal(replica, now_ms)
-            with self._spared(replica):
+            with self._spare_others(replica):
                 seen = self._look_at(replica, now_ms)
                 if seen is not None and not self._is_bad(replica):
                     found[replica.id] = replica, seen
@@ -241,7 +241,7 @@ class Cleaner:
             self._leave_aside(replica, Offset(-1), str(error))
             self.on_lost(replica, error)
         else:
-            self._done(replica, dirty, done, self._clock.monotonic_ms() - began)
+            self._note_done(replica, dirty, done, self._clock.monotonic_ms() - began)
             if self._removed >= RECLAIM_BYTES:
                 await self._reclaim()
         return True
@@ -251,7 +251,7 @@ class Cleaner:
         spares = core.forgets_below(self._clock.monotonic_ms(), max(retention_ms, AWAY_MS_MIN))
         return rules_of(core, dirty.end, core.clean_points, retention_ms, now_ms, spares)
 
-    def _done(self, replica: Replica, dirty: DirtyRange, done: Done, took_ms: float) -> None:
+    def _note_done(self, replica: Replica, dirty: DirtyRange, done: Done, took_ms: float) -> None:
         self._bad.pop(replica.id, None)
         self._last[replica.id] = self._clock.now_ms()
         self._removed += done.bytes_removed
@@ -268,7 +268,7 @@ class Cleaner:
     # --- logs that cannot be compacted --------------------------------------------------------------------
 
     @contextmanager
-    def _spared(self, replica: Replica) -> Iterator[None]:
+    def _spare_others(self, replica: Replica) -> Iterator[None]:
         """
         What nobody expected of one log is said, with its traceback, and this log is left aside; all else goes on.
 
@@ -308,7 +308,7 @@ class Cleaner:
 
     # --- how fast -----------------------------------------------------------------------------------------
 
-    async def worked(self, call: Callable[[], T]) -> T:
+    async def work(self, call: Callable[[], T]) -> T:
         """See ``Pace``."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 

@@ -69,19 +69,19 @@ class ColdReader:
             UnknownTopicId: it was deleted meanwhile.
             StorageFailed: a batch cannot be read; the text names it.
         """
-        ahead = self._taken(replica, offset, end) if committed else None
+        ahead = self._take_ahead(replica, offset, end) if committed else None
         rows: list[IndexRow] = []
         found: list[bytes] | StorageFailed | None = None
         if ahead is not None:
-            rows = _fitting(ahead.rows, bytes_max, first=first)
+            rows = _take_fitting(ahead.rows, bytes_max, first=first)
             self._measures.read_ahead_hits += 1
-            found = await self._shared(ahead, len(rows))
+            found = await self._share(ahead, len(rows))
         if found is None or isinstance(found, BytesLost):
-            rows, found = await self._sound(replica, offset, bytes_max, end, first=first)
+            rows, found = await self._read_sound(replica, offset, bytes_max, end, first=first)
         if isinstance(found, StorageFailed):
-            raise self._explained(replica, offset, found)
+            raise self._explain(replica, offset, found)
         if rows and rows[0].base_offset > offset and offset < replica.core.log_start:
-            raise _trimmed(replica, offset)
+            raise _describe_trimmed(replica, offset)
         if committed:
             self._go_on(replica, offset, rows, bytes_max, end, sequential=ahead is not None)
         self._measures.cold_reads += 1
@@ -94,7 +94,7 @@ class ColdReader:
 
         Where the next check goes on, and how many bytes were compared. Raises as ``read``.
         """
-        rows, found = await self._sound(replica, offset, bytes_max, end, first=True)
+        rows, found = await self._read_sound(replica, offset, bytes_max, end, first=True)
         return (rows[-1].next_offset if rows else offset), sum(map(len, found))
 
     def forget(self, log: LogId) -> None:
@@ -102,7 +102,7 @@ class ColdReader:
         for key in [key for key in self._ahead if key[0] == log]:
             self._ahead_bytes -= self._ahead.pop(key).size
 
-    def _taken(self, replica: Replica, offset: Offset, end: Offset) -> _Ahead | None:
+    def _take_ahead(self, replica: Replica, offset: Offset, end: Offset) -> _Ahead | None:
         """What was read ahead from ``offset`` on; not another reader's, if this one may read only less."""
         ahead = self._ahead.pop((replica.core.log, offset, replica.core.truncations), None)
         if ahead is not None:
@@ -111,7 +111,7 @@ class ColdReader:
                 return None
         return ahead
 
-    async def _sound(
+    async def _read_sound(
         self, replica: Replica, offset: Offset, bytes_max: int, end: Offset, *, first: bool
     ) -> tuple[list[IndexRow], list[bytes]]:
         """What ``_walk`` finds. Raises: see ``read``."""
@@ -119,7 +119,7 @@ class ColdReader:
         if isinstance(found, BytesLost) and not rows:  # it is the index that cannot be read: once more
             rows, found = await self._walk(replica, offset, bytes_max, end, first=first)
         if isinstance(found, StorageFailed):
-            raise self._explained(replica, offset, found)
+            raise self._explain(replica, offset, found)
         return rows, found
 
     async def _walk(
@@ -128,12 +128,12 @@ class ColdReader:
         """Read until rows and batches fit; an error when they do not though the rows stay the same."""
         log, unfit, count = replica.core.log, 0, ROWS_PER_READ_MAX
         try:
-            rows = self._rows(replica, offset, bytes_max, end, first=first)
+            rows = self._find_rows(replica, offset, bytes_max, end, first=first)
             for read in range(1, READS_MAX + 1):
                 found = await self._try(log, rows)
                 if not isinstance(found, BytesLost):
                     return rows, found
-                now = self._rows(replica, offset, bytes_max, end, first=first, count=count)
+                now = self._find_rows(replica, offset, bytes_max, end, first=first, count=count)
                 unfit = unfit + 1 if now == rows else 0
                 if unfit == UNFIT_READS:
                     return rows, found
@@ -145,11 +145,11 @@ class ColdReader:
         where = f"{replica.topic}-{replica.id.partition} at offset {offset}"
         return [], StorageFailed(f"{where} was compacted each time it was read; ask again")
 
-    async def _shared(self, ahead: _Ahead, count: int) -> list[bytes] | StorageFailed:
+    async def _share(self, ahead: _Ahead, count: int) -> list[bytes] | StorageFailed:
         found = await ahead.task
         return found if isinstance(found, StorageFailed) else found[:count]
 
-    def _rows(
+    def _find_rows(
         self,
         replica: Replica,
         offset: Offset,
@@ -183,11 +183,11 @@ class ColdReader:
         except StorageFailed as error:
             return error
 
-    def _explained(self, replica: Replica, offset: Offset, error: StorageFailed) -> Exception:
+    def _explain(self, replica: Replica, offset: Offset, error: StorageFailed) -> Exception:
         if replica.standing is not Standing.ONLINE:
             return UnknownTopicId(f"{replica.topic}-{replica.id.partition} went while it was read; refresh metadata")
         if offset < replica.core.log_start:
-            return _trimmed(replica, offset)
+            return _describe_trimmed(replica, offset)
         self._measures.read_failures += 1
         if isinstance(error, BytesLost):
             self.on_lost(replica, error)
@@ -211,7 +211,7 @@ class ColdReader:
         if key in self._ahead:
             return
         try:
-            more = self._rows(replica, following[1], bytes_max, end, first=True)
+            more = self._find_rows(replica, following[1], bytes_max, end, first=True)
         except StorageFailed:
             return  # who asks for it hears of it
         size = sum(row.size for row in more)
@@ -224,11 +224,11 @@ class ColdReader:
             self._ahead_bytes -= dropped.size
 
 
-def _trimmed(replica: Replica, offset: Offset) -> OffsetOutOfRange:
+def _describe_trimmed(replica: Replica, offset: Offset) -> OffsetOutOfRange:
     return OffsetOutOfRange(f"offset {offset} is below the log start {replica.core.log_start}")
 
 
-def _fitting(rows: list[IndexRow], bytes_max: int, *, first: bool) -> list[IndexRow]:
+def _take_fitting(rows: list[IndexRow], bytes_max: int, *, first: bool) -> list[IndexRow]:
     room = bytes_max
     for index, row in enumerate(rows):
         room -= row.size

@@ -75,7 +75,7 @@ class Outpaced(Exception):
 class Pace(Protocol):
     """What the cleaner is allowed to do."""
 
-    async def worked(self, call: Callable[[], T]) -> T:
+    async def work(self, call: Callable[[], T]) -> T:
         """What ``call`` returns, in the cleaner's thread."""
         ...
 
@@ -142,13 +142,13 @@ class Compacting:
             StorageFailed: the store refused a write; the process is about to stop.
         """
         failpoint("cleaner.pass.before")
-        self._walk = keys = await self._pace.worked(partial(self._keys, map_bytes, seed))
-        chunks = self._chunks(self._dirty.start, self._dirty.end, partial(_wanted_keys, keys), skips=True)
+        self._walk = keys = await self._pace.work(partial(self._make_keys, map_bytes, seed))
+        chunks = self._read_chunks(self._dirty.start, self._dirty.end, partial(_find_wanted_keys, keys), skips=True)
         async with aclosing(chunks):
             async for chunk in chunks:
-                if not await self._understood(partial(_gathered, keys, chunk)):
+                if not await self._understand(partial(_gather, keys, chunk)):
                     break
-        await self._pace.worked(keys.map.complete)
+        await self._pace.work(keys.map.complete)
         failpoint("cleaner.map.after")
         if keys.end <= self._dirty.start:
             raise Outpaced("the log start has passed what was dirty")
@@ -160,7 +160,7 @@ class Compacting:
             return Done(keys.end, self._removed)
         raise Outpaced("the log start moves faster than the compaction")
 
-    def _keys(self, map_bytes: int, seed: int) -> DirtyKeys:
+    def _make_keys(self, map_bytes: int, seed: int) -> DirtyKeys:
         """The first use of numpy and pyarrow takes long: it is in the thread."""
         return DirtyKeys(self._dirty.start, OffsetMap(map_bytes, seed), self._rules, self._name)
 
@@ -173,33 +173,35 @@ class Compacting:
         cleaning = Cleaning(core.log, self._name, self._rules, keys.map, self._dirty.start, segments.values())
         self._walk = cleaning
         try:
-            chunks = self._chunks(start, keys.end, partial(_wanted, cleaning), skips=False)
+            chunks = self._read_chunks(start, keys.end, partial(_find_wanted, cleaning), skips=False)
             async with aclosing(chunks):
                 async for chunk in chunks:
-                    for step in await self._understood(partial(_cleaned, cleaning, chunk)):
+                    for step in await self._understand(partial(_clean, cleaning, chunk)):
                         await self._post(step)
-            last = await self._pace.worked(partial(cleaning.finish, core.clean_points))
+            last = await self._pace.work(partial(cleaning.finish, core.clean_points))
             failpoint("cleaner.finish.before")
             await self._post(last)
-            await self._confirmed(0)
+            await self._wait_confirmed(0)
             failpoint("cleaner.finish.after")
         finally:
             for _, future in self._under_way:
-                future.add_done_callback(_seen)
+                future.add_done_callback(_retrieve)
             self._under_way.clear()
             self._measures.cleaner_records_removed += cleaning.removed
         after = {row.base_offset: row.size for row in core.segments.sealed}
         self._removed += sum(row.size - after[base] for base, row in segments.items() if base in after)
 
-    async def _understood(self, work: Callable[[], T]) -> T:
+    async def _understand(self, work: Callable[[], T]) -> T:
         try:
-            return await self._pace.worked(work)
+            return await self._pace.work(work)
         except (CorruptBatch, UnsupportedVersion, UnsupportedCompression) as error:
             raise Stuck(self.at, error) from error
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def _chunks(self, start: Offset, end: Offset, wants: Wants, *, skips: bool) -> AsyncGenerator[Chunk, None]:
+    async def _read_chunks(
+        self, start: Offset, end: Offset, wants: Wants, *, skips: bool
+    ) -> AsyncGenerator[Chunk, None]:
         """
         The log's batches in order, from ``start`` to ``end``; those that are not wanted without their bytes.
 
@@ -210,7 +212,7 @@ class Compacting:
         try:
             while True:
                 while len(ahead) < CHUNKS_AHEAD:
-                    rows = self._rows(asked_to, end)
+                    rows = self._find_rows(asked_to, end)
                     asked_to = rows[-1].next_offset if isinstance(rows, list) and rows else asked_to
                     ahead.append(self._tasks.start(self._try(rows, wants), name="cleaner-read"))
                 await asyncio.sleep(0)  # what they ask of the thread comes before the work on what is handed out
@@ -245,7 +247,7 @@ class Compacting:
         if isinstance(rows, StorageFailed) or not rows:
             return rows if isinstance(rows, StorageFailed) else []
         try:
-            wanted = await self._pace.worked(partial(wants, rows))
+            wanted = await self._pace.work(partial(wants, rows))
             picked = [row for row, want in zip(rows, wanted, strict=True) if want]
             size = sum(row.size for row in picked)
             await self._pace.spend(size)
@@ -255,7 +257,7 @@ class Compacting:
         self._measures.cleaner_bytes_read += size
         return [(row, next(batches) if want else None) for row, want in zip(rows, wanted, strict=True)]
 
-    def _rows(self, start: Offset, end: Offset) -> list[IndexRow] | StorageFailed:
+    def _find_rows(self, start: Offset, end: Offset) -> list[IndexRow] | StorageFailed:
         rows: list[IndexRow] = []
         room = CHUNK_BYTES
         try:
@@ -275,7 +277,7 @@ class Compacting:
         self._check()
         size = sum(len(write.batch) for write in step.writes if isinstance(write, PutBatch))
         await self._pace.spend(size)
-        await self._confirmed(STEPS_UNDER_WAY_MAX - 1)
+        await self._wait_confirmed(STEPS_UNDER_WAY_MAX - 1)
         self._check()
         step.start = min([step.start, *(start for start, _ in self._under_way)])
         failpoint("cleaner.step.before")
@@ -285,7 +287,7 @@ class Compacting:
         failpoint("cleaner.step.posted")
         self._measures.cleaner_bytes_written += size
 
-    async def _confirmed(self, left: int) -> None:
+    async def _wait_confirmed(self, left: int) -> None:
         """Until at most so many steps are under way."""
         while len(self._under_way) > left:
             try:
@@ -311,25 +313,25 @@ def _cancel(reads: deque[asyncio.Task[Chunk | StorageFailed]]) -> None:
         reads.popleft().cancel()
 
 
-def _wanted_keys(keys: DirtyKeys, rows: Sequence[IndexRow]) -> list[bool]:
+def _find_wanted_keys(keys: DirtyKeys, rows: Sequence[IndexRow]) -> list[bool]:
     return [keys.wants(row) for row in rows]
 
 
-def _wanted(cleaning: Cleaning, rows: Sequence[IndexRow]) -> list[bool]:
+def _find_wanted(cleaning: Cleaning, rows: Sequence[IndexRow]) -> list[bool]:
     cleaning.look_ahead(rows)
     return [cleaning.wants(row) for row in rows]
 
 
-def _gathered(keys: DirtyKeys, chunk: Chunk) -> bool:
+def _gather(keys: DirtyKeys, chunk: Chunk) -> bool:
     """False: the map is full."""
     return all(keys.take(row, batch) for row, batch in chunk)
 
 
-def _cleaned(cleaning: Cleaning, chunk: Chunk) -> Sequence[Step]:
+def _clean(cleaning: Cleaning, chunk: Chunk) -> Sequence[Step]:
     return [step for row, batch in chunk if (step := cleaning.take(row, batch)) is not None]
 
 
-def _seen(future: asyncio.Future[None]) -> None:
+def _retrieve(future: asyncio.Future[None]) -> None:
     """What became of a step that nobody waits for."""
     if not future.cancelled():
         future.exception()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from headrace_broker.core.coordination import FoundCoordinator, coordinator_of
-from headrace_broker.engine.follow import ImageFollower
+from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.replicas import Replicas
 from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, Rejected
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
@@ -38,7 +38,7 @@ class Coordinators:
     """One for the broker."""
 
     def __init__(
-        self, replicas: Replicas, follower: ImageFollower, controller: InternalTopics, tasks: TaskRunner
+        self, replicas: Replicas, follower: ImageApplier, controller: InternalTopics, tasks: TaskRunner
     ) -> None:
         self._replicas = replicas
         self._follower = follower
@@ -57,13 +57,13 @@ class Coordinators:
             raise Rejected(f"a request takes 1 to {KEYS_PER_REQUEST_MAX} keys, not {len(keys)}; split it")
         missing = None
         if self._replicas.image.topic(INTERNAL_TOPICS[kind]) is None:
-            missing = await self._made(kind)
+            missing = await self._wait_made(kind)
         found = [coordinator_of(kind, key, self._replicas.image) for key in keys]
         if missing is None:
             return found
         return [FoundCoordinator(one.key, error=missing) if _unknown_shard(one) else one for one in found]
 
-    async def _made(self, kind: ShardKind) -> HeadraceError | None:
+    async def _wait_made(self, kind: ShardKind) -> HeadraceError | None:
         """None: the topic is there; else why not."""
         try:
             async with asyncio.timeout(CALLER_WAIT_S):
@@ -82,7 +82,7 @@ class Coordinators:
             revision = await self._controller.ensure_internal_topic(kind)
         except HeadraceError as error:
             return CoordinatorNotAvailable(f"topic {INTERNAL_TOPICS[kind]} could not be made: {error}")
-        await self._follower.until(revision)
+        await self._follower.wait_for_image(revision)
         return None
 
 

@@ -63,7 +63,7 @@ class Departure:
         self._over = asyncio.Event()
         self._clean = False
 
-    async def until_asked(self) -> None:
+    async def wait_asked(self) -> None:
         """Return when somebody has."""
         await self._asked.wait()
 
@@ -73,7 +73,7 @@ class Departure:
         await self._over.wait()
         return self._clean
 
-    async def until_allowed(self, member: Membership, hurry: asyncio.Event) -> None:
+    async def wait_allowed(self, member: Membership, hurry: asyncio.Event) -> None:
         """
         Return when the rolling rule lets this broker restart, or no controller answers any more, or its time is over,
         or ``hurry`` is set.
@@ -82,7 +82,7 @@ class Departure:
         """
         if self._wait_ms_max > 0:
             limit = self._clock.sleep_ms(self._wait_ms_max)
-            await first_of(self._allowed(member), self._alone(member), limit, hurry.wait())
+            await first_of(self._wait_for_permission(member), self._wait_alone(member), limit, hurry.wait())
 
     async def leave(self, member: Membership) -> bool:
         """Leave now; whether nothing depends on this broker. A broker that never joined has nothing to leave."""
@@ -92,7 +92,7 @@ class Departure:
         self._over.set()
         return self._clean
 
-    async def _allowed(self, member: Membership) -> None:
+    async def _wait_for_permission(self, member: Membership) -> None:
         began = self._clock.monotonic_ms()
         told_ms = began - _LOG_EVERY_MS
         told: Blocked | None = None
@@ -116,7 +116,7 @@ class Departure:
                     extra={**_about(told.by), "waited_ms": round(self._clock.monotonic_ms() - began)},
                 )
 
-    async def _alone(self, member: Membership) -> None:
+    async def _wait_alone(self, member: Membership) -> None:
         """Return when no controller has answered for ``ALONE_MS``, counted from the call on at the earliest."""
         heard = self._clock.monotonic_ms()
         while (left := heard + ALONE_MS - self._clock.monotonic_ms()) > 0:

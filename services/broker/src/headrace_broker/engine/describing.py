@@ -103,7 +103,7 @@ async def describe_producers(
 
 def _of(replicas: Replicas, partition: PartitionId, count: int, *, open_only: bool) -> KnownProducers:
     try:
-        core = replicas.readable(partition, None).core
+        core = replicas.get_readable(partition, None).core
     except HeadraceError as error:
         return KnownProducers(partition, error=error)
     producers = core.producers

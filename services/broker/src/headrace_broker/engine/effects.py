@@ -41,7 +41,7 @@ class Effects:
         self.on_enrolment: Callable[[Replica, AskEnrolment], None] = lambda _replica, _ask: None
         """Called with each transaction that has to be enrolled before its first batch is appended."""
 
-    def handled(self, replica: Replica, event: Event) -> list[Effect]:
+    def handle(self, replica: Replica, event: Event) -> list[Effect]:
         """Let the core take the event in; what is parked is counted."""
         effects = replica.core.handle(event)
         parking = replica.core.appends.parking
@@ -66,7 +66,7 @@ class Effects:
             elif isinstance(effect, ForgetBelow):
                 replica.wake()
                 for session in replica.sessions:
-                    session.shown(replica)
+                    session.on_shown(replica)
             elif isinstance(effect, ProposeIsr):
                 self.on_proposal(replica, effect.proposal)
             elif isinstance(effect, AskEnrolment):
@@ -102,21 +102,21 @@ class Effects:
     def _answer(self, answer: Answer) -> None:
         arrival = answer.ref
         assert isinstance(arrival, Arrival)
-        arrival.caller.appended(arrival.index, answer.base_offset, answer.log_append_time_ms)
+        arrival.caller.on_appended(arrival.index, answer.base_offset, answer.log_append_time_ms)
 
     def _refuse(self, refuse: Refuse) -> None:
         arrival = refuse.ref
         assert isinstance(arrival, Arrival)
         self._measures.refused_batches += 1
-        arrival.caller.refused(arrival.index, refuse.error)
+        arrival.caller.on_refused(arrival.index, refuse.error)
 
     def _show(self, replica: Replica, show: ShowUpTo) -> None:
         for session in replica.sessions:
-            session.shown(replica)
+            session.on_shown(replica)
         log = replica.core.log
         if replica.waiters:
-            replica.woken(self._tail.bytes_between(log, show.before, show.high_watermark))
+            replica.wake_waiting(self._tail.bytes_between(log, show.before, show.high_watermark))
         if replica.stable_waiters:
             stable, before = show.stable or (show.high_watermark, show.before)
             if stable > before:
-                replica.woken(self._tail.bytes_between(log, before, stable), stable=True)
+                replica.wake_waiting(self._tail.bytes_between(log, before, stable), stable=True)

@@ -107,7 +107,7 @@ class Enrolments:
             while calls.failure is None:
                 await self._wake.wait()
                 self._wake.clear()
-                by_place = self._by_coordinator()
+                by_place = self._group_by_coordinator()
                 for at, questions in by_place.items():
                     self._send(at, questions, calls)
                 if by_place.keys() - known:
@@ -119,7 +119,7 @@ class Enrolments:
         nodes = self._replicas.image.nodes.values()
         return {node.inside for node in nodes if node.key.role is Role.COORDINATOR}
 
-    def _by_coordinator(self) -> dict[Endpoint, list[_Question]]:
+    def _group_by_coordinator(self) -> dict[Endpoint, list[_Question]]:
         pending, self._pending = self._pending, []
         places: dict[Endpoint, list[_Question]] = {}
         owners: dict[str, FoundCoordinator] = {}
@@ -133,7 +133,7 @@ class Enrolments:
             if found is None:
                 found = owners[name] = coordinator_of(ShardKind.TRANSACTIONS, name, image)
             if found.node is None:
-                self._again(question, found.error or CoordinatorNotAvailable("nobody has the shard; send it again"))
+                self._ask_again(question, found.error or CoordinatorNotAvailable("nobody has the shard; send it again"))
             else:
                 places.setdefault(found.node.inside, []).append(question)
         return places
@@ -161,13 +161,13 @@ class Enrolments:
             grouped.setdefault((ask.transactional_id, ask.producer_id, ask.epoch), []).append(question)
         enrolments = [Enrolment(*key, _partitions(of_one)) for key, of_one in grouped.items()]
         failpoint("txn.enrol.before")
-        errors = await self._asked(at, enrolments, questions)
+        errors = await self._ask_coordinator(at, enrolments, questions)
         failpoint("txn.enrol.after")
         for of_one, error in zip(grouped.values(), errors, strict=True):
             for question in of_one:
                 self._take(question, error)
 
-    async def _asked(
+    async def _ask_coordinator(
         self, at: Endpoint, enrolments: Sequence[Enrolment], questions: Sequence[_Question]
     ) -> list[HeadraceError | None]:
         left = max(question.deadline_ms for question in questions) - self._clock.monotonic_ms()
@@ -178,15 +178,15 @@ class Enrolments:
 
     def _take(self, question: _Question, error: HeadraceError | None) -> None:
         if error is not None and error.retriable:
-            self._again(question, error)
+            self._ask_again(question, error)
         else:
             self._answer(question, error)
 
-    def _again(self, question: _Question, error: HeadraceError) -> None:
+    def _ask_again(self, question: _Question, error: HeadraceError) -> None:
         question.failures += 1
         wait_ms = backoff_ms(question.failures, first_ms=RETRY_MS_MIN, ms_max=RETRY_MS_MAX)
         if not error.retriable or self._clock.monotonic_ms() + wait_ms >= question.deadline_ms:
-            self._answer(question, _given_up(error) if error.retriable else error)
+            self._answer(question, _describe_giving_up(error) if error.retriable else error)
             return
         self._measures.enrolment_retries += 1
         asyncio.get_running_loop().call_later(wait_ms / 1_000, self._retry, question)
@@ -202,20 +202,20 @@ class Enrolments:
         self._measures.enrolment_ms.record(self._clock.monotonic_ms() - question.began_ms)
         ask = question.ask
         done = self._loop.post(question.replica, Enrolled(ask.producer_id, ask.number, error, self._clock.now_ms()))
-        done.add_done_callback(_seen)
+        done.add_done_callback(_retrieve)
 
 
 def _partitions(questions: Sequence[_Question]) -> tuple[PartitionId, ...]:
     return tuple(dict.fromkeys(question.replica.id for question in questions))
 
 
-def _given_up(error: HeadraceError) -> HeadraceError:
+def _describe_giving_up(error: HeadraceError) -> HeadraceError:
     text = f"the transaction's coordinator did not agree in time, nothing was appended, send it again: {error}"
     kind = ConcurrentTransactions if isinstance(error, ConcurrentTransactions) else CoordinatorNotAvailable
     return kind(text)
 
 
-def _seen(done: asyncio.Future[None]) -> None:
+def _retrieve(done: asyncio.Future[None]) -> None:
     """Whoever waits for what was parked hears of a store that failed; nobody else has to."""
     if not done.cancelled():
         done.exception()

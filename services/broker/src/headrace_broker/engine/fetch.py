@@ -104,7 +104,7 @@ class _Wait:
         self._missing = missing
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def moved(self, replica: Replica, more_bytes: int) -> None:
+    def on_readable(self, replica: Replica, more_bytes: int) -> None:
         """The storage loop says so."""
         del replica
         self._missing -= more_bytes
@@ -175,7 +175,7 @@ class Fetches:
                 if ask.doubted is not None and (batches := results[ask.doubted].batches):
                     await self.unreadable.look(ask.entries[ask.doubted].partition, batches[0])
                 return results
-            await self._until_moved(ask, results, ask.bytes_min - size, deadline)
+            await self._wait_readable(ask, results, ask.bytes_min - size, deadline)
 
     def _most(self, ask: FetchAsk) -> int:
         spare = max(IN_FLIGHT_BYTES - self.in_flight_bytes, 0) // 8
@@ -215,9 +215,9 @@ class Fetches:
     def _find(self, entry: FetchEntry, ask: FetchAsk, result: Fetched) -> Replica:
         """The replica to read from, what is known of it, and whether the client is to go elsewhere."""
         if ask.rack is None:
-            replica = self._replicas.leading(entry.partition, entry.leader_epoch)
+            replica = self._replicas.get_leading(entry.partition, entry.leader_epoch)
         else:
-            replica = self._replicas.readable(entry.partition, entry.leader_epoch)
+            replica = self._replicas.get_readable(entry.partition, entry.leader_epoch)
         core, offset = replica.core, entry.offset
         result.high_watermark, result.log_start = core.high_watermark, core.log_start
         result.last_stable = core.last_stable
@@ -272,7 +272,7 @@ class Fetches:
             batches = await self._read(replica, entry, end, room, first=first)
             if replica.core.rewrites == rewrites:
                 result.batches = batches
-                result.aborted = _aborted_in(replica, batches) if batches else []
+                result.aborted = _find_aborted(replica, batches) if batches else []
                 return
         raise OffsetNotAvailable(f"{replica.topic} was compacted each time it was read; ask again")
 
@@ -285,7 +285,7 @@ class Fetches:
             return cached
         return await self._cold.read(replica, entry.offset, bytes_max, end, first=alone)
 
-    async def _until_moved(self, ask: FetchAsk, results: list[Fetched], missing: int, deadline: float) -> None:
+    async def _wait_readable(self, ask: FetchAsk, results: list[Fetched], missing: int, deadline: float) -> None:
         loop = asyncio.get_running_loop()
         wait = _Wait(missing)
         watched: list[Replica] = []
@@ -321,7 +321,7 @@ def _moves_on(batches: list[bytes], end: Offset) -> bool:
     return base + delta + 1 < end or all(len(batch) <= HEADER_SIZE for batch in batches)
 
 
-def _aborted_in(replica: Replica, batches: list[bytes]) -> list[AbortedRow]:
+def _find_aborted(replica: Replica, batches: list[bytes]) -> list[AbortedRow]:
     """
     Raises:
         OffsetOutOfRange: the log was trimmed while it was read, and with it what is known of these batches.
@@ -333,7 +333,7 @@ def _aborted_in(replica: Replica, batches: list[bytes]) -> list[AbortedRow]:
     if not len(core.aborted):
         return []
     base, delta = _BASE_AND_DELTA.unpack_from(batches[-1])
-    return core.aborted.overlapping(start, Offset(base + delta + 1))
+    return core.aborted.find_overlapping(start, Offset(base + delta + 1))
 
 
 def _check(ask: FetchAsk) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace_broker.core.topic_notes import TopicNote
-from headrace_broker.engine.noting import Noting
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
+from headrace_broker.engine.topic_noter import TopicNoter
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Offset, PartitionId, TopicId
 
@@ -52,7 +52,7 @@ def last_written(replica: Replica) -> tuple[int, Offset]:
     return core.epochs.epoch_at(Offset(core.written_end - 1)), core.written_end
 
 
-async def inventory(replicas: Replicas, noting: Noting, topics: Sequence[TopicId]) -> AsyncIterator[Page]:
+async def list_pages(replicas: Replicas, topic_noter: TopicNoter, topics: Sequence[TopicId]) -> AsyncIterator[Page]:
     """
     The logs of these topics, or of all, strays and damaged ones included, and what is noted of the topics.
 
@@ -67,7 +67,9 @@ async def inventory(replicas: Replicas, noting: Noting, topics: Sequence[TopicId
             f"the request names {len(topics)} topics; {TOPICS_PER_REQUEST_MAX} is the most, and none means all"
         )
     page, asked = Page(), frozenset(topics)
-    for one in _held(replicas, noting, [one for one in await noting.topics() if one in asked or not asked]):
+    for one in _list_held(
+        replicas, topic_noter, [one for one in await topic_noter.topics() if one in asked or not asked]
+    ):
         if isinstance(one, TopicNote):
             page.topics.append(one)
         else:
@@ -80,14 +82,14 @@ async def inventory(replicas: Replicas, noting: Noting, topics: Sequence[TopicId
         yield page
 
 
-def _held(replicas: Replicas, noting: Noting, topics: Sequence[TopicId]) -> Iterator[TopicNote | HeldLog]:
+def _list_held(replicas: Replicas, topic_noter: TopicNoter, topics: Sequence[TopicId]) -> Iterator[TopicNote | HeldLog]:
     """Topic by topic; what is deleted between two steps is left out."""
     for topic_id in topics:
         noted = False
         for replica in replicas.of_topic(topic_id):
             if replica.standing is Standing.DELETING or replicas.get(replica.id) is not replica:
                 continue
-            note = None if noted else noting.note(topic_id)
+            note = None if noted else topic_noter.note(topic_id)
             noted = True
             if note is not None:
                 yield note

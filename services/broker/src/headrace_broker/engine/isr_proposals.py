@@ -70,7 +70,7 @@ class IsrProposals:
             failures = 0
             undecided = 0
             for (replica, proposal), decision in zip(asked.items(), decisions, strict=True):
-                undecided += not self._decided(replica, proposal, decision)
+                undecided += not self._take_decision(replica, proposal, decision)
             if undecided:
                 await self._clock.sleep_ms(UNDECIDED_RETRY_MS)
 
@@ -80,7 +80,7 @@ class IsrProposals:
             if leading is None or leading.pending != proposal:
                 del self._waiting[replica]
 
-    def _decided(self, replica: Replica, proposal: Proposal, decision: IsrDecision) -> bool:
+    def _take_decision(self, replica: Replica, proposal: Proposal, decision: IsrDecision) -> bool:
         """Tell the partition; False: it waits for the image, and is asked for again."""
         if decision.current is not None:
             current = decision.current

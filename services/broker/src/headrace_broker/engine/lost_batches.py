@@ -52,7 +52,7 @@ class LostBatches:
         self._peers = peers
         self._known: dict[PartitionId, tuple[LogId, BytesLost]] = {}
 
-    def found(self, replica: Replica, error: BytesLost) -> None:
+    def on_lost_batch(self, replica: Replica, error: BytesLost) -> None:
         """A batch of the replica cannot be read."""
         if replica.id not in self._known and not self._stops(replica, error):
             self._known[replica.id] = replica.core.log, error
@@ -65,7 +65,7 @@ class LostBatches:
         """Look for ever at what can be done by now."""
         while True:
             await self._clock.sleep_ms(CHECK_MS)
-            asked = [*self._resigning(), *self._recovered()][:ASKED_MAX]
+            asked = [*self._propose_resigning(), *self._propose_recovered()][:ASKED_MAX]
             if asked:
                 await self._ask(asked)
 
@@ -88,7 +88,7 @@ class LostBatches:
         self._loop.stop(error)
         return True
 
-    def _resigning(self) -> list[tuple[PartitionId, Proposal]]:
+    def _propose_resigning(self) -> list[tuple[PartitionId, Proposal]]:
         """Partitions that are led here with a batch that is lost, where another may lead."""
         asked = []
         for id, (log, error) in list(self._known.items()):
@@ -103,7 +103,7 @@ class LostBatches:
                 asked.append((id, as_it_is(leading.assignment, resign=True)))
         return asked
 
-    def _recovered(self) -> list[tuple[PartitionId, Proposal]]:
+    def _propose_recovered(self) -> list[tuple[PartitionId, Proposal]]:
         """Partitions led here that count as recovering although all their replicas are in sync."""
         return [
             (replica.id, as_it_is(leading.assignment))

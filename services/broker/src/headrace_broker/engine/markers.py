@@ -53,13 +53,13 @@ class _Call:
         self._measures = measures
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
+    def on_appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
         """The storage loop says so."""
         del base_offset, log_append_time_ms
         self._measures.markers_written += 1
         self._decide(index)
 
-    def refused(self, index: int, error: HeadraceError) -> None:
+    def on_refused(self, index: int, error: HeadraceError) -> None:
         """The storage loop, or a check before it, says so."""
         self.results[index] = error
         self._decide(index)
@@ -116,7 +116,7 @@ class Markers:
             header = read_header(batch)
             for partition in ask.partitions:
                 try:
-                    replica = self._replicas.leading(partition, None)
+                    replica = self._replicas.get_leading(partition, None)
                     if replica.internal:
                         raise Rejected(
                             f"{replica.topic} is the system's: its coordinators end transactions there",
@@ -124,7 +124,7 @@ class Markers:
                         )
                     arrivals.append(Arrival(replica, header, batch, None, call, index, commit=ask.commit))
                 except HeadraceError as error:
-                    call.refused(index, error)
+                    call.on_refused(index, error)
                 index += 1
         return arrivals
 

@@ -64,7 +64,7 @@ class _Poll:
     def __init__(self) -> None:
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def moved(self, replica: Replica, more_bytes: int) -> None:
+    def on_readable(self, replica: Replica, more_bytes: int) -> None:
         """The storage loop says so."""
         del replica, more_bytes
         self.wake()
@@ -107,7 +107,7 @@ class Offsets:
         if any(ask.wait_above is not None and ask.timestamp_ms != LATEST for ask in asks):
             raise Rejected("wait_above goes only with timestamp_ms = -1, the end")
         await self._wait(asks, wait_ms, stable=stable)
-        return [await self._one(ask, stable=stable) for ask in asks]
+        return [await self._find_one(ask, stable=stable) for ask in asks]
 
     async def _wait(self, asks: Sequence[OffsetAsk], wait_ms: int, *, stable: bool) -> None:
         polled = [ask for ask in asks if ask.wait_above is not None]
@@ -120,7 +120,7 @@ class Offsets:
             watched = []
             for ask in polled:
                 try:
-                    replica = self._replicas.leading(ask.partition, ask.leader_epoch)
+                    replica = self._replicas.get_leading(ask.partition, ask.leader_epoch)
                 except HeadraceError:
                     return
                 if ask.wait_above is None or replica.readable_end(stable=stable) > ask.wait_above:
@@ -138,9 +138,9 @@ class Offsets:
                 for replica in watched:
                     replica.waiting(stable=stable).pop(poll, None)
 
-    async def _one(self, ask: OffsetAsk, *, stable: bool) -> OffsetFound:
+    async def _find_one(self, ask: OffsetAsk, *, stable: bool) -> OffsetFound:
         try:
-            replica = self._replicas.leading(ask.partition, ask.leader_epoch)
+            replica = self._replicas.get_leading(ask.partition, ask.leader_epoch)
             core = replica.core
             if ask.timestamp_ms == LATEST:
                 if not core.end_known:
@@ -152,11 +152,11 @@ class Offsets:
                 return OffsetFound(core.log_start, -1, core.epochs.epoch_at(core.log_start))
             if ask.timestamp_ms < MAX_TIMESTAMP:
                 raise Rejected(f"timestamp_ms is {ask.timestamp_ms}; use a time, -1 (end), -2 (start) or -3 (newest)")
-            return await self._by_time(replica, ask.timestamp_ms, replica.readable_end(stable=stable))
+            return await self._find_by_time(replica, ask.timestamp_ms, replica.readable_end(stable=stable))
         except HeadraceError as error:
             return OffsetFound(error=error, leader=self._replicas.leader_of(ask.partition))
 
-    async def _by_time(self, replica: Replica, timestamp_ms: int, end: Offset) -> OffsetFound:
+    async def _find_by_time(self, replica: Replica, timestamp_ms: int, end: Offset) -> OffsetFound:
         for left in reversed(range(TRIES_MAX)):
             search = _Search(replica, self._store, self._cold, end)
             try:

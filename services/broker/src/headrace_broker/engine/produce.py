@@ -76,14 +76,14 @@ class ProduceCall:
     began_ms: float
     deadline_ms: float
 
-    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
+    def on_appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
         """The storage loop says so."""
         if self.results[index] is None:
             replica = self.session.replicas.get(self.partitions[index])
             start = -1 if replica is None else replica.core.log_start
             self._decide(index, Appended(base_offset, log_append_time_ms, start))
 
-    def refused(self, index: int, error: HeadraceError) -> None:
+    def on_refused(self, index: int, error: HeadraceError) -> None:
         """The storage loop, or a check before it, says so."""
         if self.results[index] is None:
             partition = self.partitions[index]
@@ -96,13 +96,13 @@ class ProduceCall:
         late = RequestTimedOut("the batch was not confirmed in time; its fate is unknown: send it again unchanged")
         for index, result in enumerate(self.results):
             if result is None:
-                self.refused(index, late)
+                self.on_refused(index, late)
 
     def _decide(self, index: int, result: Appended) -> None:
         self.results[index] = result
         self.undecided -= 1
         if self.undecided == 0:
-            self.session.answered(self)
+            self.session.on_answered(self)
 
 
 class ProduceSession:
@@ -175,9 +175,9 @@ class ProduceSession:
             check_request(acks, timeout_ms, len(entries), self._partitions_max, transactional_id)
         except Rejected as error:
             if not entries:
-                self.answered(call)
+                self.on_answered(call)
             for index in range(len(entries)):
-                call.refused(index, error)
+                call.on_refused(index, error)
             return
         arrivals = self._arrivals(call, entries, transactional_id, checked)
         if arrivals:
@@ -185,7 +185,7 @@ class ProduceSession:
         if len(self._waiting) + len(self.answers) >= UNANSWERED_MAX:
             self._room.clear()
 
-    def answered(self, call: ProduceCall) -> None:
+    def on_answered(self, call: ProduceCall) -> None:
         """Called by the call itself when its last entry was decided."""
         self._waiting.pop(call, None)
         self._measures.produce_ms.record(self._clock.monotonic_ms() - call.began_ms)
@@ -222,7 +222,7 @@ class ProduceSession:
                 found = checked.get(index)
                 if found is not None and found.batch is not entry.batch:
                     entry = replace(entry, batch=found.batch)  # noqa: PLW2901 - from here on it is this one
-                arrival = self._checked(call, index, entry, now_ms, transactional_id)
+                arrival = self._check_entry(call, index, entry, now_ms, transactional_id)
                 if found is None:
                     BodyChecks.check(arrival.replica, arrival.header, entry.batch)
                 elif found.error is not None:
@@ -230,15 +230,15 @@ class ProduceSession:
                 arrivals.append(arrival)
             except HeadraceError as failed:
                 self._measures.refused_batches += 1
-                call.refused(index, failed)
+                call.on_refused(index, failed)
         if call.acks == 0:
             self._waiting.pop(call, None)
         return arrivals
 
-    def _checked(
+    def _check_entry(
         self, call: ProduceCall, index: int, entry: ProduceEntry, now_ms: int, transactional_id: str | None
     ) -> Arrival:
-        replica: Replica = self.replicas.leading(entry.partition, entry.leader_epoch)
+        replica: Replica = self.replicas.get_leading(entry.partition, entry.leader_epoch)
         header = read_header(entry.batch)
         check_from_producer(header, replica.core.config, now_ms, transactional_id)
         check_crc(entry.batch, header)

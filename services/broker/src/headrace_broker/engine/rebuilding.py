@@ -13,9 +13,9 @@ from headrace_broker.ports import LogStore
 from headrace_common.core.ids import Offset
 
 
-def rebuilt(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt:
+def rebuild(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt:
     """Producers and segments as they are when the log ends at ``end``; reads a snapshot and the index rows after it."""
-    producers, since = _producers_at(store, log, end, now_ms)
+    producers, since = _restore_producers(store, log, end, now_ms)
     last = store.floor(log.log, Offset(end - 1)) if end > log.first_batch else None
     kept = [row for row in segment_rows(log) if row.base_offset < end]
     if kept and kept[-1].end_offset is not None and kept[-1].end_offset > end:
@@ -25,29 +25,29 @@ def rebuilt(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> Rebuilt
     return Rebuilt(producers, segments, sum(row.size for row in since))
 
 
-def trimmed(store: LogStore, log: LocalLog, offset: Offset, now_ms: int) -> TrimAsked:
+def prepare_trim(store: LogStore, log: LocalLog, offset: Offset, now_ms: int) -> TrimAsked:
     """
     What trims a log to ``offset``.
 
     What producers sent before goes with the batches that it would be found from, so it is written down as of where the
     log then begins: a later cut of the end must not take it along.
     """
-    boundary = batch_boundary(store, log, offset)
+    boundary = find_batch_boundary(store, log, offset)
     if boundary <= log.first_batch:
         return TrimAsked(offset, boundary)
-    return TrimAsked(offset, boundary, _producers_at(store, log, boundary, now_ms)[0].snapshot())
+    return TrimAsked(offset, boundary, _restore_producers(store, log, boundary, now_ms)[0].snapshot())
 
 
-def _producers_at(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> tuple[Producers, list[IndexRow]]:
+def _restore_producers(store: LogStore, log: LocalLog, end: Offset, now_ms: int) -> tuple[Producers, list[IndexRow]]:
     """All producers as they were before ``end``, and the rows since their last snapshot."""
     at, rows = store.producers_before(log.log, end) or (log.log_start, ())
     producers = Producers(rows)
-    since = rows_since(store, log.log, at, end)
+    since = read_rows(store, log.log, at, end)
     producers.replay(since, now_ms)
     return producers, since
 
 
-def rows_since(store: LogStore, log: LogId, start: Offset, end: Offset) -> list[IndexRow]:
+def read_rows(store: LogStore, log: LogId, start: Offset, end: Offset) -> list[IndexRow]:
     """Rows of the batches from the one that holds ``start`` on; one that ends at ``start`` is left out."""
     holder = store.floor(log, start)
     inside = holder is not None and holder.next_offset > start  # the log start may be inside a batch
@@ -55,7 +55,7 @@ def rows_since(store: LogStore, log: LogId, start: Offset, end: Offset) -> list[
     return list(store.index(log, replay_from, end))
 
 
-def batch_boundary(store: LogStore, log: LocalLog, offset: Offset) -> Offset:
+def find_batch_boundary(store: LogStore, log: LocalLog, offset: Offset) -> Offset:
     """The base of the batch that holds ``offset``; the offset itself where it is between batches."""
     if not log.log_start <= offset < log.log_end:
         return offset

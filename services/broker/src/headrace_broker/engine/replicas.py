@@ -1,7 +1,7 @@
 """
 The logs of this broker and what it may do with each; every RPC looks its partition up here.
 
-Only the image follower adds, removes and changes the standing of a replica; only the storage loop drives its core.
+Only the image applier adds, removes and changes the standing of a replica; only the storage loop drives its core.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ class Standing(Enum):
 class HighWatermarkWaiter(Protocol):
     """Something that waits for a partition: a fetch or a long poll."""
 
-    def moved(self, replica: Replica, more_bytes: int) -> None:
+    def on_readable(self, replica: Replica, more_bytes: int) -> None:
         """More is readable (``more_bytes`` 0: something else changed; look again)."""
         ...
 
 
-class CopyWatcher(Protocol):
+class FollowerWatcher(Protocol):
     """The leader's end of a follower's stream."""
 
-    def grown(self, replica: Replica) -> None:
+    def on_grown(self, replica: Replica) -> None:
         """More of the log is written."""
         ...
 
-    def shown(self, replica: Replica) -> None:
+    def on_shown(self, replica: Replica) -> None:
         """Its high watermark or its start has moved."""
         ...
 
-    def reassigned(self, replica: Replica) -> None:
+    def on_reassigned(self, replica: Replica) -> None:
         """Its replicas may be others."""
         ...
 
-    def lost(self, replica: Replica) -> None:
+    def on_lost(self, replica: Replica) -> None:
         """It is not led here any more, or in another epoch."""
         ...
 
@@ -72,7 +72,7 @@ class CopyWatcher(Protocol):
 class ProgressWatcher(Protocol):
     """The follower's end of a stream to a leader."""
 
-    def moved(self, replica: Replica) -> None:
+    def on_progress(self, replica: Replica) -> None:
         """The log end or the written end has moved."""
         ...
 
@@ -91,9 +91,9 @@ class Replica:
     waiters: dict[HighWatermarkWaiter, None] = field(default_factory=dict)
     stable_waiters: dict[HighWatermarkWaiter, None] = field(default_factory=dict)
     """Those who wait for the last stable offset instead of the high watermark."""
-    sessions: list[CopyWatcher] = field(default_factory=list)
+    sessions: list[FollowerWatcher] = field(default_factory=list)
     """Followers that copy this log from here."""
-    copier: ProgressWatcher | None = None
+    fetcher: ProgressWatcher | None = None
     """Who copies this log from its leader."""
     metadata: PartitionMetadata | None = None
     """What the image that was taken in last says of the partition."""
@@ -111,25 +111,25 @@ class Replica:
         """Where the log ends for those who read all that is committed, or only what is decided."""
         return self.core.last_stable if stable else self.core.high_watermark
 
-    def woken(self, more_bytes: int, *, stable: bool = False) -> None:
+    def wake_waiting(self, more_bytes: int, *, stable: bool = False) -> None:
         """Tell those who wait for the high watermark, or for the last stable offset, that it has moved."""
         for waiter in tuple(self.stable_waiters if stable else self.waiters):
-            waiter.moved(self, more_bytes)
+            waiter.on_readable(self, more_bytes)
 
     def wake(self) -> None:
         """Tell all who wait to look again."""
         for waiter in (*self.waiters, *self.stable_waiters):
-            waiter.moved(self, 0)
+            waiter.on_readable(self, 0)
 
     def tell_followers(self) -> None:
         """Its image is newer: those that copy from it may count now."""
         for session in tuple(self.sessions):
-            session.reassigned(self)
+            session.on_reassigned(self)
 
     def lose_followers(self) -> None:
         """Tell the followers that this is not their leader any more, or in another epoch."""
         for session in tuple(self.sessions):
-            session.lost(self)
+            session.on_lost(self)
 
 
 class Replicas:
@@ -175,7 +175,7 @@ class Replicas:
         if not of_topic:
             del self._by_topic[replica.id.topic_id]
 
-    def leading(self, partition: PartitionId, epoch: int | None) -> Replica:
+    def get_leading(self, partition: PartitionId, epoch: int | None) -> Replica:
         """
         The replica, led by this broker in the epoch that the client believes in.
 
@@ -191,7 +191,7 @@ class Replicas:
                 raise wrong
         return replica
 
-    def readable(self, partition: PartitionId, epoch: int | None) -> Replica:
+    def get_readable(self, partition: PartitionId, epoch: int | None) -> Replica:
         """
         The replica, led or followed by this broker in the epoch that the client believes in.
 

@@ -1,8 +1,8 @@
 """
 Everything of replication that is not about one partition: who copies from whom, ISR changes, the looks by the clock.
 
-The image follower tells it which partitions are led, followed or neither; it owns the copiers (one per leader) and
-makes the copy sessions (one per follower).
+The image applier tells it which partitions are led, followed or neither; it owns the fetchers (one per leader) and
+makes the replicate sessions (one per follower).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 from headrace_broker.core.leadership import Assignment
 from headrace_broker.core.partition_events import CheckpointAsked, FollowersChecked, PeersChanged
-from headrace_broker.engine.copier import Copier
-from headrace_broker.engine.copy_session import CopySession, CopySessions, Stored
 from headrace_broker.engine.isr_proposals import IsrProposals
 from headrace_broker.engine.lost_batches import LostBatches
+from headrace_broker.engine.replica_fetcher import ReplicaFetcher
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
+from headrace_broker.engine.replicate_session import ReplicateSession, ReplicateSessions, Stored
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.throttle import Throttle
 from headrace_broker.ports import Cluster, Leaders, LeaderStream
@@ -54,14 +54,14 @@ class Replication:
         self._leaders = leaders
         self._clock = clock
         self._tasks = tasks
-        self._copiers: dict[NodeId, Copier] = {}
-        self._sessions = CopySessions()
+        self._fetchers: dict[NodeId, ReplicaFetcher] = {}
+        self._sessions = ReplicateSessions()
         self._peers: dict[NodeId, int] = {}
         self._throttle = Throttle(lambda: self._setting("follower.replication.throttled.rate"))
         self.proposals = IsrProposals(loop, cluster, clock, self.assignment)
         loop.effects.on_proposal = self.proposals.ask
         self.lost = LostBatches(replicas, loop, stored.store, cluster, clock, self.assignment, lambda: self._peers)
-        stored.cold.on_lost = self.lost.found
+        stored.cold.on_lost = self.lost.on_lost_batch
 
     # --- as leader ----------------------------------------------------------------------------------------
 
@@ -82,9 +82,9 @@ class Replication:
             ),
         )
 
-    def session(self) -> CopySession:
+    def session(self) -> ReplicateSession:
         """For a stream that a follower has opened."""
-        return CopySession(
+        return ReplicateSession(
             self._replicas,
             self._loop,
             self._stored,
@@ -93,7 +93,7 @@ class Replication:
             lambda: self._setting("replica.fetch.wait.max.ms"),
         )
 
-    def peers_changed(self, image: ClusterImage) -> None:
+    def take_peers(self, image: ClusterImage) -> None:
         """Tell all partitions led here which brokers may be in sync now, if that has changed."""
         peers = {
             node.key.id: node.epoch for node in image.brokers() if not node.fenced and not node.in_controlled_shutdown
@@ -140,16 +140,16 @@ class Replication:
     def follow(self, replica: Replica) -> None:
         """Copy the partition from the leader that its core follows; from nobody when it follows none."""
         following = replica.core.following
-        for copier in self._copiers.values():
-            if replica.copier is copier and (following is None or following.leader != copier.leader):
-                copier.forget(replica)
+        for fetcher in self._fetchers.values():
+            if replica.fetcher is fetcher and (following is None or following.leader != fetcher.leader):
+                fetcher.forget(replica)
         if following is not None:
-            self._copier(following.leader).follow(replica, following.epoch)
+            self._fetcher(following.leader).follow(replica, following.epoch)
 
-    def _copier(self, leader: NodeId) -> Copier:
-        copier = self._copiers.get(leader)
-        if copier is None:
-            copier = self._copiers[leader] = Copier(
+    def _fetcher(self, leader: NodeId) -> ReplicaFetcher:
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = ReplicaFetcher(
                 leader,
                 self._replicas.broker_id,
                 lambda: self._cluster.broker_epoch,
@@ -159,8 +159,8 @@ class Replication:
                 self._clock,
                 self._throttle,
             )
-            self._tasks.start(copier.run(), name=f"copy-from-{leader}")
-        return copier
+            self._tasks.start(fetcher.run(), name=f"copy-from-{leader}")
+        return fetcher
 
     async def _connect(self, leader: NodeId) -> LeaderStream:
         node = self._replicas.image.nodes.get(NodeKey(Role.BROKER, leader))
@@ -173,12 +173,12 @@ class Replication:
     @property
     def copied_partitions(self) -> int:
         """Partitions that are followed."""
-        return sum(len(copier) for copier in self._copiers.values())
+        return sum(len(fetcher) for fetcher in self._fetchers.values())
 
     @property
     def broken_streams(self) -> int:
         """Leaders whose stream is not open though there is something to copy."""
-        return sum(len(copier) > 0 and not copier.connected for copier in self._copiers.values())
+        return sum(len(fetcher) > 0 and not fetcher.connected for fetcher in self._fetchers.values())
 
     def _setting(self, name: str) -> int:
         image = self._replicas.image

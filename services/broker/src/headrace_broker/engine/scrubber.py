@@ -83,9 +83,9 @@ class Scrubber:
             if not self._may_go_on() or self._plan.wait_ms(self._clock.monotonic_ms(), interval_ms) > 0:
                 await self._clock.sleep_ms(SLEEP_MS)
                 continue
-            await self._pass()
+            await self._run_pass()
 
-    async def _pass(self) -> None:
+    async def _run_pass(self) -> None:
         """Go on with the pass that was left, or with a new one, until it ends or is not wanted any more."""
         if not self._plan.left:
             self._bytes = 0

@@ -1,7 +1,7 @@
 """
 The one task that changes partitions and writes to the store: group commit (03-storage §2).
 
-Produce streams, the image follower and the upkeep tasks put work into one bounded queue, in order. The loop takes a
+Produce streams, the image applier and the upkeep tasks put work into one bounded queue, in order. The loop takes a
 slice of it, runs the cores, writes one group, and by the flush policy confirms it at once (``os``) or when a sync
 that began after the write has ended (``group``, ``always``). Answers, high watermarks and waiters follow from that.
 """
@@ -150,7 +150,7 @@ class StorageLoop:
         those wait for.
         """
         scratch = Group()
-        self.effects.do(replica, self.effects.handled(replica, event), scratch)
+        self.effects.do(replica, self.effects.handle(replica, event), scratch)
         assert not scratch.writes, "what writes goes through the queue"
 
     async def post_all(self, events: Iterable[tuple[Replica, Posting]]) -> None:
@@ -170,7 +170,7 @@ class StorageLoop:
             if (arrival.replica.internal or arrival.commit is not None) and isinstance(refusal, DiskFull):
                 through.append(arrival)
             else:
-                arrival.caller.refused(arrival.index, refusal)
+                arrival.caller.on_refused(arrival.index, refusal)
         return through
 
     def _refusal(self) -> HeadraceError | None:
@@ -260,11 +260,11 @@ class StorageLoop:
     def _run_arrival(self, arrival: Arrival, now_ms: int, group: Group) -> None:
         replica = arrival.replica
         if replica.standing is not Standing.ONLINE:
-            arrival.caller.refused(arrival.index, _gone(replica))
+            arrival.caller.on_refused(arrival.index, _describe_gone(replica))
             return
         if arrival.commit is not None:
             marker = MarkerArrived(arrival.header, arrival.batch, arrival.commit, now_ms, arrival)
-            self.effects.do(replica, self.effects.handled(replica, marker), group)
+            self.effects.do(replica, self.effects.handle(replica, marker), group)
             return
         event = BatchArrived(
             arrival.header,
@@ -281,10 +281,10 @@ class StorageLoop:
         full = arrival.transactional_id is not None and self.effects.parked_bytes > self._limits.parked_bytes_max
         if full and not core.producers.is_open(header.producer_id, header.producer_epoch):
             wait = "too much waits for coordinators of transactions; wait 1000 ms and send the batch again"
-            arrival.caller.refused(arrival.index, Overloaded(wait))
+            arrival.caller.on_refused(arrival.index, Overloaded(wait))
             return
         end, parked = core.log_end, core.appends.parking.size
-        effects = self.effects.handled(replica, event)
+        effects = self.effects.handle(replica, event)
         appended = core.log_end != end or core.appends.parking.size > parked
         if not appended and not any(isinstance(effect, Refuse) for effect in effects):
             self._measures.duplicate_batches += 1
@@ -312,10 +312,10 @@ class StorageLoop:
         event = event() if callable(event) else event
         if type(event) is Compacted:
             if replica.standing is not Standing.ONLINE:
-                raise _gone(replica)
-            self.effects.rewrite(replica, self.effects.handled(replica, event), group)
+                raise _describe_gone(replica)
+            self.effects.rewrite(replica, self.effects.handle(replica, event), group)
         else:
-            self.effects.do(replica, self.effects.handled(replica, event), group)
+            self.effects.do(replica, self.effects.handle(replica, event), group)
 
     # --- writing and confirming ---------------------------------------------------------------------------
 
@@ -342,8 +342,8 @@ class StorageLoop:
             self._check_room()
             return
         for replica in group.ends:
-            if replica.copier is not None:
-                replica.copier.moved(replica)
+            if replica.fetcher is not None:
+                replica.fetcher.on_progress(replica)
         self._unconfirmed_bytes += group.bytes
         self._unsynced.append(group)
         self._to_sync.set()
@@ -393,11 +393,11 @@ class StorageLoop:
                 continue  # its end was cut since: this says nothing about the end it has now
             if synced:
                 self._store.note_synced(core.log, end, core.epochs.epoch_at(Offset(end - 1)))
-            self.effects.do(replica, self.effects.handled(replica, GroupWritten(end, now_ms)), group)
+            self.effects.do(replica, self.effects.handle(replica, GroupWritten(end, now_ms)), group)
             for session in replica.sessions:
-                session.grown(replica)
-            if replica.copier is not None:
-                replica.copier.moved(replica)
+                session.on_grown(replica)
+            if replica.fetcher is not None:
+                replica.fetcher.on_progress(replica)
         for done in group.done:
             if not done.done():
                 done.set_result(None)
@@ -424,7 +424,7 @@ class StorageLoop:
         waiting = {replica for group in groups for replica in group.ends} | set(self.effects.parked)
         for item in self._queue:
             if isinstance(item, Arrival):
-                item.caller.refused(item.index, error)
+                item.caller.on_refused(item.index, error)
                 waiting.add(item.replica)
             elif not item.done.done():
                 item.done.set_exception(error)
@@ -436,12 +436,12 @@ class StorageLoop:
                     done.set_exception(error)
         scratch = Group()
         for replica in waiting:
-            self.effects.do(replica, self.effects.handled(replica, Deposed(error)), scratch)
+            self.effects.do(replica, self.effects.handle(replica, Deposed(error)), scratch)
             replica.wake()
         self._room.set()
 
 
-def _gone(replica: Replica) -> HeadraceError:
+def _describe_gone(replica: Replica) -> HeadraceError:
     if replica.standing is Standing.DELETING:
         return UnknownTopicId(f"topic {replica.topic} was deleted; refresh metadata")
     return NotLeader(f"{replica.topic}-{replica.id.partition} is not served here any more; refresh metadata")

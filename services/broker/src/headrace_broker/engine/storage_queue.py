@@ -1,7 +1,7 @@
 """
 What waits before the storage loop, what bounds it, and what the loop makes of it.
 
-Produce sessions and the image follower fill the queue; only ``storage_loop.py`` empties it.
+Produce sessions and the image applier fill the queue; only ``storage_loop.py`` empties it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Caller(Protocol):
     deadline_ms: float
     """On the monotonic clock: after it nobody waits for an answer."""
 
-    def appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
+    def on_appended(self, index: int, base_offset: Offset, log_append_time_ms: int) -> None:
         """Entry ``index`` is as safe as was asked."""
         ...
 
-    def refused(self, index: int, error: HeadraceError) -> None:
+    def on_refused(self, index: int, error: HeadraceError) -> None:
         """Entry ``index`` was not appended, or its fate is unknown."""
         ...
 

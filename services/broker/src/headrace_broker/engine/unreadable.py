@@ -36,7 +36,7 @@ class Unreadable:
         if known is not None and known[0] == header.base_offset:
             return
         async with self._place:
-            wrong = await asyncio.to_thread(_wrong, batch)
+            wrong = await asyncio.to_thread(_find_wrong, batch)
         if wrong is not None and (known is not None or len(self._noted) < NOTED_MAX):
             self._noted[partition] = header.base_offset, header.next_offset, wrong
 
@@ -52,7 +52,7 @@ class Unreadable:
         return f"offsets {first} to {following - 1}: {wrong}"
 
 
-def _wrong(batch: bytes) -> str | None:
+def _find_wrong(batch: bytes) -> str | None:
     try:
         decode_batch(batch)
     except HeadraceError as error:

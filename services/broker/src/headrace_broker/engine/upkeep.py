@@ -85,7 +85,7 @@ class Upkeep:
         """The time that retention and compaction go by."""
         return self._time.now(self._clock.now_ms(), self._clock.monotonic_ms())
 
-    async def late(self) -> None:
+    async def run_expiry(self) -> None:
         """Answer produce requests whose time is over."""
         while True:
             await self._clock.sleep_ms(LATE_CHECK_MS)
@@ -94,7 +94,7 @@ class Upkeep:
                 for session in tuple(self.sessions):
                     session.expire(now)
 
-    async def retention(self) -> None:
+    async def run_retention(self) -> None:
         """Check all partitions every ``log.retention.check.interval.ms``, and at once when the disk is full."""
         last = self._clock.monotonic_ms()
         while True:
@@ -131,13 +131,13 @@ class Upkeep:
                 await asyncio.wait([posted[-UNDER_WAY_MAX]])
         if posted:
             await asyncio.gather(*posted)
-        dropped = sum(_dropped(replica, rows) for replica, rows in before)
+        dropped = sum(_count_dropped(replica, rows) for replica, rows in before)
         if dropped > 0:
             self._measures.retention_dropped_bytes += dropped
             _log.info("retention dropped old records", extra={"bytes": dropped})
         await self._store.reclaim()  # also of what was trimmed
 
-    async def disk(self) -> None:
+    async def run_disk_watch(self) -> None:
         """Refuse appends while the disk is below its reserve; let retention run at once."""
         while True:
             self.check_disk()
@@ -183,7 +183,7 @@ def _is_checked(replica: Replica) -> bool:
     return core.leader_epoch is not None or (core.config.compacts and replica.standing is Standing.ONLINE)
 
 
-def _dropped(replica: Replica, before: Sequence[SegmentRow]) -> int:
+def _count_dropped(replica: Replica, before: Sequence[SegmentRow]) -> int:
     """Bytes of the segments that were there ``before`` and are not any more."""
     first = replica.core.segments.first
     return sum(row.size for row in before if row.base_offset < first)

@@ -54,11 +54,11 @@ def produce_response(call: ProduceCall) -> pb.ProduceResponse:
                 log_start_offset=result.log_start,
             )
         else:
-            response.partitions.append(_refused(partition, result, result.error))
+            response.partitions.append(_encode_refused(partition, result, result.error))
     return response
 
 
-def _refused(partition: PartitionId, result: Appended, error: HeadraceError) -> pb.ProducePartitionResult:
+def _encode_refused(partition: PartitionId, result: Appended, error: HeadraceError) -> pb.ProducePartitionResult:
     return pb.ProducePartitionResult(
         topic_id=partition.topic_id,
         partition=partition.partition,
@@ -190,7 +190,7 @@ def metadata(
     described = (
         [_topic(image, topic, max_message_bytes) for topic in topics]
         if topics is not None
-        else [_named(image, name, max_message_bytes) for name in dict.fromkeys(names or ())]
+        else [_encode_named(image, name, max_message_bytes) for name in dict.fromkeys(names or ())]
     )
     shown = (
         node.from_outside() if outside else node.for_clients()
@@ -212,7 +212,7 @@ def metadata(
     )
 
 
-def _named(image: ClusterImage, name: str, max_message_bytes: dict[bytes, int]) -> pb.TopicMetadata:
+def _encode_named(image: ClusterImage, name: str, max_message_bytes: dict[bytes, int]) -> pb.TopicMetadata:
     topic = image.topic(name)
     if topic is not None:
         return _topic(image, topic, max_message_bytes)

@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 
 from headrace_broker.engine.body_checks import NOTHING_CHECKED
 from headrace_broker.engine.broker import Broker
-from headrace_broker.engine.copy_session import CopySession
 from headrace_broker.engine.fetch import FetchSession
 from headrace_broker.engine.produce import ProduceSession
+from headrace_broker.engine.replicate_session import ReplicateSession
 from headrace_broker.rpc import decode, encode, encode_logs
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, Rejected
 from headrace_common.core.ids import TopicId
@@ -108,7 +108,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     request.timeout_ms,
                     entries,
                     request.transactional_id if request.HasField("transactional_id") else None,
-                    await checks.beside(entries, costly) if costly else NOTHING_CHECKED,
+                    await checks.check_beside(entries, costly) if costly else NOTHING_CHECKED,
                 )
                 del request, entries  # an idle stream keeps no batches
         except grpc.aio.BaseError:
@@ -158,14 +158,14 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     async def _answer_fetch(self, request: pb.FetchRequest, session: FetchSession, context: Context) -> None:
         fetches = self._broker.fetches
-        response, size = await self._fetched(request, session)
+        response, size = await self._encode_fetched(request, session)
         fetches.in_flight_bytes += size
         try:
             await context.write(response)
         finally:
             fetches.in_flight_bytes -= size
 
-    async def _fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
+    async def _encode_fetched(self, request: pb.FetchRequest, session: FetchSession) -> tuple[pb.FetchResponse, int]:
         try:
             results = await self._broker.fetches.fetch(decode.fetch_ask(request))
         except HeadraceError as error:
@@ -222,7 +222,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         finally:
             session.end()
 
-    async def _read_positions(self, session: CopySession, context: Context) -> HeadraceError | None:
+    async def _read_positions(self, session: ReplicateSession, context: Context) -> HeadraceError | None:
         caller = self._gate.caller(context)
         try:
             while True:
@@ -241,7 +241,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         finally:
             session.end()
 
-    async def _end_copy_on_drain(self, session: CopySession) -> None:
+    async def _end_copy_on_drain(self, session: ReplicateSession) -> None:
         await self._draining.wait()
         session.end()
 
@@ -317,7 +317,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                     one,
                     broker.segments(one) if request.segments else None,
                     compaction,
-                    broker.noting.note(one.id.topic_id),
+                    broker.topic_noter.note(one.id.topic_id),
                     unreadable.text(one),
                 )
                 for one, compaction in found

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace_broker.core.compaction.clean_points import POINTS_MAX, CleanPoint, passed_below, with_point
+from headrace_broker.core.compaction.clean_points import POINTS_MAX, CleanPoint, add_point, passed_below
 from headrace_common.core.ids import Offset
 
 POINT = CleanPoint(Offset(10), 1000)
@@ -16,16 +16,16 @@ def test_an_offset_has_passed_once_the_retention_is_over() -> None:
 
 
 def test_a_compaction_that_got_nowhere_changes_nothing() -> None:
-    assert with_point((POINT,), Offset(10), 9999, 0) == (POINT,)
+    assert add_point((POINT,), Offset(10), 9999, 0) == (POINT,)
 
 
 def test_only_the_newest_of_those_that_are_over_is_kept() -> None:
     points = (POINT, CleanPoint(Offset(20), 2000), CleanPoint(Offset(30), 9000))
-    assert with_point(points, Offset(40), 9900, 1000) == (*points[1:], CleanPoint(Offset(40), 9900))
+    assert add_point(points, Offset(40), 9900, 1000) == (*points[1:], CleanPoint(Offset(40), 9900))
 
 
 def test_a_clock_that_went_back_does_not_fill_the_list() -> None:
-    assert with_point((POINT,), Offset(20), 900, 1_000_000) == (CleanPoint(Offset(20), 1000),)
+    assert add_point((POINT,), Offset(20), 900, 1_000_000) == (CleanPoint(Offset(20), 1000),)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(-300, 300)), max_size=120), st.integers(0, 1000))
@@ -36,7 +36,7 @@ def test_never_early_and_never_many(compactions: list[tuple[int, int]], retentio
     now_ms, end = 10_000, 0
     for more, passed_ms in compactions:
         end, now_ms = end + more, now_ms + passed_ms
-        points = with_point(points, Offset(end), now_ms, retention_ms)
+        points = add_point(points, Offset(end), now_ms, retention_ms)
         truth.append(CleanPoint(Offset(end), now_ms))
         assert len(points) <= POINTS_MAX
         assert list(points) == sorted(points)
@@ -51,7 +51,7 @@ def test_not_much_later_than_they_must(waits: list[int], retention_ms: int) -> N
     now_ms = 0
     for end, wait in enumerate(waits, start=1):
         now_ms += wait
-        points = with_point(points, Offset(end), now_ms, retention_ms)
+        points = add_point(points, Offset(end), now_ms, retention_ms)
         due_ms, passed = now_ms - retention_ms - retention_ms // 8 - max(waits), 0
         at_ms = 0
         for each, waited in enumerate(waits[:end], start=1):

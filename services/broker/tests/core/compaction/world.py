@@ -15,7 +15,7 @@ from headrace_broker.core.compaction.offset_map import OffsetMap
 from headrace_broker.core.compaction.plan import dirty_range
 from headrace_broker.core.compaction.rules import Rules, rules_of
 from headrace_broker.core.compaction.steps import DropAborted, DropBatch, PutIndex, Step
-from headrace_broker.core.controls import said_by
+from headrace_broker.core.controls import read_control_batch
 from headrace_broker.core.epochs import Epochs
 from headrace_broker.core.fences import fences_of
 from headrace_broker.core.local_log import LocalLog
@@ -206,7 +206,7 @@ class World:
     def fence(self) -> None:
         base, token = self.log.log_end, self.log.fences.token + 2
         self._take(build_fence_batch(max(1, token), timestamp_ms=self.now_ms))
-        self.disk.write([*self.log.fenced(base, max(1, token))])
+        self.disk.write([*self.log.fence(base, max(1, token))])
 
     def begin_epoch(self) -> None:
         self.epoch += 1
@@ -231,7 +231,7 @@ class World:
     def _take(self, batch: bytes, commit: bool | None = None) -> None:
         stamped = stamp(batch, self.log.log_end, self.epoch)
         header = read_header(stamped)
-        self.disk.write(self.log.appended(header, stamped, self.log.log_end, self.epoch, self.now_ms, commit))
+        self.disk.write(self.log.append(header, stamped, self.log.log_end, self.epoch, self.now_ms, commit))
 
     # --- compaction, as the engine drives it --------------------------------------------------------------
 
@@ -263,7 +263,7 @@ class World:
     def apply(self, step: Step) -> None:
         assert step.applies(self.log.first_batch)
         self.disk.apply(step)
-        written = self.log.compacted(step)
+        written = self.log.compact(step)
         assert written[: len(step.writes)] == step.writes
         assert {row.base_offset: row for row in self.log.segments.sealed} | self.disk.segments == self.disk.segments
         assert self.log.aborted.rows() == [self.disk.aborted[at] for at in sorted(self.disk.aborted)]
@@ -274,13 +274,13 @@ class World:
         for row in self.disk.rows(0, 2**60):
             batch = self.disk.batches[row.base_offset]
             header = read_header(batch)
-            said = said_by(header, batch)
+            said = read_control_batch(header, batch)
             header = header._replace(record_count=header.last_offset_delta + 1)  # sequences go by offsets
             copy.disk.write(
-                copy.log.appended(header, batch, copy.log.log_end, row.leader_epoch, self.now_ms, said.commit)
+                copy.log.append(header, batch, copy.log.log_end, row.leader_epoch, self.now_ms, said.commit)
             )
             if said.token is not None:
-                copy.log.fenced(row.base_offset, said.token)
+                copy.log.fence(row.base_offset, said.token)
         copy.commit_all()
         return copy
 

@@ -48,10 +48,10 @@ from headrace_coordinator.core.events import (
 )
 from headrace_coordinator.core.offsets import Transaction
 from headrace_coordinator.core.values import GroupState, Moment, TopicInfo, Topics
+from headrace_coordinator.engine.host_ports import HostPorts
 from headrace_coordinator.engine.kept_shards import KeptShards
 from headrace_coordinator.engine.shard_host import ShardHost
 from headrace_coordinator.engine.streams import MemberStream
-from headrace_coordinator.engine.surroundings import Surroundings
 
 PartitionsByTopic = tuple[tuple[str, tuple[int, ...]], ...]
 
@@ -86,12 +86,12 @@ class Described:
 class Coordinator:
     """One per process."""
 
-    def __init__(self, who: Who, around: Surroundings) -> None:
+    def __init__(self, who: Who, ports: HostPorts) -> None:
         self.who = who
-        self._around = around
+        self._ports = ports
         self._topics: Topics = {}
         self._shards = KeptShards(
-            ShardKind.GROUPS, who.node_id, lambda number, epoch: ShardHost(number, epoch, around, self._topics)
+            ShardKind.GROUPS, who.node_id, lambda number, epoch: ShardHost(number, epoch, ports, self._topics)
         )
         self._hosts = self._shards.hosts
         self._seen: ClusterImage | None = None
@@ -101,7 +101,7 @@ class Coordinator:
 
     async def follow(self) -> None:
         """Take on and let go of shards as the image says; runs until cancelled."""
-        async for image in self._around.cluster.images():
+        async for image in self._ports.cluster.images():
             self._apply(image)
 
     def _apply(self, image: ClusterImage) -> None:
@@ -112,7 +112,7 @@ class Coordinator:
             for host in self._hosts.values():
                 host.topics_changed(topics)
         self._shards.settle(image)
-        self._around.room.shards = self._shards.count
+        self._ports.room.shards = self._shards.count
 
     def stop(self) -> None:
         """Let go of everything: the process ends."""
@@ -139,7 +139,7 @@ class Coordinator:
 
     def moment(self) -> Moment:
         """Now, as events have it."""
-        return self._around.moment()
+        return self._ports.moment()
 
     def fresh_id(self, name: str) -> str:
         """A member id that nobody has."""
@@ -174,8 +174,8 @@ class Coordinator:
         pattern = None if event.subscription is None else event.subscription.pattern
         if pattern is None:
             return event
-        self._around.patterns.check(pattern)
-        return replace(event, matched=self._around.patterns.matching(pattern, self._topics))
+        self._ports.patterns.check(pattern)
+        return replace(event, matched=self._ports.patterns.matching(pattern, self._topics))
 
     def broke(self, stream: MemberStream) -> None:
         """No more requests come over the stream. Once."""
@@ -198,7 +198,7 @@ class Coordinator:
         Raises:
             HeadraceError: nothing is known of any of them.
         """
-        clock = self._around.clock
+        clock = self._ports.clock
         began = clock.monotonic_ms()
 
         def asked(ref: object) -> AdminEvent:
@@ -206,7 +206,7 @@ class Coordinator:
             return CommitAsked(group_id, ref, at, by.member_id, by.instance_id, by.generation, tuple(offsets))
 
         found = await self._host(group_id).ask(asked)
-        self._around.measures.committed(clock.monotonic_ms() - began)
+        self._ports.measures.committed(clock.monotonic_ms() - began)
         assert isinstance(found, OffsetOutcomes), "that is what commits are answered with"
         return found
 
@@ -219,7 +219,7 @@ class Coordinator:
         Raises:
             HeadraceError: nothing is known of any of them.
         """
-        clock = self._around.clock
+        clock = self._ports.clock
         began = clock.monotonic_ms()
 
         def asked(ref: object) -> AdminEvent:
@@ -238,7 +238,7 @@ class Coordinator:
 
         found = await self._host(group_id).ask(asked)
         failpoint("txn.offsets.write.after")
-        self._around.measures.committed(clock.monotonic_ms() - began)
+        self._ports.measures.committed(clock.monotonic_ms() - began)
         assert isinstance(found, OffsetOutcomes), "that is what commits are answered with"
         return found
 
@@ -271,7 +271,7 @@ class Coordinator:
             UnknownTopicId: this is no partition of groups.
         """
         host = self._hosts.get(id.partition)
-        topic = self._around.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
+        topic = self._ports.cluster.image.topic(INTERNAL_TOPICS[ShardKind.GROUPS])
         if topic is not None and topic.topic_id != id.topic_id:
             raise UnknownTopicId("only shards of groups have ends of transactions told here; ask the leaders of others")
         if topic is None or host is None:

@@ -22,7 +22,7 @@ from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.logs import logger
 from headrace_coordinator.core.effects import EnrolShard
-from headrace_coordinator.engine.surroundings import Surroundings
+from headrace_coordinator.engine.host_ports import HostPorts
 
 PAUSE_MS_FIRST: Final = 5.0
 PAUSE_MS_MAX: Final = 250.0
@@ -32,18 +32,18 @@ SHARE: Final = 0.9
 log = logger(__name__)
 
 
-async def ask_to_enrol(asked: EnrolShard, shard: int, around: Surroundings) -> HeadraceError | None:
+async def ask_to_enrol(asked: EnrolShard, shard: int, ports: HostPorts) -> HeadraceError | None:
     """
     What the coordinator says; None: the shard is part of the transaction.
 
     What waiting could have overcome is ``ConcurrentTransactions`` or ``CoordinatorNotAvailable``: never an error that
     tells the caller to look for another coordinator of its group.
     """
-    clock = around.clock
-    until_ms = clock.monotonic_ms() + SHARE * around.append_timeout_ms
+    clock = ports.clock
+    until_ms = clock.monotonic_ms() + SHARE * ports.append_timeout_ms
     tries = 0
     while True:
-        error = await _attempt(asked, shard, around, until_ms - clock.monotonic_ms())
+        error = await _attempt(asked, shard, ports, until_ms - clock.monotonic_ms())
         if error is None or not isinstance(error, Busy | Moved | UnknownOutcome):
             return error
         tries += 1
@@ -60,11 +60,11 @@ async def ask_to_enrol(asked: EnrolShard, shard: int, around: Surroundings) -> H
         await clock.sleep_ms(pause_ms)
 
 
-async def _attempt(asked: EnrolShard, shard: int, around: Surroundings, ms_max: float) -> HeadraceError | None:
+async def _attempt(asked: EnrolShard, shard: int, ports: HostPorts, ms_max: float) -> HeadraceError | None:
     failpoint("txn.offsets.enrol.before")
     try:
         async with asyncio.timeout(max(0.0, ms_max) / 1_000):
-            await around.enrolments.enrol(asked.transactional_id, asked.producer_id, asked.producer_epoch, shard)
+            await ports.enrolments.enrol(asked.transactional_id, asked.producer_id, asked.producer_epoch, shard)
     except TimeoutError:
         return RequestTimedOut(f"no answer within {ms_max:.0f} ms")
     except HeadraceError as error:

@@ -39,8 +39,8 @@ from headrace_common.runtime.memory import long_lived
 from headrace_common.runtime.tasks import first_of
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.values import Moment
+from headrace_coordinator.engine.host_ports import HostPorts
 from headrace_coordinator.engine.outbox import Outbox, V
-from headrace_coordinator.engine.surroundings import Surroundings
 from headrace_coordinator.ports import ShardLog
 
 INBOX_MAX: Final = 20_000
@@ -98,12 +98,12 @@ E = TypeVar("E")
 class Host(ABC, Generic[C, E, V]):
     """Of one shard in one epoch; ``start`` it once, ``stop`` it once."""
 
-    def __init__(self, key: ShardKey, epoch: int, around: Surroundings) -> None:
+    def __init__(self, key: ShardKey, epoch: int, ports: HostPorts) -> None:
         self.key = key
         self.number = key.number
         self.epoch = epoch
         self.phase = Phase.LOADING
-        self._around = around
+        self._ports = ports
         self._core = self._new_core()
         self._outbox = self._new_outbox()
         self._inbox: deque[Callable[[], E] | E] = deque()
@@ -173,7 +173,7 @@ class Host(ABC, Generic[C, E, V]):
 
     def start(self) -> None:
         """Begin to take the shard over."""
-        self._run_task = self._around.tasks.start(self._run(), name=f"{self.key}@{self.epoch}")
+        self._run_task = self._ports.tasks.start(self._run(), name=f"{self.key}@{self.epoch}")
 
     def stop(self) -> None:
         """The shard has another owner, or another epoch: drop everything at once."""
@@ -215,7 +215,7 @@ class Host(ABC, Generic[C, E, V]):
         self._asked.add(future)
         self._take_in(make(future))
         try:
-            async with asyncio.timeout(self._around.append_timeout_ms / 1_000):
+            async with asyncio.timeout(self._ports.append_timeout_ms / 1_000):
                 return await future
         except TimeoutError:
             raise gave_up(future) from None
@@ -227,7 +227,7 @@ class Host(ABC, Generic[C, E, V]):
 
     def _unconfirmed(self) -> HeadraceError:
         return CoordinatorNotAvailable(
-            f"the log of shard {self.number} did not confirm within {self._around.append_timeout_ms:g} ms; what was "
+            f"the log of shard {self.number} did not confirm within {self._ports.append_timeout_ms:g} ms; what was "
             "asked may have happened: try again, and see that its partition has enough replicas in sync"
         )
 
@@ -248,13 +248,13 @@ class Host(ABC, Generic[C, E, V]):
         about = {"shard": str(self.key), "epoch": self.epoch}
         failures = 0
         while True:
-            shard_log = self._around.logs.open(self.key, self.epoch)
+            shard_log = self._ports.logs.open(self.key, self.epoch)
             try:
                 await self._load(shard_log)
                 failures = 0
                 await first_of(self._serve(), self._write(shard_log))
             except FencedWriter as error:
-                self._around.measures.lost()
+                self._ports.measures.lost()
                 log.warning("shard lost: %s", error, extra=about)
                 self._drop(Phase.LOST, NotCoordinator(f"another coordinator has shard {self.number}; find it again"))
             except HeadraceError as error:
@@ -264,13 +264,13 @@ class Host(ABC, Generic[C, E, V]):
                 await shard_log.close()
             failures += 1
             pause = backoff_ms(failures, first_ms=BEGIN_AGAIN_MS, ms_max=BEGIN_AGAIN_MS_MAX)
-            await self._around.clock.sleep_ms(pause)
+            await self._ports.clock.sleep_ms(pause)
             if self.phase is Phase.FAILED:
                 self.phase = Phase.LOADING
 
     async def _load(self, shard_log: ShardLog) -> None:
         """Fence, wait until that is committed, read, serve."""
-        clock = self._around.clock
+        clock = self._ports.clock
         began = clock.monotonic_ms()
         until = await shard_log.take_over()
         self._proved_until_ms = began + PROVED_MS
@@ -282,7 +282,7 @@ class Host(ABC, Generic[C, E, V]):
             self._handle(event)
         self._schedule()
         spent = clock.monotonic_ms() - began
-        self._around.measures.loaded(records, spent)
+        self._ports.measures.loaded(records, spent)
         about = {"shard": str(self.key), "epoch": self.epoch, "records": records, "ms": round(spent)}
         log.info("shard is served", extra=about)
 
@@ -293,7 +293,7 @@ class Host(ABC, Generic[C, E, V]):
         async for part in shard_log.read(until):
             records += len(part.keys)
             latest.update(zip(part.keys, part.values, strict=True))
-            await self._around.clock.sleep_ms(0)
+            await self._ports.clock.sleep_ms(0)
         # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
         with long_lived():
             core = await asyncio.to_thread(self._replayed, latest)
@@ -313,13 +313,13 @@ class Host(ABC, Generic[C, E, V]):
                     self._handle(event() if callable(event) else event)
                 self._schedule()
                 if self._inbox:
-                    await self._around.clock.sleep_ms(0)
+                    await self._ports.clock.sleep_ms(0)
             self._filled.clear()
             await self._filled.wait()
 
     async def _write(self, shard_log: ShardLog) -> None:
         """Append what gathers, one append at a time, for ever."""
-        clock = self._around.clock
+        clock = self._ports.clock
         while True:
             while self._outbox.append_wanted:
                 self._appending()
@@ -328,7 +328,7 @@ class Host(ABC, Generic[C, E, V]):
                 await shard_log.append(rows)
                 self._appended()
                 self._proved_until_ms = began + PROVED_MS
-                self._around.measures.appended(len(rows), clock.monotonic_ms() - began)
+                self._ports.measures.appended(len(rows), clock.monotonic_ms() - began)
                 self._outbox.done()
             self._append_wanted.clear()
             await self._append_wanted.wait()
@@ -356,10 +356,10 @@ class Host(ABC, Generic[C, E, V]):
         self._handled(event)
 
     def _surely_ours(self) -> bool:
-        shard = self._around.cluster.image.shards.get(self.key)
+        shard = self._ports.cluster.image.shards.get(self.key)
         if shard is None or shard.epoch != self.epoch:
             return False  # an image that has come, and of which this host has not been told yet
-        return self._around.clock.monotonic_ms() < max(self._around.cluster.tenure_until_ms, self._proved_until_ms)
+        return self._ports.clock.monotonic_ms() < max(self._ports.cluster.tenure_until_ms, self._proved_until_ms)
 
     # --- time -------------------------------------------------------------------------------------------------
 
@@ -371,14 +371,14 @@ class Host(ABC, Generic[C, E, V]):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at_ms = due_ms
-        self._timer = self._around.tasks.start(self._wake_at(due_ms), name=f"{self.key}-timer")
+        self._timer = self._ports.tasks.start(self._wake_at(due_ms), name=f"{self.key}-timer")
 
     async def _wake_at(self, due_ms: float) -> None:
-        clock = self._around.clock
+        clock = self._ports.clock
         await clock.sleep_ms(due_ms - clock.monotonic_ms())
         late_ms = clock.monotonic_ms() - due_ms
         if late_ms > STALLED_MS:
             log.warning("this process was held up", extra={"shard": str(self.key), "ms": round(late_ms)})
             await clock.sleep_ms(STALL_GRACE_MS)
         self._timer = None
-        self._take_in(self._woken(self._around.moment()))
+        self._take_in(self._woken(self._ports.moment()))

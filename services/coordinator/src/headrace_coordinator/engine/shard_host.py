@@ -51,9 +51,9 @@ from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, Topics
 from headrace_coordinator.engine.enrolling import ask_to_enrol
 from headrace_coordinator.engine.host import Host, Phase
+from headrace_coordinator.engine.host_ports import HostPorts
 from headrace_coordinator.engine.outbox import Outbox, Visible
 from headrace_coordinator.engine.streams import MemberStream
-from headrace_coordinator.engine.surroundings import Surroundings
 
 PROVED: Final = (
     OffsetsAsked,
@@ -71,11 +71,11 @@ MEMBER_REQUESTS: Final = (ConsumerHeartbeat, ClassicHeartbeat, ClassicJoined, Cl
 class ShardHost(Host[Shard, Event, Visible]):
     """Of one shard of groups in one epoch; ``start`` it once, ``stop`` it once."""
 
-    def __init__(self, number: int, epoch: int, around: Surroundings, topics: Topics) -> None:
+    def __init__(self, number: int, epoch: int, ports: HostPorts, topics: Topics) -> None:
         self._topics = topics
         self._streams: dict[int, MemberStream] = {}
         self._enrolling: set[asyncio.Task[None]] = set()
-        super().__init__(ShardKey(ShardKind.GROUPS, number), epoch, around)
+        super().__init__(ShardKey(ShardKind.GROUPS, number), epoch, ports)
 
     # --- called by the coordinator ----------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class ShardHost(Host[Shard, Event, Visible]):
     def stream_broke(self, stream: MemberStream) -> None:
         """No more requests will come over it. Once per stream."""
         if self._streams.get(stream.number) is stream:
-            self._take_in(StreamBroke(stream.group_id, stream.number, self._around.moment()))
+            self._take_in(StreamBroke(stream.group_id, stream.number, self._ports.moment()))
 
     def post(self, event: MemberEvent) -> None:
         """
@@ -147,7 +147,7 @@ class ShardHost(Host[Shard, Event, Visible]):
     # --- what groups add to a host ----------------------------------------------------------------------------
 
     def _new_core(self) -> Shard:
-        return Shard(self.number, self._around.settings, self._around.room)
+        return Shard(self.number, self._ports.settings, self._ports.room)
 
     def _new_outbox(self) -> Outbox[Visible]:
         return Outbox(self._core.group_record, self._show)
@@ -157,7 +157,7 @@ class ShardHost(Host[Shard, Event, Visible]):
         return core
 
     def _first_events(self) -> Iterable[Event]:
-        return self._topics_event(), Loaded(self._around.moment())
+        return self._topics_event(), Loaded(self._ports.moment())
 
     def _woken(self, at: Moment) -> Event:
         return Woken(at)
@@ -173,22 +173,22 @@ class ShardHost(Host[Shard, Event, Visible]):
         for effect in effects:
             if isinstance(effect, EnrolShard):
                 name = f"{self.key}-enrols-{effect.number}"
-                task = self._around.tasks.start(self._enrol(effect), name=name)
+                task = self._ports.tasks.start(self._enrol(effect), name=name)
                 self._enrolling.add(task)
                 task.add_done_callback(self._enrolling.discard)
         return [effect for effect in effects if not isinstance(effect, EnrolShard)]
 
     async def _enrol(self, asked: EnrolShard) -> None:
         """Until it is answered; cancelled when the state that asked is dropped, for it would be another's answer."""
-        error = await ask_to_enrol(asked, self.number, self._around)
-        self._take_in(ShardEnrolled(asked.number, self._around.moment(), error))
+        error = await ask_to_enrol(asked, self.number, self._ports)
+        self._take_in(ShardEnrolled(asked.number, self._ports.moment(), error))
 
     def _handled(self, event: Event) -> None:
         if isinstance(event, MEMBER_REQUESTS) and (stream := self._streams.get(event.stream)) is not None:
             stream.handled()
 
     def _let_go(self, error: HeadraceError) -> None:
-        self._around.room.leave(self.number)
+        self._ports.room.leave(self.number)
         for task in self._enrolling:
             task.cancel()
         self._enrolling = set()
@@ -197,9 +197,9 @@ class ShardHost(Host[Shard, Event, Visible]):
             stream.fail(error)
 
     def _topics_event(self) -> TopicsChanged:
-        patterns, topics = self._around.patterns, self._topics
+        patterns, topics = self._ports.patterns, self._topics
         matches = {pattern: patterns.matching(pattern, topics) for pattern in self._core.patterns()}
-        return TopicsChanged(self._around.moment(), topics, matches)
+        return TopicsChanged(self._ports.moment(), topics, matches)
 
     def _show(self, effect: Visible) -> None:
         match effect:
@@ -208,9 +208,9 @@ class ShardHost(Host[Shard, Event, Visible]):
                 if stream is not None:
                     stream.send(message)
                 if isinstance(message, JoinAnswer) and message.members:
-                    self._around.measures.rebalanced()
+                    self._ports.measures.rebalanced()
                 elif isinstance(message, ConsumerStanding) and message.assignment is not None:
-                    self._around.measures.assigned()
+                    self._ports.measures.assigned()
             case CloseStream(_, number):
                 stream = self._streams.get(number)
                 if stream is not None:

@@ -42,8 +42,8 @@ from headrace_coordinator.core.transactions.events import (
 from headrace_coordinator.core.transactions.shard import TransactionShard
 from headrace_coordinator.core.values import Moment
 from headrace_coordinator.engine.host import Host, Phase
+from headrace_coordinator.engine.host_ports import TransactionHostPorts
 from headrace_coordinator.engine.outbox import Outbox
-from headrace_coordinator.engine.surroundings import TransactionSurroundings
 from headrace_coordinator.ports import Marker
 
 GATHER_MS: Final = 10.0
@@ -53,8 +53,8 @@ GATHER_MS: Final = 10.0
 class TransactionHost(Host[TransactionShard, Event, Visible]):
     """Of one shard of transactions in one epoch; ``start`` it once, ``stop`` it once."""
 
-    def __init__(self, number: int, epoch: int, around: TransactionSurroundings) -> None:
-        self._own = around
+    def __init__(self, number: int, epoch: int, ports: TransactionHostPorts) -> None:
+        self._own = ports
         self._steps: dict[str, None] = {}
         """What the append that gathers is about."""
         self._reserved: set[int] = set()
@@ -62,7 +62,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         self._under_way: dict[str, None] = {}
         """What the append under way is about."""
         self._gathering: asyncio.Task[None] | None = None
-        super().__init__(ShardKey(ShardKind.TRANSACTIONS, number), epoch, around.shared)
+        super().__init__(ShardKey(ShardKind.TRANSACTIONS, number), epoch, ports.shared)
 
     # --- called by the coordinator ----------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         self.check_serving()
         spares = self._own.spares
         try:
-            async with asyncio.timeout(self._around.append_timeout_ms / 1_000):
+            async with asyncio.timeout(self._ports.append_timeout_ms / 1_000):
                 spare = await spares.take()
         except TimeoutError:
             raise CoordinatorNotAvailable(
@@ -128,7 +128,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
     def markers_written(self, transactional_id: str, marker: Marker, partitions: Sequence[PartitionId]) -> None:
         """Said by the marker driver: these partitions need the end no more."""
         if self.phase is Phase.SERVING:
-            at = self._around.moment()
+            at = self._ports.moment()
             self._take_in(MarkersWritten(transactional_id, at, marker.producer_id, marker.epoch, partitions))
 
     # --- reading beside the events ----------------------------------------------------------------------------
@@ -150,13 +150,13 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         return Outbox(_no_group, self._show)
 
     def _first_events(self) -> Iterable[Event]:
-        return (Loaded(self._around.moment()),)
+        return (Loaded(self._ports.moment()),)
 
     def _woken(self, at: Moment) -> Event:
         return Woken(at)
 
     def _handle(self, event: Event) -> None:
-        if self._around.cluster.image.has(OWNER_TIMES):
+        if self._ports.cluster.image.has(OWNER_TIMES):
             self._core.write_times()
         super()._handle(event)
 
@@ -185,11 +185,11 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         if any(isinstance(effect, Answer | WriteMarkers) for effect in effects):
             return True
         if self._gathering is None:
-            self._gathering = self._around.tasks.start(self._gather(), name=f"{self.key}-gather")
+            self._gathering = self._ports.tasks.start(self._gather(), name=f"{self.key}-gather")
         return False
 
     async def _gather(self) -> None:
-        await self._around.clock.sleep_ms(GATHER_MS)
+        await self._ports.clock.sleep_ms(GATHER_MS)
         self._gathering = None
         self._append_wanted.set()
 
@@ -219,7 +219,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
             case Answer(_, ref, result):
                 self._resolve(ref, result)
             case Completed():
-                self._around.measures.ended(effect.commit, effect.cause.name.lower(), effect.ending_ms)
+                self._ports.measures.ended(effect.commit, effect.cause.name.lower(), effect.ending_ms)
 
     # --- waiting ----------------------------------------------------------------------------------------------
 

@@ -46,8 +46,8 @@ from headrace_coordinator.core.transactions.values import (
     TxnState,
     key_of,
 )
+from headrace_coordinator.engine.host_ports import TransactionHostPorts
 from headrace_coordinator.engine.kept_shards import KeptShards
-from headrace_coordinator.engine.surroundings import TransactionSurroundings
 from headrace_coordinator.engine.transaction_host import TransactionHost
 
 IDS_REMEMBERED: Final = 10_000
@@ -84,20 +84,20 @@ class DescribedTransaction:
 class Transactions:
     """One per process."""
 
-    def __init__(self, node_id: NodeId, around: TransactionSurroundings) -> None:
+    def __init__(self, node_id: NodeId, ports: TransactionHostPorts) -> None:
         self.node_id = node_id
-        self._around = around
+        self._ports = ports
         self._shards = KeptShards(
-            ShardKind.TRANSACTIONS, node_id, lambda number, epoch: TransactionHost(number, epoch, around)
+            ShardKind.TRANSACTIONS, node_id, lambda number, epoch: TransactionHost(number, epoch, ports)
         )
 
     # --- shards -----------------------------------------------------------------------------------------------
 
     async def follow(self) -> None:
         """Take on and let go of shards as the image says; runs until cancelled."""
-        async for image in self._around.shared.cluster.images():
+        async for image in self._ports.shared.cluster.images():
             self._shards.settle(image)
-            self._around.room.shards = self._shards.count
+            self._ports.room.shards = self._shards.count
 
     def stop(self) -> None:
         """Let go of everything: the process ends."""
@@ -139,7 +139,7 @@ class Transactions:
         """
 
         def asked(ref: object, spare: int) -> Event:
-            return InitAsked(transactional_id, ref, self._around.shared.moment(), timeout_ms, owner_epoch, spare)
+            return InitAsked(transactional_id, ref, self._ports.shared.moment(), timeout_ms, owner_epoch, spare)
 
         found = await self._host(transactional_id).ask_with_id(transactional_id, asked)
         assert isinstance(found, InitResult), "that is what inits are answered with"
@@ -155,7 +155,7 @@ class Transactions:
         id = one.transactional_id
 
         def asked(ref: object) -> Event:
-            at = self._around.shared.moment()
+            at = self._ports.shared.moment()
             return EnrolAsked(id, ref, at, one.producer.producer_id, one.producer.epoch, one.partitions)
 
         try:
@@ -173,7 +173,7 @@ class Transactions:
         """
 
         def asked(ref: object, spare: int) -> Event:
-            at = self._around.shared.moment()
+            at = self._ports.shared.moment()
             return EndAsked(transactional_id, ref, at, producer.producer_id, producer.epoch, commit, spare)
 
         return await self._deciding(transactional_id, producer.epoch, asked, Producer)
@@ -188,7 +188,7 @@ class Transactions:
         nonce = int.from_bytes(new_incarnation()[:8]) or 1
 
         def asked(ref: object) -> Event:
-            at = self._around.shared.moment()
+            at = self._ports.shared.moment()
             return PrepareAsked(transactional_id, ref, at, producer.producer_id, producer.epoch, owner_epoch, nonce)
 
         found = await self._host(transactional_id).ask(transactional_id, asked)
@@ -204,21 +204,21 @@ class Transactions:
         """
 
         def asked(ref: object, spare: int) -> Event:
-            return DecideAsked(token, ref, self._around.shared.moment(), commit, spare)
+            return DecideAsked(token, ref, self._ports.shared.moment(), commit, spare)
 
         return await self._deciding(token.transactional_id, token.epoch, asked, DecideResult)
 
     async def _deciding(
         self, transactional_id: str, epoch: int, asked: Callable[[object, int], Event], kind: type[T]
     ) -> T:
-        clock = self._around.shared.clock
+        clock = self._ports.shared.clock
         began = clock.monotonic_ms()
         host = self._host(transactional_id)
         if epoch >= EPOCH_LAST:
             found = await host.ask_with_id(transactional_id, asked)
         else:  # epochs go on: decisions do not wait for brokers that give ids
             found = await host.ask(transactional_id, lambda ref: asked(ref, NO_PRODUCER))
-        self._around.shared.measures.decided(clock.monotonic_ms() - began)
+        self._ports.shared.measures.decided(clock.monotonic_ms() - began)
         assert isinstance(found, kind), "that is what decisions are answered with"
         return found
 
@@ -233,7 +233,7 @@ class Transactions:
         """
 
         def asked(ref: object) -> Event:
-            return OwnerInitAsked(owner, ref, self._around.shared.moment(), claim)
+            return OwnerInitAsked(owner, ref, self._ports.shared.moment(), claim)
 
         found = await self._host(owner).ask(owner, asked)
         assert isinstance(found, OwnerResult), "that is what owners are answered with"
@@ -246,14 +246,14 @@ class Transactions:
         Raises:
             HeadraceError: none of them was committed, or nobody knows.
         """
-        clock = self._around.shared.clock
+        clock = self._ports.shared.clock
         began = clock.monotonic_ms()
 
         def asked(ref: object) -> Event:
-            return UnitAsked(owner, ref, self._around.shared.moment(), owner_epoch, sequence, tokens)
+            return UnitAsked(owner, ref, self._ports.shared.moment(), owner_epoch, sequence, tokens)
 
         found = await self._host(owner).ask(owner, asked)
-        self._around.shared.measures.decided(clock.monotonic_ms() - began)
+        self._ports.shared.measures.decided(clock.monotonic_ms() - began)
         assert isinstance(found, UnitResult), "that is what units are answered with"
         return found
 
@@ -263,7 +263,7 @@ class Transactions:
         self, states: Collection[TxnState], producer_ids: Collection[int], older_than_ms: int
     ) -> tuple[list[TransactionListing], list[int]]:
         """Ids of all shards served here that fit (nothing named: all do); and the shards that still load."""
-        before_ms = self._around.shared.clock.now_ms() - older_than_ms
+        before_ms = self._ports.shared.clock.now_ms() - older_than_ms
 
         def fits(one: TransactionListing) -> bool:
             since_ms = one.prepared_at_ms if one.state is TxnState.PREPARED else one.started_at_ms
@@ -297,6 +297,6 @@ class Transactions:
         """
 
         def asked(ref: object) -> Event:
-            return AbortAsked(transactional_id, ref, self._around.shared.moment(), producer_id, epoch)
+            return AbortAsked(transactional_id, ref, self._ports.shared.moment(), producer_id, epoch)
 
         await self._host(transactional_id).ask(transactional_id, asked)

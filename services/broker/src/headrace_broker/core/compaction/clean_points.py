@@ -23,7 +23,7 @@ def passed_below(points: tuple[CleanPoint, ...], now_ms: int, retention_ms: int)
     return max((point.end for point in points if point.at_ms + retention_ms <= now_ms), default=Offset(0))
 
 
-def cut_at(points: tuple[CleanPoint, ...], end: Offset) -> tuple[CleanPoint, ...]:
+def cut_points(points: tuple[CleanPoint, ...], end: Offset) -> tuple[CleanPoint, ...]:
     """``points`` of a log that was cut at ``end``: what was compacted below it stays so."""
     kept = [point for point in points if point.end <= end]
     if len(kept) < len(points) and (not kept or kept[-1].end < end):
@@ -31,7 +31,7 @@ def cut_at(points: tuple[CleanPoint, ...], end: Offset) -> tuple[CleanPoint, ...
     return tuple(kept)
 
 
-def with_point(points: tuple[CleanPoint, ...], end: Offset, now_ms: int, retention_ms: int) -> tuple[CleanPoint, ...]:
+def add_point(points: tuple[CleanPoint, ...], end: Offset, now_ms: int, retention_ms: int) -> tuple[CleanPoint, ...]:
     """
     ``points``, ascending, after the log was compacted up to ``end``; at most ``POINTS_MAX``.
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace_broker.core.compaction.clean_points import with_point
+from headrace_broker.core.compaction.clean_points import add_point
 from headrace_broker.core.compaction.offset_map import OffsetMap, offsets_of
 from headrace_broker.core.compaction.rules import HORIZON_BIT, Rules, is_control, is_marker, is_transactional
 from headrace_broker.core.compaction.steps import Cleaned, Step
@@ -208,7 +208,7 @@ class Cleaning:
         self._end_gap()
         step = self._flush() or Step(self._end, self._end)
         rules = self._rules
-        step.cleaned = Cleaned(self._end, with_point(points, self._end, rules.now_ms, rules.delete_retention_ms))
+        step.cleaned = Cleaned(self._end, add_point(points, self._end, rules.now_ms, rules.delete_retention_ms))
         return step
 
     def _count(self, row: IndexRow) -> int:

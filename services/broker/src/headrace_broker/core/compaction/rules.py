@@ -93,7 +93,7 @@ def rules_of(
         delete_retention_ms=delete_retention_ms,
         tombstones_below=min(passed, forgets_below),
         fence=max(fences, default=Offset(-1)),
-        aborted=AbortedRecords(log.aborted.overlapping(log.first_batch, end)),
+        aborted=AbortedRecords(log.aborted.find_overlapping(log.first_batch, end)),
         last_batches=frozenset(batch.base_offset for row in producers for batch in row.batches),
         last_markers=frozenset((row.producer_id, row.epoch) for row in producers if row.committed is not None),
         forgets_below=forgets_below,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position, continued
+from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position, continue_log
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import FollowerFetched
 from headrace_broker.engine.cold_reader import ColdReader
@@ -65,13 +65,13 @@ class Stored:
     cold: ColdReader
 
 
-class CopySessions:
+class ReplicateSessions:
     """The open sessions by follower. A follower has one: what an older stream still brings is of the past."""
 
     def __init__(self) -> None:
-        self._open: dict[NodeId, tuple[int, CopySession]] = {}
+        self._open: dict[NodeId, tuple[int, ReplicateSession]] = {}
 
-    def begin(self, broker: NodeId, epoch: int, session: CopySession) -> None:
+    def begin(self, broker: NodeId, epoch: int, session: ReplicateSession) -> None:
         """
         The first message of ``session`` is here; an older session of the same broker ends.
 
@@ -86,7 +86,7 @@ class CopySessions:
         self._open[broker] = (epoch, session)
 
 
-class CopySession:
+class ReplicateSession:
     """One for each stream; ``end`` it whatever happens."""
 
     def __init__(
@@ -95,7 +95,7 @@ class CopySession:
         loop: StorageLoop,
         stored: Stored,
         clock: Clock,
-        sessions: CopySessions,
+        sessions: ReplicateSessions,
         fetch_wait_ms_max: Callable[[], int] = lambda: NEWS_DELAY_MS_MAX,
     ) -> None:
         self._replicas = replicas
@@ -150,7 +150,7 @@ class CopySession:
         try:
             if position.written_end > position.log_end:
                 raise Rejected(f"written_end is {position.written_end}, above log_end {position.log_end}")
-            replica = self._replicas.leading(position.partition, position.leader_epoch)
+            replica = self._replicas.get_leading(position.partition, position.leader_epoch)
             parted = replica.core.compare(position.last_epoch, position.log_end, position.forgotten_to)
         except HeadraceError as error:
             self._refuse(position, replica, error)
@@ -165,13 +165,13 @@ class CopySession:
             entry = _Entry(replica, position.leader_epoch, position.log_end, wants=False)
             self._entries[position.partition] = entry
             replica.sessions.append(self)
-            self.shown(replica)
+            self.on_shown(replica)
         entry.leader_epoch = position.leader_epoch
         entry.log_end, entry.written_end = position.log_end, position.written_end
         entry.last_epoch, entry.forgotten_to = position.last_epoch, position.forgotten_to
         entry.wants = entry.wants or position.wants
         self._tell(entry, now_ms)
-        self.grown(replica)
+        self.on_grown(replica)
 
     def _tell(self, entry: _Entry, now_ms: float) -> None:
         """The partition hears how far the follower is."""
@@ -210,23 +210,23 @@ class CopySession:
 
     # --- what the storage loop says -----------------------------------------------------------------------
 
-    def grown(self, replica: Replica) -> None:
+    def on_grown(self, replica: Replica) -> None:
         """More of the log is written."""
         entry = self._entries.get(replica.id)
         if entry is not None and entry.wants and replica.core.written_end > entry.log_end:
             self._ready[replica.id] = entry
             self._wake.set()
 
-    def shown(self, replica: Replica) -> None:
+    def on_shown(self, replica: Replica) -> None:
         """Its high watermark or its start has moved."""
         entry = self._entries.get(replica.id)
         if entry is None:
             return
         self._news[replica.id] = entry
         if self._news_timer is None:
-            self._news_timer = asyncio.get_running_loop().call_later(self._news_delay_s(), self._news_are_due)
+            self._news_timer = asyncio.get_running_loop().call_later(self._news_delay_s(), self._on_news_due)
 
-    def reassigned(self, replica: Replica) -> None:
+    def on_reassigned(self, replica: Replica) -> None:
         """
         The image may have made the follower one of its replicas.
 
@@ -239,7 +239,7 @@ class CopySession:
         if entry.stands and leading.expects(self._broker[0]):
             self._tell(entry, self._clock.monotonic_ms())
 
-    def lost(self, replica: Replica) -> None:
+    def on_lost(self, replica: Replica) -> None:
         """It is not led here any more, or in another epoch."""
         entry = self._entries.get(replica.id)
         if entry is not None:
@@ -251,7 +251,7 @@ class CopySession:
     def _news_delay_s(self) -> float:
         return min(NEWS_DELAY_MS_MAX, self._fetch_wait_ms_max()) / 1_000
 
-    def _news_are_due(self) -> None:
+    def _on_news_due(self) -> None:
         self._news_timer = None
         self._news_due = True
         self._wake.set()
@@ -286,19 +286,19 @@ class CopySession:
         while self._ready and room > 0:
             partition, entry = next(iter(self._ready.items()))
             del self._ready[partition]
-            copied = self._hot(entry, min(room, PARTITION_BYTES_MAX))
+            copied = self._take_hot(entry, min(room, PARTITION_BYTES_MAX))
             if copied is not None:
                 told.append(copied)
                 room -= sum(map(len, copied.batches))
         if (told or self._news_due) and self._news:
             news, self._news, self._news_due = self._news, {}, False
-            told += [self._copied(entry, []) for entry in news.values() if self._is_news(entry)]
+            told += [self._make_copied(entry, []) for entry in news.values() if self._is_news(entry)]
         return told
 
-    def _hot(self, entry: _Entry, bytes_max: int) -> Copied | None:
+    def _take_hot(self, entry: _Entry, bytes_max: int) -> Copied | None:
         core = entry.replica.core
         if not entry.stands:
-            self.lost(entry.replica)
+            self.on_lost(entry.replica)
             return None
         if not entry.wants or entry.reading or core.written_end <= entry.log_end:
             return None
@@ -318,9 +318,9 @@ class CopySession:
             self._refuse_at(entry, error)
             return None
         entry.wants = False
-        return self._copied(entry, continued(batches, entry.log_end))
+        return self._make_copied(entry, continue_log(batches, entry.log_end))
 
-    def _copied(self, entry: _Entry, batches: list[bytes]) -> Copied:
+    def _make_copied(self, entry: _Entry, batches: list[bytes]) -> Copied:
         core = entry.replica.core
         entry.told = _news_of(core)
         self._news.pop(entry.replica.id, None)
@@ -337,7 +337,7 @@ class CopySession:
     def _is_news(self, entry: _Entry) -> bool:
         core = entry.replica.core
         if not entry.stands:
-            self.lost(entry.replica)
+            self.on_lost(entry.replica)
             return False
         return entry.told != _news_of(core)
 
@@ -371,7 +371,7 @@ class CopySession:
                         self._outbox.append(copied)
             entry.reading = False
             if entry.log_end != asked or core.forgotten_to != forgotten_to:  # what is wanted now has to be read anew
-                self.grown(entry.replica)
+                self.on_grown(entry.replica)
             self._wake.set()
 
     def _refuse_at(self, entry: _Entry, error: OffsetOutOfRange) -> None:

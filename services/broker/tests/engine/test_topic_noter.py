@@ -129,7 +129,7 @@ async def test_a_broker_that_has_no_notes_yet_writes_them_with_its_first_image()
     store = MemoryLogs()
     async with running_engine({"t": 2, "u": 1}, store=store):
         pass
-    async with running_engine({"t": 2, "u": 1}, store=store.reopened()) as engine:
+    async with running_engine({"t": 2, "u": 1}, store=store.reopen()) as engine:
         assert noted(engine) == {"t": (2, {}, 1), "u": (1, {}, 1)}
         assert len(engine.notes.kept) == 1
 
@@ -146,7 +146,7 @@ async def test_a_disk_that_refuses_stops_the_broker_and_nothing_is_acknowledged_
         assert engine.tasks.failure is engine.notes.failure
         assert engine.broker.loop.failure is engine.notes.failure
         assert [
-            one for one in engine.store.reopened().recovered() if one.state.partition.topic_id != topic_id_of("t")
+            one for one in engine.store.reopen().recovered() if one.state.partition.topic_id != topic_id_of("t")
         ] == []
 
 
@@ -164,7 +164,7 @@ async def stopped_with_newer_notes() -> tuple[MemoryLogs, MemoryTopicNotes]:
         for _ in range(5):
             await show(engine, replace(engine.cluster.image))
         await engine.produce({0: batch_of(4), 2: batch_of(2)})
-    return store.reopened(), notes.reopened()
+    return store.reopen(), notes.reopen()
 
 
 async def test_an_older_backup_does_not_overwrite_what_brokers_noted_before_somebody_leads() -> None:

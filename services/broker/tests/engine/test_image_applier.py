@@ -12,7 +12,7 @@ from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_o
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.rows import DropLog, IndexRow, LogId, LogWrite
-from headrace_broker.engine.follow import DELETION_RETRY_MS
+from headrace_broker.engine.image_applier import DELETION_RETRY_MS
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.ports import Damage
 from headrace_common.core.errors import ErrorCode, MetadataUnavailable, StorageFailed
@@ -124,7 +124,7 @@ async def test_a_log_is_deleted_by_order_only_and_confirmed_after_it_is_gone(eng
     await engine.settle()
     assert len(engine.broker.replicas) == 0
     assert engine.cluster.confirmed == [topic_id_of("t")]
-    assert engine.store.reopened().recovered() == []
+    assert engine.store.reopen().recovered() == []
 
 
 async def test_a_deletion_of_what_was_never_here_is_confirmed_too(engine: Engine) -> None:
@@ -179,7 +179,7 @@ async def test_a_damaged_log_never_leads_until_the_loss_was_accepted() -> None:
     async with running_engine(store=store) as engine:
         await engine.produce(batch_of(3))
         before = replica_of(engine).id
-    again = store.reopened()
+    again = store.reopen()
     damage = Damage(before, Offset(3), Offset(9), "the disk lied")
     again._recovered = [
         replace(log, damage=damage) if log.state.partition == before else log for log in again.recovered()
@@ -206,7 +206,7 @@ async def test_a_damaged_log_that_cannot_be_read_stops_no_broker_and_is_not_writ
     async with running_engine(store=store) as engine:
         await engine.produce(batch_of(3))
         hurt = replica_of(engine)
-    again = store.reopened()
+    again = store.reopen()
     damage = Damage(hurt.id, Offset(3), Offset(9), "its rows are not readable")
     again._recovered = [
         replace(log, damage=damage) if log.state.partition == hurt.id else log for log in again.recovered()

@@ -1,14 +1,14 @@
 """
 Keeps the notes of topics as they must be: on disk before the logs and settings that they speak of.
 
-The image follower calls it before it posts what an image changes, and after logs were deleted.
+The image applier calls it before it posts what an image changes, and after logs were deleted.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from headrace_broker.core.topic_notes import TopicNote, is_newer, notes_due
+from headrace_broker.core.topic_notes import TopicNote, find_notes_due, is_newer
 from headrace_broker.engine.replicas import Replicas
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.ports import TopicNotes
@@ -16,7 +16,7 @@ from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import TopicId
 
 
-class Noting:
+class TopicNoter:
     """One for the broker; two tasks call it, so what is to be written is decided when it is one's turn."""
 
     def __init__(self, replicas: Replicas, notes: TopicNotes, loop: StorageLoop) -> None:
@@ -36,7 +36,7 @@ class Noting:
         """
         async with self._turn:
             image = self._replicas.image
-            changes = notes_due(image, self._replicas.topic_ids, self._notes.present)
+            changes = find_notes_due(image, self._replicas.topic_ids, self._notes.present)
             if changes is not None:
                 try:
                     await self._notes.keep(changes)

@@ -17,7 +17,7 @@ from typing import Final
 
 from headrace_broker.core.copying import Copied, CopyAnswer, CopyAsk, Position
 from headrace_broker.core.partition_events import BatchesCopied, Emptied, Truncated
-from headrace_broker.engine.rebuilding import batch_boundary, rebuilt, trimmed
+from headrace_broker.engine.rebuilding import find_batch_boundary, prepare_trim, rebuild
 from headrace_broker.engine.replicas import Replica, Standing
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.throttle import Throttle
@@ -56,7 +56,7 @@ class _Followed:
     """The leader's, as it said last."""
 
 
-class Copier:
+class ReplicaFetcher:
     """One for each broker that leads what this one follows."""
 
     def __init__(
@@ -99,7 +99,7 @@ class Copier:
             return
         followed = _Followed(replica, leader_epoch)
         self._followed[replica.id] = self._dirty[replica.id] = followed
-        replica.copier = self
+        replica.fetcher = self
         self._wake.set()
 
     def forget(self, replica: Replica) -> None:
@@ -108,10 +108,10 @@ class Copier:
             self._dirty.pop(replica.id, None)
             self._withdrawn.append(replica.id)
             self._wake.set()
-        if replica.copier is self:
-            replica.copier = None
+        if replica.fetcher is self:
+            replica.fetcher = None
 
-    def moved(self, replica: Replica) -> None:
+    def on_progress(self, replica: Replica) -> None:
         """The storage loop says that the log end or the written end has moved."""
         followed = self._followed.get(replica.id)
         if followed is not None:
@@ -129,7 +129,7 @@ class Copier:
                     self._wake.clear()
                     await self._wake.wait()
                 try:
-                    await self._one_stream()
+                    await self._run_stream()
                     failures = 0
                 except HeadraceError as error:
                     failures = 1 if self._received else failures + 1
@@ -144,7 +144,7 @@ class Copier:
     async def _pause(self, failures: int) -> None:
         await self._clock.sleep_ms(max(RETRY_MS_MIN, backoff_ms(failures, ms_max=RETRY_MS_MAX)))
 
-    async def _one_stream(self) -> None:
+    async def _run_stream(self) -> None:
         """Until the stream breaks, nothing is followed any more, or this broker has another epoch."""
         self._received = self._acknowledged = 0
         self._withdrawn.clear()
@@ -200,11 +200,11 @@ class Copier:
                 raise NetworkFailed("the leader ended the stream")
             posted = await self._take(answer)
             if posted:
-                _All(posted, self._taken_in)
+                _All(posted, self._on_taken_in)
             else:
-                self._taken_in()
+                self._on_taken_in()
 
-    def _taken_in(self) -> None:
+    def _on_taken_in(self) -> None:
         """All of one answer is down: the leader may send another one."""
         self._received += 1
         self._wake.set()
@@ -218,7 +218,7 @@ class Copier:
                 continue  # said before this broker followed somebody else
             followed.log_start = max(followed.log_start, copied.log_start)
             if copied.error is not None and not isinstance(copied.error, OffsetOutOfRange):
-                self._refused(followed, copied.error)
+                self._on_refused(followed, copied.error)
             elif copied.error is not None or copied.parted is not None:
                 parted.append((followed, copied))
             else:
@@ -233,10 +233,10 @@ class Copier:
     def _append(self, followed: _Followed, copied: Copied) -> list[asyncio.Future[None]]:
         replica = followed.replica
         try:
-            batches = tuple(map(_checked, copied.batches))
+            batches = tuple(map(_check, copied.batches))
         except CorruptBatch as error:
             _log.error("a batch from the leader is damaged: %s", error, extra=self._about(followed))
-            self._refused(followed, error)
+            self._on_refused(followed, error)
             return []
         size = sum(len(batch) for _, batch in batches)
         event = BatchesCopied(
@@ -245,18 +245,18 @@ class Copier:
         if not batches:
             self._loop.handle_now(replica, event)
             return []
-        followed.wants = not self._throttled(followed, size)
+        followed.wants = not self._throttle_partition(followed, size)
         followed.expects = Offset(batches[-1][0].next_offset)
         done = self._loop.post(replica, event, size)
-        done.add_done_callback(lambda future: self._appended(followed, future))
+        done.add_done_callback(lambda future: self._on_appended(followed, future))
         return [done]
 
-    def _appended(self, followed: _Followed, done: asyncio.Future[None]) -> None:
+    def _on_appended(self, followed: _Followed, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and isinstance(error := done.exception(), CorruptBatch):
             followed.expects = Offset(0)
-            self._refused(followed, error)
+            self._on_refused(followed, error)
 
-    def _throttled(self, followed: _Followed, size: int) -> bool:
+    def _throttle_partition(self, followed: _Followed, size: int) -> bool:
         """Whether the next request for this partition has to wait: it joins, and joining has a rate."""
         metadata = followed.replica.metadata
         if metadata is None or self._me not in metadata.adding or self._me in metadata.isr:
@@ -264,17 +264,17 @@ class Copier:
         wait_ms = self._throttle.spend(size, self._clock.monotonic_ms())
         if wait_ms <= 0:
             return False
-        self._later(followed, wait_ms)
+        self._ask_later(followed, wait_ms)
         return True
 
-    def _refused(self, followed: _Followed, error: HeadraceError) -> None:
+    def _on_refused(self, followed: _Followed, error: HeadraceError) -> None:
         """Ask again a little later: one side does not know yet what the other knows."""
         followed.failures += 1
         level = logging.DEBUG if followed.failures < 10 else logging.WARNING
         _log.log(level, "the leader refuses: %s", error, extra=self._about(followed))
-        self._later(followed, min(RETRY_MS_MIN * 2 ** min(followed.failures - 1, 10), RETRY_MS_MAX))
+        self._ask_later(followed, min(RETRY_MS_MIN * 2 ** min(followed.failures - 1, 10), RETRY_MS_MAX))
 
-    def _later(self, followed: _Followed, wait_ms: float) -> None:
+    def _ask_later(self, followed: _Followed, wait_ms: float) -> None:
         def ask() -> None:
             self._retries.pop(timer, None)
             if self._followed.get(followed.replica.id) is followed:
@@ -296,7 +296,7 @@ class Copier:
                 continue
             point = None if copied.parted is None else core.truncation_point(*copied.parted)
             if point is not None:
-                point = batch_boundary(self._store, core, point)
+                point = find_batch_boundary(self._store, core, point)
                 point = None if point < core.log_start else point
             cuts.append((followed, copied, point, core.rewrites))
         evidence: list[tuple[object, ...]] = []
@@ -325,7 +325,7 @@ class Copier:
         lost = point < core.high_watermark
         level = logging.ERROR if lost else logging.INFO
         _log.log(level, "the log is cut to %d, where it parts from the leader's", point, extra=extra)
-        return Truncated(followed.leader_epoch, point, rebuilt(self._store, core, point, now_ms), rewrites)
+        return Truncated(followed.leader_epoch, point, rebuild(self._store, core, point, now_ms), rewrites)
 
     async def _trim(self, followed: Iterable[_Followed]) -> None:
         """Follow the leader's log start, as far as this log is known to be committed."""
@@ -334,7 +334,7 @@ class Copier:
             core = one.replica.core
             start = min(one.log_start, core.high_watermark)
             if start > core.log_start and core.following == (self.leader, one.leader_epoch):
-                steps.append((one.replica, partial(trimmed, self._store, core, start, self._clock.now_ms())))
+                steps.append((one.replica, partial(prepare_trim, self._store, core, start, self._clock.now_ms())))
         posted: list[asyncio.Future[None]] = []
         for at in range(0, len(steps), TRIMS_AT_ONCE):
             posted += [self._loop.post(*step) for step in steps[at : at + TRIMS_AT_ONCE]]
@@ -359,9 +359,9 @@ class _All:
         self._left = len(futures)
         self._then = then
         for future in futures:
-            future.add_done_callback(self._one)
+            future.add_done_callback(self._on_one)
 
-    def _one(self, future: asyncio.Future[None]) -> None:
+    def _on_one(self, future: asyncio.Future[None]) -> None:
         if not future.cancelled():
             future.exception()  # whoever posted it has looked
         self._left -= 1
@@ -369,7 +369,7 @@ class _All:
             self._then()
 
 
-def _checked(batch: bytes) -> tuple[BatchHeader, bytes]:
+def _check(batch: bytes) -> tuple[BatchHeader, bytes]:
     header = read_header(batch)
     check_crc(batch, header)
     return header, batch

@@ -16,15 +16,15 @@ from typing import Final
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Deposed, Elected, Event, Followed, Reassigned, Reconfigured
 from headrace_broker.core.producers import Ended, Producers
-from headrace_broker.core.roles import changed, deposed, turn
+from headrace_broker.core.roles import choose_role, depose, find_changed
 from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
-from headrace_broker.engine.noting import Noting
-from headrace_broker.engine.rebuilding import rows_since
+from headrace_broker.engine.rebuilding import read_rows
 from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
+from headrace_broker.engine.topic_noter import TopicNoter
 from headrace_broker.ports import Cluster, LogStore, RecoveredLog
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import HeadraceError, NotLeader, StorageFailed
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 _Step = tuple[Replica, Event | Sequence[LogWrite]]
 
 
-class ImageFollower:
+class ImageApplier:
     """One for the broker."""
 
     def __init__(
@@ -52,7 +52,7 @@ class ImageFollower:
         clock: Clock,
         incarnation: bytes,
         replication: Replication,
-        noting: Noting,
+        topic_noter: TopicNoter,
     ) -> None:
         self._replicas = replicas
         self._loop = loop
@@ -63,7 +63,7 @@ class ImageFollower:
         self._key = NodeKey(Role.BROKER, replicas.broker_id)
         self._may_lead = False
         self._replication = replication
-        self._noting = noting
+        self._topic_noter = topic_noter
         self._accepted: list[Replica] = []
         """Logs whose loss of records the image accepts, until their evidence is lowered."""
         self._to_delete = asyncio.Event()
@@ -78,7 +78,7 @@ class ImageFollower:
         config = TopicConfig.effective({}, {})
         now_ms = self._clock.now_ms()
         for log in found:
-            core = restored(self._store, log, config, now_ms, jitter(0.5, ratio=1.0))
+            core = restore(self._store, log, config, now_ms, jitter(0.5, ratio=1.0))
             self._replicas.add(Replica(core, Standing.STRAY, damage=log.damage))
 
     # --- following ----------------------------------------------------------------------------------------
@@ -104,12 +104,12 @@ class ImageFollower:
             steps += self._assign(EMPTY_IMAGE if unlocked else old, image)
         if image.deletions is not old.deletions or image.removals is not old.removals:
             self._to_delete.set()
-        if image.topics is not old.topics or len(self._replicas) > logs or self._noting.waiting:
-            await self._noting.bring_up()
+        if image.topics is not old.topics or len(self._replicas) > logs or self._topic_noter.waiting:
+            await self._topic_noter.bring_up()
             self._to_delete.set()  # what a note held up may be done now
         await self._lower_evidence()
         if image.nodes is not old.nodes:  # first: who is fenced must not be asked to join again
-            self._replication.peers_changed(image)
+            self._replication.take_peers(image)
         await self._loop.post_all(steps)
         for replica in dict.fromkeys(replica for replica, _ in steps):
             self._replication.follow(replica)
@@ -120,7 +120,7 @@ class ImageFollower:
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 
-    async def until(self, revision: int) -> None:
+    async def wait_for_image(self, revision: int) -> None:
         """Return when an image of at least this revision was taken in."""
         while self._replicas.image.revision < revision:
             await self._moved.wait()
@@ -177,7 +177,7 @@ class ImageFollower:
         if image.topics is not old.topics:  # a topic that has become complete is new with all that it has
             before = {id: partition for id, partition in before.items() if id.topic_id in old.topics}
         steps, aside = list[_Step](), list[Replica]()
-        for id in changed(before, image.partitions):
+        for id in find_changed(before, image.partitions):
             partition, replica = image.partitions.get(id), self._replicas.get(id)
             if partition is not None and id.topic_id not in image.topics:
                 continue  # its topic is not complete yet
@@ -212,7 +212,7 @@ class ImageFollower:
     def _turn(self, replica: Replica, partition: PartitionMetadata, config: TopicConfig) -> list[_Step]:
         assignment, now_ms = self._replication.assignment(partition, config), self._clock.monotonic_ms()
         sound = replica.damage is None
-        event = turn(replica.core, partition, assignment, now_ms, sound=sound, may_lead=self._may_lead)
+        event = choose_role(replica.core, partition, assignment, now_ms, sound=sound, may_lead=self._may_lead)
         match event:
             case None:
                 return []
@@ -260,7 +260,7 @@ class ImageFollower:
     def _depose(self, replica: Replica) -> _Step:
         replica.lose_followers()
         replica.wake()
-        return replica, deposed()
+        return replica, depose()
 
     # --- deleting -----------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class ImageFollower:
         while True:
             await self._to_delete.wait()
             self._to_delete.clear()
-            topics, partitions = self._ordered()
+            topics, partitions = self._order_removals()
             if not topics and not partitions:
                 continue
             await self._drop(topics, partitions)
@@ -284,14 +284,14 @@ class ImageFollower:
                 await self._clock.sleep_ms(DELETION_RETRY_MS)
                 self._to_delete.set()
 
-    def _ordered(self) -> tuple[list[TopicId], list[PartitionId]]:
+    def _order_removals(self) -> tuple[list[TopicId], list[PartitionId]]:
         image, me = self._replicas.image, self._replicas.broker_id
         topics = [deletion.topic_id for deletion in image.deletions.values() if me in deletion.pending]
         partitions = [
             removal.id
             for removal in image.removals.values()
             if me in removal.pending
-            and not self._noting.may_know_more(removal.id.topic_id)
+            and not self._topic_noter.may_know_more(removal.id.topic_id)
             and (removal.id not in image.partitions or me not in image.partitions[removal.id].replicas)
         ]
         return topics, partitions
@@ -330,13 +330,13 @@ class ImageFollower:
             hosted = partition is not None and self._replicas.broker_id in partition.replicas
             if partition is not None and hosted and id.topic_id in image.topics and self._replicas.get(id) is None:
                 steps += self._host(image, partition)
-        await self._noting.bring_up()
+        await self._topic_noter.bring_up()
         await self._loop.post_all(steps)
         for replica in dict.fromkeys(replica for replica, _ in steps):
             self._replication.follow(replica)
 
 
-def restored(
+def restore(
     store: LogStore, log: RecoveredLog, config: TopicConfig, now_ms: int, roll_jitter: float = 0.0
 ) -> Partition:
     """
@@ -345,8 +345,8 @@ def restored(
     The rows of a damaged log may not be readable; it does not lead before its loss is accepted.
     """
     try:
-        rows = rows_since(store, log.log, log.producers_at, log.log_end)
-        ended = _ended_before(store, log, now_ms)
+        rows = read_rows(store, log.log, log.producers_at, log.log_end)
+        ended = _find_ended(store, log, now_ms)
         first_batch = _base_of_start(store, log)
     except StorageFailed:
         if log.damage is None:
@@ -354,7 +354,7 @@ def restored(
         rows, ended, first_batch = [], [], None
     producers = Producers(log.producers)
     ended += producers.replay(rows, now_ms)
-    producers.bound(config.producer_ids_max)
+    producers.forget_above(config.producer_ids_max)
     segments = Segments.recovered(log.segments, log.last_row, log.log_end, now_ms, roll_jitter)
     segments.drop_below(log.state.log_start)
     core = Partition.recovered(log.state, log.log, config, segments, log.log_end, log.epochs, producers, first_batch)
@@ -370,13 +370,13 @@ def _base_of_start(store: LogStore, log: RecoveredLog) -> Offset | None:
     return holder.base_offset if holder is not None and holder.next_offset > start else None
 
 
-def _ended_before(store: LogStore, log: RecoveredLog, now_ms: int) -> list[Ended]:
+def _find_ended(store: LogStore, log: RecoveredLog, now_ms: int) -> list[Ended]:
     """Transactions that end between the high watermark and a snapshot above it: their markers may yet be cut."""
     watermark = log.state.high_watermark
     if log.producers_at <= watermark:
         return []
     at, known = store.producers_before(log.log, watermark) or (log.state.log_start, ())
-    return Producers(known).replay(rows_since(store, log.log, at, log.producers_at), now_ms)
+    return Producers(known).replay(read_rows(store, log.log, at, log.producers_at), now_ms)
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:

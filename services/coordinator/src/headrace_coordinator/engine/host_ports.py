@@ -16,7 +16,7 @@ from headrace_coordinator.ports import Cluster, Enrolments, Measures, Patterns, 
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class HostPorts:
     """What all hosts of a process share."""
 
     logs: ShardLogs
@@ -38,10 +38,10 @@ class Surroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionSurroundings:
+class TransactionHostPorts:
     """What hosts of transactions share beyond that."""
 
-    shared: Surroundings
+    shared: HostPorts
     settings: TransactionSettings
     spares: SpareProducerIds
     driver: MarkerDriver
