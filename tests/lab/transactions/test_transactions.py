@@ -16,13 +16,13 @@ from headrace_broker.core.rows import COMMITS_BIT, MARKER_BITS, TRANSACTIONAL_BI
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.transactions.values import Producer
 
-SOON_FOUND = ("early-answers", "kip-890", "unstable-positions", "zombie-writes")
-SEEDS_PER_MUTANT = 20
+SOON_FOUND = ("early-answers", "kip-890", "kafka-17754")
+SEEDS_PER_MUTANT = 8
 HERE = PartitionId(TopicId(bytes(16)), 0)
 WRITER = Producer(7, 1)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_some_seeds_find_nothing(seed: int) -> None:
     outcome = asyncio.run(play(seed))
     assert outcome.problems == [], "\n".join(outcome.story)
