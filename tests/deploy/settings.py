@@ -4,54 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from tests.deploy.manifests import Pod
+from tools.settings import CONFIGS, EXACT_MAX
 
-from headrace_admin.config import AdminConfig
-from headrace_broker.config import BrokerConfig
 from headrace_common.core.setting import INT_MAX, Setting, Type
-from headrace_common.core.setting_tables import BROKER_SETTINGS
 from headrace_common.runtime import env
-from headrace_controller.config import ControllerConfig
-from headrace_coordinator.config import CoordinatorConfig
-
-CONFIGS: Final[Mapping[str, type]] = {
-    "broker": BrokerConfig,
-    "controller": ControllerConfig,
-    "coordinator": CoordinatorConfig,
-    "admin": AdminConfig,
-}
-
-OF_THE_CHART: Final = frozenset(
-    {
-        *(
-            "node_id",
-            "listen",
-            "advertise_host",
-            "http_listen",
-            "hosts",
-            "external_listen",
-            "external_advertise",
-            "internal_listen",
-        ),
-        *("external_advertise_file", "metrics_listen", "health_listen", "ready_file", "restart_wait_ms_max"),
-        *("controllers", "etcd", "data_dir", "rack", "topic_notes_file", "lock_wait_ms_max", "leave_socket"),
-        *("etcd_ca", "etcd_cert", "etcd_key"),
-        *("node_token_file", "node_token_loopback_only"),
-    }
-)
-"""Settings that the chart gives by itself, because it knows the answer; they are not for ``config``."""
 
 
 def names(service: str) -> set[str]:
     """The settings of a service, as in its ``--help``."""
-    return {option.name for option in env._options(CONFIGS[service])}
+    return {option.name for option in env.list_options(CONFIGS[service])}
 
 
 def defaults(service: str) -> dict[str, object]:
     """What a setting is when nothing is said."""
-    return {option.name: option.default for option in env._options(CONFIGS[service])}
+    return {option.name: option.default for option in env.list_options(CONFIGS[service])}
 
 
 def environment(pod: Pod, container: Mapping[str, Any], ordinal: int, namespace: str) -> dict[str, str]:
@@ -81,17 +50,11 @@ def load(service: str, given: Mapping[str, str]) -> Any:
     return env.load_settings(CONFIGS[service], service=service, argv=[], env=given)
 
 
-LARGEST: Final = 2**53 - 1
-"""Of the whole numbers that Helm reads exactly; larger ones are given as text."""
-
-DYNAMIC: Final = {name: setting for name, setting in BROKER_SETTINGS.items() if setting.dynamic}
-
-
 def values_of(table: Mapping[str, Setting]) -> dict[str, Any]:
     """For each setting of a table a value that the product takes, numbers as large as they may be."""
     found: dict[str, Any] = {}
     for name, setting in table.items():
-        high = LARGEST if setting.high is None else min(int(setting.high), LARGEST)
+        high = EXACT_MAX if setting.high is None else min(int(setting.high), EXACT_MAX)
         match setting.type:
             case Type.BOOLEAN:
                 found[name] = setting.default != "true"
@@ -109,7 +72,7 @@ def values_of(table: Mapping[str, Setting]) -> dict[str, Any]:
 def another(part: Mapping[str, Any], default: object, name: str) -> Any:
     """A value that this part of the schema lets in and that is not the default; a large one, for its digits."""
     if name == "heartbeat_interval_ms":
-        return LARGEST // 2  # the session is at least two of them
+        return EXACT_MAX // 2  # the session is at least two of them
     if name == "cluster":
         return "blue"
     if "enum" in part:
@@ -118,5 +81,5 @@ def another(part: Mapping[str, Any], default: object, name: str) -> Any:
     if "boolean" in types:
         return not default
     if "integer" in types or "number" in types:
-        return int(part.get("maximum", LARGEST))
+        return int(part.get("maximum", EXACT_MAX))
     return ["range", "uniform"] if "array" in types else "collector.tracing:4317"

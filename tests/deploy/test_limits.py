@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.deploy import chart, settings
 from tests.deploy.manifests import SERVICES
+from tools.settings import DYNAMIC, EXACT_MAX
 
 from headrace_common.core.errors import InvalidConfig
 from headrace_common.core.setting import Setting
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.chart
 
 _WITH = {
     "session_timeout_ms": {"heartbeat_interval_ms": 50},
-    "heartbeat_interval_ms": {"session_timeout_ms": 2 * settings.LARGEST},
+    "heartbeat_interval_ms": {"session_timeout_ms": 2 * EXACT_MAX},
     "group_min_session_timeout_ms": {"group_max_session_timeout_ms": 86_400_000},
     "group_max_session_timeout_ms": {"group_min_session_timeout_ms": 100},
     "group_consumer_heartbeat_interval_ms": {"group_consumer_session_timeout_ms": 86_400_000},
@@ -54,7 +55,7 @@ def test_a_settings_limits_are_those_of_its_program(service: str, name: str, par
     assert starts_with(low), low
     assert not starts_with(low - 1), low - 1
     if high is None:
-        assert starts_with(settings.LARGEST)
+        assert starts_with(EXACT_MAX)
     else:
         assert starts_with(high), high
         assert not starts_with(high + 1), high + 1
@@ -65,10 +66,10 @@ def test_a_dynamic_settings_limits_are_those_of_the_product(kind: str) -> None:
     schema = chart.schema()["properties"]
     parts = schema["config"]["properties"]["cluster"] if kind == "cluster" else schema["topics"]["items"]
     parts = parts["properties"] if kind == "cluster" else parts["properties"]["configs"]["properties"]
-    table: Mapping[str, Setting] = settings.DYNAMIC if kind == "cluster" else TOPIC_SETTINGS
+    table: Mapping[str, Setting] = DYNAMIC if kind == "cluster" else TOPIC_SETTINGS
     for name, part in parts.items():
         if "minimum" in part:
-            low, high = part["minimum"], part.get("maximum", settings.LARGEST)
+            low, high = part["minimum"], part.get("maximum", EXACT_MAX)
             table[name].check(str(low))
             table[name].check(str(high))
             for beyond in (low - 1, high + 1) if "maximum" in part else (low - 1,):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from tests.deploy import chart, combinations, settings
 from tests.deploy.manifests import SERVICES, Manifest, Pod, lasting, one, pods
+from tools.settings import DYNAMIC, OF_THE_CHART
 
 from headrace_common.core.setting_tables import TOPIC_SETTINGS
 
@@ -139,7 +140,7 @@ def test_the_service_that_they_ask_first_is_known_before_its_pods_and_leads_to_a
 def test_the_settings_of_processes_in_the_values_are_those_that_there_are() -> None:
     config = chart.schema()["properties"]["config"]["properties"]
     for service in SERVICES:
-        wanted = settings.names(service) - settings.OF_THE_CHART
+        wanted = settings.names(service) - OF_THE_CHART
         assert set(config[service]["properties"]) == wanted, service
 
 
@@ -162,18 +163,18 @@ def test_each_setting_of_a_process_arrives_there() -> None:
 def test_dynamic_settings_in_the_values_are_those_of_the_product(kind: str) -> None:
     schema = chart.schema()["properties"]
     if kind == "cluster":
-        assert set(schema["config"]["properties"]["cluster"]["properties"]) == set(settings.DYNAMIC)
+        assert set(schema["config"]["properties"]["cluster"]["properties"]) == set(DYNAMIC)
     else:
         assert set(schema["topics"]["items"]["properties"]["configs"]["properties"]) == set(TOPIC_SETTINGS)
 
 
 def test_the_product_takes_what_the_chart_makes_of_dynamic_settings() -> None:
-    cluster, topic = settings.values_of(settings.DYNAMIC), settings.values_of(TOPIC_SETTINGS)
+    cluster, topic = settings.values_of(DYNAMIC), settings.values_of(TOPIC_SETTINGS)
     manifests = chart.render({"config": {"cluster": cluster}, "topics": [{"name": "t", "configs": topic}]})
     made = next(m for m in manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"] == "headrace-apply")
     wanted = json.loads(made["data"]["cluster.json"])
     for given, sent, table in (
-        (cluster, wanted["cluster"]["configs"], settings.DYNAMIC),
+        (cluster, wanted["cluster"]["configs"], DYNAMIC),
         (topic, wanted["topics"][0]["configs"], TOPIC_SETTINGS),
     ):
         assert sent.keys() == given.keys()

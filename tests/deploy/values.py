@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.deploy import chart, manifests, settings
+from tools.settings import CONFIGS, DYNAMIC
 
 from headrace_common.core.setting_tables import TOPIC_SETTINGS
 
@@ -84,9 +85,9 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _every() -> dict[str, dict[str, Any]]:
     given = manifests.read(Path(__file__).with_name("every_value.yaml").read_text())
     base: dict[str, Any] = given["values"]
-    base["config"] = {"cluster": settings.values_of(settings.DYNAMIC)}
+    base["config"] = {"cluster": settings.values_of(DYNAMIC)}
     of_services = chart.schema()["properties"]["config"]["properties"]
-    for service in settings.CONFIGS:
+    for service in CONFIGS:
         known = settings.defaults(service)
         base["config"][service] = {
             name: settings.another(part, known[name], name) for name, part in of_services[service]["properties"].items()

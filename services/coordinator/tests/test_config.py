@@ -16,18 +16,16 @@ def load(*argv: str, **env: str) -> CoordinatorConfig:
 
 
 def test_defaults_are_those_of_the_groups() -> None:
-    assert load().groups() == GroupSettings()
+    assert load().groups == GroupSettings()
 
 
 def test_defaults_are_those_of_the_transactions() -> None:
-    assert load().transactions() == TransactionSettings()
+    assert load().transactions == TransactionSettings()
 
 
 def test_settings_reach_the_transactions() -> None:
     config = load("--transaction-max-timeout-ms", "5000", HEADRACE_COORDINATOR_UNIT_PREPARED_TIMEOUT_MS="7000")
-    assert config.transactions() == TransactionSettings(
-        transaction_max_timeout_ms=5_000, unit_prepared_timeout_ms=7_000
-    )
+    assert config.transactions == TransactionSettings(transaction_max_timeout_ms=5_000, unit_prepared_timeout_ms=7_000)
 
 
 def test_settings_reach_the_groups() -> None:
@@ -37,7 +35,7 @@ def test_settings_reach_the_groups() -> None:
         "--offsets-retention-minutes=2",
         HEADRACE_COORDINATOR_GROUP_REJOIN_GRACE_MS="7",
     )
-    groups = config.groups()
+    groups = config.groups
     assert groups.group_consumer_assignors == ("range",)
     assert groups.offsets_retention_ms == 120_000
     assert groups.group_rejoin_grace_ms == 7

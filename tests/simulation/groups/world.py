@@ -111,7 +111,7 @@ class Profile:
     controller_session_ms: float
     clock_error: float
     gather_ms: int
-    retention_ms: int
+    retention_minutes: int
     seeks_back: bool
     steps: int
 
@@ -137,7 +137,7 @@ class Profile:
             controller_session_ms=rng.choice((3_000.0, 9_000.0)),
             clock_error=rng.choice((0.0, 0.02)),
             gather_ms=rng.choice((200, 3_000)),
-            retention_ms=rng.choice((86_400_000, 86_400_000, 20_000)),
+            retention_minutes=rng.choice((1_440, 1_440, 1)),
             seeks_back=rng.random() < 0.2,
             steps=steps,
         )
@@ -195,7 +195,7 @@ class World:
             group_initial_rebalance_delay_ms=self.profile.gather_ms,
             group_consumer_session_timeout_ms=8_000,
             group_consumer_heartbeat_interval_ms=1_500,
-            offsets_retention_ms=self.profile.retention_ms,
+            offsets_retention_minutes=self.profile.retention_minutes,
             offsets_retention_check_interval_ms=5_000,
         )
         self._marks = 0

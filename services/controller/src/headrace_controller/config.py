@@ -21,7 +21,7 @@ class LivenessConfig:
 
     heartbeat_interval_ms: int = setting(2_000, low=50)
     """How often a node says it lives, in ms."""
-    session_timeout_ms: int = 9_000
+    session_timeout_ms: int = setting(9_000, low=100)
     """Silence after which a node is fenced, in ms; at least two heartbeats."""
     probe_delay_ms: int = setting(300, low=0, high=10_000)
     """Wait between the two looks at a node whose stream broke, in ms."""

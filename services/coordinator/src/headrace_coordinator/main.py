@@ -153,7 +153,7 @@ def _engines(
         enrolments=enrolments,
         clock=clock,
         tasks=tasks,
-        settings=config.groups(),
+        settings=config.groups,
         append_timeout_ms=config.coordinator_append_timeout_ms,
         room=room.groups(config.groups_max),
     )
@@ -171,7 +171,7 @@ def _engines(
     transactions = enrolments.own = Transactions(
         NodeId(config.node_id),
         TransactionHostPorts(
-            ports, config.transactions(), spares, driver, room.transactional_ids(config.transactional_ids_max)
+            ports, config.transactions, spares, driver, room.transactional_ids(config.transactional_ids_max)
         ),
     )
     watch = TransactionWatch(transactions, driver, clock, prepared_ms_max=config.transaction_prepared_max_ms)

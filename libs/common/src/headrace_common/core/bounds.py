@@ -14,6 +14,8 @@ from headrace_common.core.errors import InvalidConfig
 
 ID_MAX: Final = 2**31 - 1
 """Largest id of a node."""
+LIMIT: Final = "limit"
+"""Marks a field that is no setting; see ``limit``."""
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -22,6 +24,11 @@ def setting(
 ) -> Any:
     """A field with its bounds, which are inclusive, or the words it takes. None is taken where it is the default."""
     return field(default=default, metadata={"low": low, "high": high, "choices": choices})
+
+
+def limit(default: Any) -> Any:
+    """A field beside settings that no process is given: it is always the default, but in tests."""
+    return field(default=default, metadata={LIMIT: True})
 
 
 def takes(declared: Field[Any]) -> str:

@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from headrace_common.core.bounds import takes
+from headrace_common.core.bounds import LIMIT, takes
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.docs import field_docs
@@ -55,7 +55,7 @@ def load_settings(cls: type[T], *, service: str, argv: Sequence[str], env: Mappi
         HelpWanted: with the help text.
         InvalidConfig: everything that is wrong, one line each.
     """
-    options = _options(cls)
+    options = list_options(cls)
     if "--help" in argv or "-h" in argv:
         raise HelpWanted(_help(cls, service, options))
     if AS_JSON in argv:
@@ -85,13 +85,19 @@ def settings_or_exit(cls: type[T], *, service: str, argv: Sequence[str], env: Ma
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
+class Option:
+    """One setting of a process."""
+
     path: tuple[str, ...]
+    """The fields that lead to it."""
     name: str
     """With underscores: ``metrics_listen``."""
     type: Any
     default: object
+    """MISSING: it must be given."""
     doc: str
+    declared: dataclasses.Field[Any]
+    """What it takes; see ``core.bounds``."""
 
     @property
     def flag(self) -> str:
@@ -104,27 +110,27 @@ class _Option:
 _Given = dict[str, tuple[str, str]]
 
 
-def _options(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[_Option]:
+def list_options(cls: type, path: tuple[str, ...] = (), prefix: str = "") -> list[Option]:
+    """The settings that the dataclass ``cls`` and those in it declare."""
     hints = typing.get_type_hints(cls)
     docs = field_docs(cls)
-    found: list[_Option] = []
+    found: list[Option] = []
     for field in dataclasses.fields(cls):
         hint = hints[field.name]
         if dataclasses.is_dataclass(hint) and hint is not Endpoint:
             inner = prefix + field.metadata.get(_PREFIX, f"{field.name}_")
-            nested = _options(typing.cast(type, hint), (*path, field.name), inner)
+            nested = list_options(typing.cast(type, hint), (*path, field.name), inner)
             found += [_with_default(o, field, len(path)) for o in nested]
-        else:
+        elif LIMIT not in field.metadata:
             default = _default_of(field)
-            bounds = takes(field)
-            doc = docs.get(field.name, "") + (f"\nTakes {bounds}." if bounds else "")
-            found.append(_Option((*path, field.name), prefix + field.name, hint, default, doc))
+            doc = docs.get(field.name, "")
+            found.append(Option((*path, field.name), prefix + field.name, hint, default, doc, field))
     names = [o.name for o in found]
     assert len(set(names)) == len(names), f"two settings have one name: {sorted(names)}"
     return found
 
 
-def _with_default(option: _Option, field: dataclasses.Field[Any], depth: int) -> _Option:
+def _with_default(option: Option, field: dataclasses.Field[Any], depth: int) -> Option:
     holder = _default_of(field)
     if holder is dataclasses.MISSING:
         return option
@@ -142,12 +148,12 @@ def _default_of(field: dataclasses.Field[Any]) -> object:
     return dataclasses.MISSING
 
 
-def _from_env(options: list[_Option], service: str, env: Mapping[str, str]) -> _Given:
+def _from_env(options: list[Option], service: str, env: Mapping[str, str]) -> _Given:
     variables = ((o.name, o.variable(service)) for o in options)
     return {name: (env[variable], variable) for name, variable in variables if variable in env}
 
 
-def _from_argv(options: list[_Option], argv: Sequence[str], wrong: list[str]) -> _Given:
+def _from_argv(options: list[Option], argv: Sequence[str], wrong: list[str]) -> _Given:
     known = {o.flag: o for o in options}
     given: _Given = {}
     words = list(argv)
@@ -174,12 +180,14 @@ def _from_argv(options: list[_Option], argv: Sequence[str], wrong: list[str]) ->
     return given
 
 
-def _build(cls: type, path: tuple[str, ...], options: list[_Option], given: _Given, wrong: list[str]) -> object:
+def _build(cls: type, path: tuple[str, ...], options: list[Option], given: _Given, wrong: list[str]) -> object:
     """The dataclass at ``path``; None after a complaint."""
     values: dict[str, object] = {}
     before = len(wrong)
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
+        if LIMIT in field.metadata:
+            continue
         here = (*path, field.name)
         option = next((o for o in options if o.path == here), None)
         if option is None:
@@ -271,29 +279,34 @@ _PARSERS: Final[Mapping[Any, Callable[[str], object]]] = {
 }
 
 
-def _as_row(option: _Option) -> dict[str, str | None]:
+def _as_row(option: Option) -> dict[str, str | None]:
     default = _shown(option.default).removeprefix(", default ")
-    doc = " ".join(option.doc.split())
-    return {"name": option.name, "type": _type_name(option.type), "default": default or None, "documentation": doc}
+    doc = " ".join(_doc_lines(option)).strip()
+    return {"name": option.name, "type": type_name(option.type), "default": default or None, "documentation": doc}
 
 
-def _help(cls: type, service: str, options: list[_Option]) -> str:
+def _doc_lines(option: Option) -> list[str]:
+    bounds = takes(option.declared)
+    lines = [line.strip() for line in option.doc.splitlines() if line.strip()]
+    return [*lines, f"Takes {bounds}."] if bounds else lines
+
+
+def _help(cls: type, service: str, options: list[Option]) -> str:
     summary = (cls.__doc__ or "").strip()
     lines = [summary, "", "Settings, as options or environment variables; options win.", ""]
     for option in options:
-        lines.append(
-            f"  {option.flag}  ({option.variable(service)}, {_type_name(option.type)}{_shown(option.default)})"
-        )
-        lines += [f"      {line.strip()}" for line in option.doc.splitlines() if line.strip()]
+        lines.append(f"  {option.flag}  ({option.variable(service)}, {type_name(option.type)}{_shown(option.default)})")
+        lines += [f"      {line}" for line in _doc_lines(option)]
     return "\n".join(lines)
 
 
-def _type_name(kind: Any) -> str:
+def type_name(kind: Any) -> str:
+    """The type ``kind`` of a setting, for people."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _type_name(next(a for a in args if a is not type(None)))
+        return type_name(next(a for a in args if a is not type(None)))
     if origin is tuple:
-        return f"list of {_type_name(args[0])}, with commas"
+        return f"list of {type_name(args[0])}, with commas"
     if origin is Literal:
         return "|".join(map(str, args))
     if kind is Endpoint:

@@ -132,7 +132,7 @@ class Register:
             return ()
         if owner.used_at_ms == NO_TIME:
             owner.used_at_ms = at.wall_ms  # its record does not say; it counts from now
-        if owner.used_at_ms + self._settings.unit_owner_expiration_ms > at.wall_ms:
+        if owner.used_at_ms + self._settings.transactional_id_expiration_ms > at.wall_ms:
             return ()
         del self.owners[name]
         self.forgotten.epoch = max(self.forgotten.epoch, owner.epoch)
