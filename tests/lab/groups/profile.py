@@ -10,6 +10,7 @@ from headrace.consumer_settings import CLASSIC, CONSUMER
 from headrace_broker.config import BrokerConfig
 from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.core.settings import GroupSettings
 from headrace_lab.nodes import Configs
 
 FAULTS: Final = (
@@ -109,16 +110,15 @@ class Profile:
         liveness = LivenessConfig(
             heartbeat_interval_ms=self.controller_session_ms // 6, session_timeout_ms=self.controller_session_ms
         )
-        coordinator = CoordinatorConfig(
+        groups = GroupSettings(
             group_min_session_timeout_ms=1_000,
             group_initial_rebalance_delay_ms=self.gather_ms,
             group_consumer_session_timeout_ms=SESSION_MS,
             group_consumer_heartbeat_interval_ms=HEARTBEAT_MS,
             offsets_retention_minutes=self.retention_minutes,
             offsets_retention_check_interval_ms=5_000,
-            group_lag_partitions_max=0,
-            shutdown_ms_max=5_000,
         )
+        coordinator = CoordinatorConfig(groups=groups, group_lag_partitions_max=0, shutdown_ms_max=5_000)
         return Configs(broker=BrokerConfig(), controller=ControllerConfig(liveness=liveness), coordinator=coordinator)
 
 

@@ -31,6 +31,7 @@ from headrace.records import Committed
 from headrace_broker.config import BrokerConfig
 from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.core.settings import GroupSettings
 from headrace_lab.cluster import Cluster
 from headrace_lab.lab import Lab, lab_found, laboratory
 from headrace_lab.live import LiveLoop
@@ -57,7 +58,7 @@ class LabCluster:
         brokers: how many, with ids from 1.
         loop: the test's own; None: one in real time, on a thread.
         racks: where brokers are.
-        settings: of the coordinator.
+        settings: of groups.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class LabCluster:
         self._kit = self.lab.node("kit")
         given = {"group_initial_rebalance_delay_ms": 0, "group_rejoin_grace_ms": 200} | settings
         configs = Configs(
-            coordinator=CoordinatorConfig(**given),
+            coordinator=CoordinatorConfig(groups=GroupSettings(**given)),
             controller=ControllerConfig(liveness=LivenessConfig(1_000, 3_000)),
             broker=BrokerConfig(),
             racks=racks or {},
