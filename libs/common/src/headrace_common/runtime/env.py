@@ -21,7 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
-from headrace_common.core.bounds import LIMIT, takes
+from headrace_common.core.bounds import LIMIT, complaint, takes
 from headrace_common.core.errors import HeadraceError, InvalidConfig
 from headrace_common.core.ids import Endpoint
 from headrace_common.runtime.docs import field_docs
@@ -200,7 +200,13 @@ def _build(cls: type, path: tuple[str, ...], options: list[Option], given: _Give
             wrong.append(f"{option.flag} is missing")
         else:
             values[field.name] = option.default
-    if len(wrong) > before:
+    if len(wrong) > before:  # its rules cannot be asked, its bounds can
+        found = (
+            complaint(field, values[field.name])
+            for field in dataclasses.fields(cls)
+            if values.get(field.name) is not None
+        )
+        wrong += [text for text in found if text is not None]
         return None
     try:
         return cls(**values)
