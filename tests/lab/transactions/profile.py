@@ -8,6 +8,7 @@ from random import Random
 from headrace_broker.config import BrokerConfig
 from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
+from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_lab.nodes import Configs
 
 FAULTS = (
@@ -141,7 +142,7 @@ class Profile:
             broker=BrokerConfig(shutdown_ms_max=2_000),
             controller=ControllerConfig(lease_ttl_s=2, liveness=liveness),
             coordinator=CoordinatorConfig(
-                unit_prepared_timeout_ms=15_000,
+                transactions=TransactionSettings(unit_prepared_timeout_ms=15_000),
                 coordinator_append_timeout_ms=3_000,
                 shutdown_ms_max=2_000,
                 group_lag_interval_ms=3_600_000,
