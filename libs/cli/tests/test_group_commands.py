@@ -101,7 +101,7 @@ class FakeAdmin(Beside):
         answer = admin_pb2.ResetOffsetsResponse(
             executed=execute, new_group=group_id == "new", members=self.members, partitions=planned
         )
-        return ResetPlan.of(group_id, answer)
+        return ResetPlan.of(answer, group_id=group_id)
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, HeadraceError | None]:
         self.asked.append(list(group_ids))

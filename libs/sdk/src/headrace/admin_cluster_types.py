@@ -8,20 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace._told import Told, told
+from headrace._told import Made, Told
 from headrace.admin_transaction_types import OpenTransaction
 from headrace.admin_types import PartitionInfo
-from headrace.errors import HeadraceError, error_for
+from headrace.errors import HeadraceError
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
-    from headrace_proto.v1 import admin_pb2
-
-    Moves = admin_pb2.RebalanceClusterResponse | admin_pb2.DecommissionBrokerResponse
+    from headrace_proto.v1 import admin_pb2, transaction_pb2  # noqa: F401 - in the bases
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerStatus:
+class BrokerStatus(Made["admin_pb2.BrokerStatus"]):
     """One registered broker, and how much it has to do."""
 
     broker_id: int
@@ -46,7 +44,7 @@ class BrokerStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTrouble:
+class PartitionTrouble(Made["admin_pb2.TroubledPartition"], state="partition"):
     """A partition that nobody leads, or whose replicas in sync are too few."""
 
     partition: TopicPartition
@@ -56,7 +54,7 @@ class PartitionTrouble:
 
 
 @dataclass(frozen=True, slots=True)
-class OverdueTransaction:
+class OverdueTransaction(Made["transaction_pb2.TransactionListing"]):
     """A transaction that is prepared for longer than ``transaction.prepared.max.ms``, and decided by nobody."""
 
     transactional_id: str
@@ -66,7 +64,7 @@ class OverdueTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class StuckCompaction:
+class StuckCompaction(Made["admin_pb2.StuckCompaction"]):
     """A replica whose log cannot be compacted."""
 
     partition: TopicPartition
@@ -116,33 +114,9 @@ class ClusterStatus(Told["admin_pb2.DescribeStatusResponse"]):
     stuck_compactions: tuple[StuckCompaction, ...]
     stuck_compactions_more: int
 
-    @staticmethod
-    def of(answer: admin_pb2.DescribeStatusResponse) -> ClusterStatus:
-        """From the wire."""
-        from headrace_proto.v1 import admin_pb2
-
-        def at(row: admin_pb2.StuckCompaction) -> TopicPartition:
-            return TopicPartition(row.topic, row.partition)
-
-        return told(
-            ClusterStatus,
-            answer,
-            state=admin_pb2.ClusterState.Name(answer.state).lower(),
-            brokers=tuple(told(BrokerStatus, b) for b in answer.brokers),
-            troubled=tuple(
-                PartitionTrouble(
-                    TopicPartition(t.topic, t.partition.partition), PartitionInfo.of(t.partition), t.min_isr
-                )
-                for t in answer.troubled
-            ),
-            holding_back=tuple(map(OpenTransaction.of, answer.holding_back)),
-            prepared_overdue=tuple(told(OverdueTransaction, t) for t in answer.prepared_overdue),
-            stuck_compactions=tuple(told(StuckCompaction, c, partition=at(c)) for c in answer.stuck_compactions),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class ReplicaProgress:
+class ReplicaProgress(Made["admin_pb2.ReplicaProgress"]):
     """A replica that is being added."""
 
     broker_id: int
@@ -156,7 +130,7 @@ class ReplicaProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionProgress:
+class PartitionProgress(Made["admin_pb2.ReassignmentProgress"], state="partition"):
     """A partition whose replicas are being changed, and how far that is."""
 
     partition: TopicPartition
@@ -177,24 +151,9 @@ class MoveProgress(Told["admin_pb2.DescribeReassignmentsResponse"]):
     throttle_bytes_per_s: int | None
     """Per broker; None: none."""
 
-    @staticmethod
-    def of(answer: admin_pb2.DescribeReassignmentsResponse) -> MoveProgress:
-        """From the wire."""
-        rows = (
-            told(
-                PartitionProgress,
-                p,
-                partition=TopicPartition(p.topic, p.partition.partition),
-                state=PartitionInfo.of(p.partition),
-                replicas=tuple(told(ReplicaProgress, r) for r in p.replicas),
-            )
-            for p in answer.partitions
-        )
-        return told(MoveProgress, answer, partitions=tuple(rows))
-
 
 @dataclass(frozen=True, slots=True)
-class PlannedMove:
+class PlannedMove(Made["admin_pb2.PlannedMove"]):
     """A partition that gets other replicas, or the same in another order."""
 
     partition: TopicPartition
@@ -208,7 +167,7 @@ class PlannedMove:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLoad:
+class BrokerLoad(Made["admin_pb2.BrokerLoad"]):
     """What a broker has before and after the moves; of leaders, the preferred ones."""
 
     broker_id: int
@@ -226,11 +185,6 @@ class MovePlan(Told["admin_pb2.RebalanceClusterResponse"]):
     brokers: tuple[BrokerLoad, ...]
     bytes_to_copy: int
     """As far as sizes are known."""
-
-    @staticmethod
-    def of(answer: admin_pb2.RebalanceClusterResponse) -> MovePlan:
-        """From the wire."""
-        return told(MovePlan, answer, moves=_moves(answer), brokers=_loads(answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,24 +204,3 @@ class Decommission(Told["admin_pb2.DecommissionBrokerResponse"]):
     """Of its partitions, those that are on their way."""
     next_step: str
     """What to do next, in a sentence."""
-
-    @staticmethod
-    def of(answer: admin_pb2.DecommissionBrokerResponse) -> Decommission:
-        """From the wire."""
-        return told(Decommission, answer, moves=_moves(answer), brokers=_loads(answer))
-
-
-def _moves(answer: Moves) -> tuple[PlannedMove, ...]:
-    return tuple(
-        told(
-            PlannedMove,
-            move,
-            partition=TopicPartition(move.topic, move.partition),
-            error=error_for(move.error, move.message) if move.error else None,
-        )
-        for move in answer.moves
-    )
-
-
-def _loads(answer: Moves) -> tuple[BrokerLoad, ...]:
-    return tuple(told(BrokerLoad, load) for load in answer.brokers)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace._told import Told, told
+from headrace._told import Made, Told
 
 if TYPE_CHECKING:
     from headrace_proto.v1 import admin_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class FeatureInfo:
+class FeatureInfo(Made["admin_pb2.Feature"]):
     """Something that nodes write or demand only when all of them know it."""
 
     level: int
@@ -25,8 +25,14 @@ class FeatureInfo:
     """One sentence."""
 
 
+def _name_node(node: admin_pb2.NodeFeatures) -> str:
+    from headrace_proto.v1 import cluster_pb2
+
+    return f"{cluster_pb2.NodeRole.Name(node.role).lower()}-{node.id}"
+
+
 @dataclass(frozen=True, slots=True)
-class NodeFeatures:
+class NodeFeatures(Made["admin_pb2.NodeFeatures"], node=_name_node):
     """A registered node."""
 
     node: str
@@ -48,18 +54,3 @@ class FeaturesInfo(Told["admin_pb2.DescribeFeaturesResponse"]):
     """All registered nodes, by role and id."""
     waits_for: str | None
     """Why the cluster is not at the next level, and what to do; None: there is no next one."""
-
-    @staticmethod
-    def of(answer: admin_pb2.DescribeFeaturesResponse) -> FeaturesInfo:
-        """From the wire."""
-        from headrace_proto.v1 import cluster_pb2
-
-        def name(node: admin_pb2.NodeFeatures) -> str:
-            return f"{cluster_pb2.NodeRole.Name(node.role).lower()}-{node.id}"
-
-        return told(
-            FeaturesInfo,
-            answer,
-            features=tuple(told(FeatureInfo, f) for f in answer.features),
-            nodes=tuple(told(NodeFeatures, n, node=name(n)) for n in answer.nodes),
-        )

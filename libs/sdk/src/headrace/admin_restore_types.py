@@ -8,14 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace._told import Told, told
+from headrace._told import Made, Told
 
 if TYPE_CHECKING:
-    from headrace_proto.v1 import controller_pb2 as controller
+    from headrace_proto.v1 import controller_pb2 as controller  # noqa: F401 - in the bases
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreInfo(Told["controller.DescribeRestoreResponse"]):
+class RestoreInfo(
+    Told["controller.DescribeRestoreResponse"],
+    inside="restore",
+    expected_brokers="restore.expected",
+    missing_brokers="restore.missing",
+    silent_brokers="silent",
+):
     """The last restore of the cluster's metadata from a backup."""
 
     finished: bool
@@ -36,27 +42,9 @@ class RestoreInfo(Told["controller.DescribeRestoreResponse"]):
     silent_brokers: tuple[int, ...] = ()
     """Those that are there and do not say what they have: look into their logs."""
 
-    @staticmethod
-    def of(answer: controller.DescribeRestoreResponse) -> RestoreInfo:
-        """From the wire."""
-        restore = answer.restore
-        return told(
-            RestoreInfo,
-            answer,
-            finished=restore.finished,
-            expected_brokers=tuple(restore.expected),
-            missing_brokers=tuple(restore.missing),
-            backup_revision=restore.backup_revision,
-            backup_time_ms=restore.backup_time_ms,
-            restore_time_ms=restore.restore_time_ms,
-            adopted_topics=restore.adopted_topics,
-            empty_topics=restore.empty_topics,
-            silent_brokers=tuple(answer.silent),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class StrayLog:
+class StrayLog(Made["controller.StrayLog"], broker="broker_id"):
     """One log on one broker."""
 
     broker: int
@@ -67,7 +55,7 @@ class StrayLog:
 
 
 @dataclass(frozen=True, slots=True)
-class StrayTopic:
+class StrayTopic(Made["controller.StrayTopic"], name="topic.name", partitions="topic.partition_count"):
     """Logs that brokers have and the cluster's metadata does not know."""
 
     topic_id: bytes
@@ -81,29 +69,11 @@ class StrayTopic:
     note: str | None
     """Why it is not a topic, where that is known."""
 
-    @staticmethod
-    def of(stray: controller.StrayTopic) -> StrayTopic:
-        """From the wire."""
-        known = stray.HasField("topic")
-        return StrayTopic(
-            stray.topic_id,
-            stray.topic.name if known else None,
-            stray.topic.partition_count if known else None,
-            tuple(StrayLog(log.broker_id, log.partition, log.log_end_offset, log.damaged) for log in stray.logs),
-            stray.note if stray.HasField("note") else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class StrayList(Told["controller.DescribeRestoreResponse"]):
+class StrayList(Told["controller.DescribeRestoreResponse"], topics="strays", silent_brokers="silent"):
     """All strays of the cluster."""
 
     topics: tuple[StrayTopic, ...]
     silent_brokers: tuple[int, ...]
     """Brokers that did not answer; what they have is not known."""
-
-    @staticmethod
-    def of(answer: controller.DescribeRestoreResponse) -> StrayList:
-        """From the wire."""
-        topics = tuple(map(StrayTopic.of, answer.strays))
-        return told(StrayList, answer, topics=topics, silent_brokers=tuple(answer.silent))

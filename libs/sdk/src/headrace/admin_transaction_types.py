@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace._tokens import PreparedTransaction
-from headrace._told import Told, told
+from headrace._told import Made, Told, name_of
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.group_types import MissingShard
 from headrace.records import TopicPartition
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionInfo:
+class TransactionInfo(Made["admin_pb2.ListedTransaction"], inside="transaction"):
     """One transactional id in a list."""
 
     transactional_id: str
@@ -33,22 +33,9 @@ class TransactionInfo:
     """None: it is not prepared."""
     coordinator: int
 
-    @staticmethod
-    def of(listed: admin_pb2.ListedTransaction) -> TransactionInfo:
-        """From the wire."""
-        t = listed.transaction
-        return told(
-            TransactionInfo,
-            t,
-            state=state_name(t.state),
-            started_at_ms=_moment(t.started_at_ms),
-            prepared_at_ms=_moment(t.prepared_at_ms),
-            coordinator=listed.coordinator,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class TransactionList(Told["admin_pb2.ListClusterTransactionsResponse"]):
+class TransactionList(Told["admin_pb2.ListClusterTransactionsResponse"], missing="unanswered"):
     """The transactional ids of the cluster."""
 
     transactions: tuple[TransactionInfo, ...]
@@ -56,15 +43,19 @@ class TransactionList(Told["admin_pb2.ListClusterTransactionsResponse"]):
     missing: tuple[MissingShard, ...]
     """Not empty: transactions of these shards may not be in the list."""
 
-    @staticmethod
-    def of(answer: admin_pb2.ListClusterTransactionsResponse) -> TransactionList:
-        """From the wire."""
-        listed, missing = map(TransactionInfo.of, answer.transactions), map(MissingShard.of, answer.unanswered)
-        return told(TransactionList, answer, transactions=tuple(listed), missing=tuple(missing))
+
+def _partitions(described: admin_pb2.DescribedTransaction) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(p.topic, p.partition) for p in described.partitions)
+
+
+def _without_marker(described: admin_pb2.DescribedTransaction) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(p.topic, p.partition) for p in described.partitions if p.without_marker)
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionDescription(Told["admin_pb2.DescribedTransaction"]):
+class TransactionDescription(
+    Told["admin_pb2.DescribedTransaction"], inside="transaction", partitions=_partitions, without_marker=_without_marker
+):
     """One transactional id with what its open, prepared or ending transaction writes to."""
 
     transactional_id: str
@@ -83,31 +74,9 @@ class TransactionDescription(Told["admin_pb2.DescribedTransaction"]):
     token: PreparedTransaction | None
     """Of a prepared one: what decides it."""
 
-    @staticmethod
-    def of(described: admin_pb2.DescribedTransaction) -> TransactionDescription:
-        """From the wire."""
-        t = described.transaction
-        named = [(TopicPartition(p.topic, p.partition), p.without_marker) for p in described.partitions]
-        return told(
-            TransactionDescription,
-            described,
-            transactional_id=t.transactional_id,
-            state=state_name(t.state),
-            producer_id=t.producer_id,
-            producer_epoch=t.producer_epoch,
-            timeout_ms=t.timeout_ms,
-            started_at_ms=_moment(t.started_at_ms),
-            prepared_at_ms=_moment(t.prepared_at_ms),
-            coordinator=t.coordinator,
-            shard=t.shard,
-            partitions=tuple(tp for tp, _ in named),
-            without_marker=tuple(tp for tp, missing in named if missing),
-            token=PreparedTransaction.of(t.token) if t.HasField("token") else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class PreparedList(Told["admin_pb2.ListPreparedTransactionsResponse"]):
+class PreparedList(Told["admin_pb2.ListPreparedTransactionsResponse"], missing="unanswered"):
     """Transactions that are prepared and not decided."""
 
     transactions: tuple[TransactionDescription, ...]
@@ -116,15 +85,14 @@ class PreparedList(Told["admin_pb2.ListPreparedTransactionsResponse"]):
     prepared_max_ms: int
     """What is prepared for longer is alarmed by the cluster's status."""
 
-    @staticmethod
-    def of(answer: admin_pb2.ListPreparedTransactionsResponse) -> PreparedList:
-        """From the wire."""
-        prepared, missing = map(TransactionDescription.of, answer.transactions), map(MissingShard.of, answer.unanswered)
-        return told(PreparedList, answer, transactions=tuple(prepared), missing=tuple(missing))
+
+def _read_state(t: admin_pb2.OpenTransaction) -> str | None:
+    kind = t.DESCRIPTOR.fields_by_name["state"].enum_type
+    return name_of(kind, t.state) if t.HasField("transactional_id") else None
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction(Told["admin_pb2.OpenTransaction"]):
+class OpenTransaction(Told["admin_pb2.OpenTransaction"], state=_read_state):
     """What a producer has open in one partition; readers of read_committed do not come past its first offset."""
 
     partition: TopicPartition
@@ -145,23 +113,14 @@ class OpenTransaction(Told["admin_pb2.OpenTransaction"]):
     state: str | None
     """Of the transactional id."""
 
-    @staticmethod
-    def of(t: admin_pb2.OpenTransaction) -> OpenTransaction:
-        """From the wire."""
-        from headrace_proto.v1 import admin_pb2
 
-        standing = admin_pb2.TxnStanding.Name(t.standing) if t.standing in admin_pb2.TxnStanding.values() else ""
-        return told(
-            OpenTransaction,
-            t,
-            partition=TopicPartition(t.topic, t.partition),
-            standing=standing.removeprefix("TXN_").lower() or "unknown",
-            state=state_name(t.state) if t.HasField("transactional_id") else None,
-        )
+def _read_unasked(answer: admin_pb2.ListOpenTransactionsResponse) -> dict[TopicPartition, HeadraceError]:
+    failures = ((u, error_for(u.error.code, u.error.message)) for u in answer.unasked)
+    return {TopicPartition(u.topic, n): failure for u, failure in failures for n in u.partitions}
 
 
 @dataclass(frozen=True, slots=True)
-class OpenList(Told["admin_pb2.ListOpenTransactionsResponse"]):
+class OpenList(Told["admin_pb2.ListOpenTransactionsResponse"], unasked=_read_unasked, missing="unanswered"):
     """What is open in the logs of partitions."""
 
     transactions: tuple[OpenTransaction, ...]
@@ -172,26 +131,6 @@ class OpenList(Told["admin_pb2.ListOpenTransactionsResponse"]):
     """Partitions whose leader did not answer."""
     missing: tuple[MissingShard, ...]
     """Shards whose coordinator did not answer."""
-
-    @staticmethod
-    def of(answer: admin_pb2.ListOpenTransactionsResponse) -> OpenList:
-        """From the wire."""
-        unasked = {
-            TopicPartition(u.topic, n): error_for(u.error.code, u.error.message)
-            for u in answer.unasked
-            for n in u.partitions
-        }
-        opened, missing = map(OpenTransaction.of, answer.transactions), map(MissingShard.of, answer.unanswered)
-        return told(OpenList, answer, transactions=tuple(opened), unasked=unasked, missing=tuple(missing))
-
-
-def state_name(state: int) -> str:
-    """In small letters; a state that this version does not know is ``unknown``."""
-    from headrace_proto.v1 import transaction_pb2 as pb
-
-    if state not in pb.TxnState.values() or state == pb.TXN_STATE_UNSPECIFIED:
-        return "unknown"
-    return pb.TxnState.Name(pb.TxnState.ValueType(state)).removeprefix("TXN_").lower()
 
 
 def state_number(name: str) -> transaction_pb2.TxnState.ValueType:
@@ -207,7 +146,3 @@ def state_number(name: str) -> transaction_pb2.TxnState.ValueType:
     if name not in known:
         raise Rejected(f"there is no state {name!r} of a transaction; there are: {', '.join(known)}")
     return known[name]
-
-
-def _moment(ms: int) -> int | None:
-    return ms if ms >= 0 else None

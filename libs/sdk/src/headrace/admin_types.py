@@ -1,7 +1,7 @@
 """
 What the admin clients return: frozen values, named as people speak of them.
 
-All are made from messages of the ``Admin`` service, here and nowhere else.
+All are made from messages of the ``Admin`` service, by the rule of ``_told``.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace._told import Told, told
+from headrace._told import Made, Told
 from headrace.records import TopicPartition
 from headrace_common.core.errors import HeadraceError, error_for
+from headrace_common.core.ids import Endpoint
 
 if TYPE_CHECKING:
-    from headrace_proto.v1 import admin_pb2, cluster_pb2
-    from headrace_proto.v1 import broker_pb2 as broker
+    from headrace_proto.v1 import admin_pb2, cluster_pb2  # noqa: F401 - in the bases
+    from headrace_proto.v1 import broker_pb2 as broker  # noqa: F401 - in the bases
     from headrace_proto.v1 import controller_pb2 as controller
 
 
@@ -36,7 +37,7 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionInfo:
+class PartitionInfo(Made["cluster_pb2.Partition"]):
     """One partition: who holds it, and who leads it."""
 
     partition: int
@@ -58,25 +59,9 @@ class PartitionInfo:
     removing: tuple[int, ...] = ()
     """Replicas that go when the new ones are in sync."""
 
-    @staticmethod
-    def of(partition: cluster_pb2.Partition) -> PartitionInfo:
-        """From the wire."""
-        return PartitionInfo(
-            partition.partition,
-            partition.leader if partition.leader >= 0 else None,
-            partition.leader_epoch,
-            tuple(partition.replicas),
-            tuple(partition.isr),
-            tuple(partition.elr),
-            tuple(partition.last_known_elr),
-            partition.recovering,
-            tuple(partition.adding),
-            tuple(partition.removing),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class TopicInfo(Told["cluster_pb2.Topic"]):
+class TopicInfo(Told["cluster_pb2.Topic"], partitions="partition_count"):
     """One topic in a list."""
 
     name: str
@@ -87,14 +72,13 @@ class TopicInfo(Told["cluster_pb2.Topic"]):
     configs: Mapping[str, str]
     """Only what was set for this topic."""
 
-    @staticmethod
-    def of(topic: cluster_pb2.Topic) -> TopicInfo:
-        """From the wire."""
-        return told(TopicInfo, topic, partitions=topic.partition_count, configs=dict(topic.configs))
+
+def _sort_partitions(description: controller.TopicDescription) -> tuple[PartitionInfo, ...]:
+    return tuple(sorted(map(PartitionInfo.of, description.partitions), key=lambda p: p.partition))
 
 
 @dataclass(frozen=True, slots=True)
-class TopicDescription(Told["controller.TopicDescription"]):
+class TopicDescription(Told["controller.TopicDescription"], inside="topic", partitions=_sort_partitions):
     """One topic with its partitions."""
 
     name: str
@@ -107,24 +91,9 @@ class TopicDescription(Told["controller.TopicDescription"]):
     notes: tuple[str, ...] = ()
     """Said at creation: for example that there are fewer replicas than the default asks for."""
 
-    @staticmethod
-    def of(description: controller.TopicDescription) -> TopicDescription:
-        """From the wire."""
-        topic = description.topic
-        partitions = sorted((PartitionInfo.of(p) for p in description.partitions), key=lambda p: p.partition)
-        return told(
-            TopicDescription,
-            description,
-            name=topic.name,
-            topic_id=topic.topic_id,
-            internal=topic.internal,
-            configs=dict(topic.configs),
-            partitions=tuple(partitions),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class BrokerInfo:
+class BrokerInfo(Made["cluster_pb2.Node"], address=lambda node: str(Endpoint(node.grpc.host, node.grpc.port))):
     """One registered broker."""
 
     id: int
@@ -138,23 +107,9 @@ class BrokerInfo:
     drained: bool = False
     """True: leaders are kept away from it by command; see ``drain_broker``."""
 
-    @staticmethod
-    def of(node: cluster_pb2.Node) -> BrokerInfo:
-        """From the wire."""
-        host = f"[{node.grpc.host}]" if ":" in node.grpc.host else node.grpc.host
-        return BrokerInfo(
-            node.id,
-            f"{host}:{node.grpc.port}",
-            node.rack if node.HasField("rack") else None,
-            node.fenced,
-            node.in_controlled_shutdown,
-            node.version,
-            node.drained,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class TroubledPartition:
+class TroubledPartition(Made["cluster_pb2.Partition"], state=PartitionInfo.of):
     """A partition that nobody leads, or whose replicas in sync are too few."""
 
     topic_id: bytes
@@ -163,7 +118,7 @@ class TroubledPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Reassignment:
+class Reassignment(Made["cluster_pb2.Partition"]):
     """A partition whose replicas are being changed."""
 
     partition: TopicPartition
@@ -175,20 +130,28 @@ class Reassignment:
     """Those that go when the new ones are in sync."""
     isr: tuple[int, ...]
 
-    @staticmethod
-    def of(topic: str, partition: cluster_pb2.Partition) -> Reassignment:
-        """From the wire."""
-        return Reassignment(
-            TopicPartition(topic, partition.partition),
-            tuple(partition.replicas),
-            tuple(partition.adding),
-            tuple(partition.removing),
-            tuple(partition.isr),
-        )
+
+def _sort_brokers(answer: controller.DescribeClusterResponse) -> tuple[BrokerInfo, ...]:
+    from headrace_proto.v1 import cluster_pb2
+
+    brokers = (BrokerInfo.of(node) for node in answer.nodes if node.role == cluster_pb2.BROKER)
+    return tuple(sorted(brokers, key=lambda broker: broker.id))
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterDescription(Told["controller.DescribeClusterResponse"]):
+class ClusterDescription(
+    Told["controller.DescribeClusterResponse"],
+    controller_id="active_controller.id",
+    brokers=_sort_brokers,
+    topics="topic_count",
+    partitions="partition_count",
+    offline_partitions="offline_partition_count",
+    under_replicated_partitions="under_replicated_partition_count",
+    under_min_isr_partitions="under_min_isr_partition_count",
+    not_preferred_partitions="not_preferred_partition_count",
+    reassigning_partitions="reassigning_partition_count",
+    recovering_partitions="recovering_partition_count",
+):
     """The cluster at one moment."""
 
     cluster_id: str
@@ -213,31 +176,6 @@ class ClusterDescription(Told["controller.DescribeClusterResponse"]):
     troubled: tuple[TroubledPartition, ...] = ()
     """Up to 100 partitions that nobody leads or that are below their minimum, worst first."""
 
-    @staticmethod
-    def of(answer: controller.DescribeClusterResponse) -> ClusterDescription:
-        """From the wire."""
-        from headrace_proto.v1 import cluster_pb2
-
-        nodes = [node for node in answer.nodes if node.role == cluster_pb2.BROKER]
-        active = answer.active_controller.id if answer.HasField("active_controller") else -1
-        return told(
-            ClusterDescription,
-            answer,
-            cluster_id=answer.cluster_id,
-            controller_id=active if active >= 0 else None,
-            brokers=tuple(BrokerInfo.of(node) for node in sorted(nodes, key=lambda node: node.id)),
-            topics=answer.topic_count,
-            partitions=answer.partition_count,
-            offline_partitions=answer.offline_partition_count,
-            under_replicated_partitions=answer.under_replicated_partition_count,
-            metadata_store_reachable=answer.metadata_store_reachable,
-            under_min_isr_partitions=answer.under_min_isr_partition_count,
-            not_preferred_partitions=answer.not_preferred_partition_count,
-            reassigning_partitions=answer.reassigning_partition_count,
-            recovering_partitions=answer.recovering_partition_count,
-            troubled=tuple(TroubledPartition(p.topic_id, PartitionInfo.of(p)) for p in answer.troubled),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry(Told["controller.ConfigEntry"]):
@@ -252,17 +190,9 @@ class ConfigEntry(Told["controller.ConfigEntry"]):
     documentation: str
     type: str
 
-    @staticmethod
-    def of(entry: controller.ConfigEntry) -> ConfigEntry:
-        """From the wire."""
-        from headrace_proto.v1 import controller_pb2
-
-        source = controller_pb2.ConfigSource.Name(entry.source).removesuffix("_CONFIG").lower()
-        return told(ConfigEntry, entry, source=source)
-
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(Made["broker.SegmentDescription"]):
     """One segment of a log."""
 
     base_offset: int
@@ -277,14 +207,9 @@ class SegmentInfo:
     max_timestamp_ms: int = -1
     """Likewise."""
 
-    @staticmethod
-    def of(segment: broker.SegmentDescription) -> SegmentInfo:
-        """From the wire."""
-        return told(SegmentInfo, segment)
-
 
 @dataclass(frozen=True, slots=True)
-class CompactionInfo:
+class CompactionInfo(Made["broker.LogCompaction"]):
     """How far the compaction of one replica's log is; replicas are compacted each on its own."""
 
     cleaned_to: int
@@ -308,14 +233,9 @@ class CompactionInfo:
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
-    @staticmethod
-    def of(compaction: broker.LogCompaction) -> CompactionInfo:
-        """From the wire."""
-        return told(CompactionInfo, compaction)
-
 
 @dataclass(frozen=True, slots=True)
-class OldestTransaction:
+class OldestTransaction(Made["broker.LogTransaction"]):
     """What holds readers of ``read_committed`` back in one log: the open transaction that began first."""
 
     producer_id: int
@@ -326,7 +246,7 @@ class OldestTransaction:
 
 
 @dataclass(frozen=True, slots=True)
-class LogInfo:
+class LogInfo(Made["broker.LogDescription"]):
     """One replica's log on one broker."""
 
     topic_id: bytes
@@ -354,23 +274,9 @@ class LogInfo:
     unreadable: str | None = None
     """A batch that no consumer can read, and why; None: none is known."""
 
-    @staticmethod
-    def of(log: broker.LogDescription) -> LogInfo:
-        """From the wire."""
-        from headrace_proto.v1 import broker_pb2
-
-        return told(
-            LogInfo,
-            log,
-            state=broker_pb2.LogState.Name(log.state).lower(),
-            segments=tuple(map(SegmentInfo.of, log.segments)),
-            oldest_open=told(OldestTransaction, log.oldest_open) if log.HasField("oldest_open") else None,
-            compaction=CompactionInfo.of(log.compaction) if log.HasField("compaction") else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class ScrubInfo:
+class ScrubInfo(Made["broker.Scrub"]):
     """How far a broker is with reading all it stores, by which rot is found while other replicas are sound."""
 
     running: bool
@@ -383,14 +289,13 @@ class ScrubInfo:
     last_ended_ms: int | None
     """Wall clock; None: no pass has ended since the broker's start."""
 
-    @staticmethod
-    def of(scrub: broker.Scrub) -> ScrubInfo:
-        """From the wire."""
-        return told(ScrubInfo, scrub)
+
+def _tell_failure(logs: admin_pb2.BrokerLogs) -> str | None:
+    return str(error_for(logs.error.code, logs.error.message)) if logs.HasField("error") else None
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLogs:
+class BrokerLogs(Made["admin_pb2.BrokerLogs"], inside="logs", logs="logs.logs", error=_tell_failure, failure="error"):
     """All logs of one broker, or why it could not be asked."""
 
     broker_id: int
@@ -405,19 +310,3 @@ class BrokerLogs:
     """None: it does not tell."""
     failure: HeadraceError | None = None
     """``error`` as it would be raised; None: it answered."""
-
-    @staticmethod
-    def of(logs: admin_pb2.BrokerLogs) -> BrokerLogs:
-        """From the wire."""
-        answer = logs.logs
-        failure = error_for(logs.error.code, logs.error.message) if logs.HasField("error") else None
-        return BrokerLogs(
-            logs.broker_id,
-            tuple(LogInfo.of(log) for log in answer.logs),
-            answer.disk_free_bytes,
-            answer.disk_total_bytes,
-            answer.recovery_report,
-            None if failure is None else str(failure),
-            ScrubInfo.of(answer.scrub) if answer.HasField("scrub") else None,
-            failure,
-        )

@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace._told import Told, told
+from headrace._told import Made, Told
 from headrace.errors import HeadraceError, Rejected, error_for
 from headrace.records import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace_proto.v1 import admin_pb2, coordinator_pb2, errors_pb2
+    from headrace_proto.v1 import admin_pb2, coordinator_pb2, errors_pb2  # noqa: F401 - in the bases
     from headrace_proto.v1 import coordinator_pb2 as wire
 
 
@@ -36,7 +36,7 @@ class ConsumerGroupMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupInfo:
+class GroupInfo(Made["admin_pb2.ListedGroup"], inside="group"):
     """One consumer group in a list."""
 
     group_id: str
@@ -47,17 +47,9 @@ class GroupInfo:
     members: int
     coordinator: int
 
-    @staticmethod
-    def of(listed: admin_pb2.ListedGroup) -> GroupInfo:
-        """From the wire."""
-        group = listed.group
-        return GroupInfo(
-            group.group_id, _protocol(group.protocol), _state(group.state), group.members, listed.coordinator
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class MissingShard:
+class MissingShard(Made["admin_pb2.UnansweredShard"]):
     """A part of the groups that could not be asked about."""
 
     shard: int
@@ -65,15 +57,9 @@ class MissingShard:
     """Who has it; None: nobody."""
     error: HeadraceError
 
-    @staticmethod
-    def of(shard: admin_pb2.UnansweredShard) -> MissingShard:
-        """From the wire."""
-        owner = shard.coordinator if shard.HasField("coordinator") else None
-        return MissingShard(shard.shard, owner, error_for(shard.error.code, shard.error.message))
-
 
 @dataclass(frozen=True, slots=True)
-class GroupList(Told["admin_pb2.ListClusterGroupsResponse"]):
+class GroupList(Told["admin_pb2.ListClusterGroupsResponse"], missing="unanswered"):
     """The groups of the cluster."""
 
     groups: tuple[GroupInfo, ...]
@@ -81,15 +67,13 @@ class GroupList(Told["admin_pb2.ListClusterGroupsResponse"]):
     missing: tuple[MissingShard, ...]
     """Not empty: groups of these shards may not be in the list."""
 
-    @staticmethod
-    def of(answer: admin_pb2.ListClusterGroupsResponse) -> GroupList:
-        """From the wire."""
-        groups, missing = map(GroupInfo.of, answer.groups), map(MissingShard.of, answer.unanswered)
-        return told(GroupList, answer, groups=tuple(groups), missing=tuple(missing))
-
 
 @dataclass(frozen=True, slots=True)
-class MemberInfo:
+class MemberInfo(
+    Made["wire.MemberDescription"],
+    assigned=lambda member: _partitions(member.assigned),
+    target=lambda member: _partitions(member.target),
+):
     """One member of a group."""
 
     member_id: str
@@ -108,17 +92,6 @@ class MemberInfo:
     """What it holds now."""
     target: tuple[TopicPartition, ...]
     """What it will hold when all have moved; only where the coordinator assigns."""
-
-    @staticmethod
-    def of(member: wire.MemberDescription) -> MemberInfo:
-        """From the wire."""
-        return told(
-            MemberInfo,
-            member,
-            member_epoch=_number(member.member_epoch),
-            assigned=_partitions(member.assigned),
-            target=_partitions(member.target),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,22 +113,9 @@ class GroupDescription(Told["wire.GroupDescription"]):
     """Partition of ``__consumer_offsets`` that holds its state."""
     members: tuple[MemberInfo, ...]
 
-    @staticmethod
-    def of(group: wire.GroupDescription) -> GroupDescription:
-        """From the wire."""
-        return told(
-            GroupDescription,
-            group,
-            protocol=_protocol(group.protocol),
-            state=_state(group.state),
-            generation=_number(group.generation),
-            assignment_epoch=_number(group.assignment_epoch),
-            members=tuple(map(MemberInfo.of, group.members)),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(Made["admin_pb2.PartitionLag"]):
     """How far a group is behind in one partition; what is not known is None."""
 
     partition: TopicPartition
@@ -177,20 +137,9 @@ class PartitionLag:
     error: HeadraceError | None
     """Why something is not known."""
 
-    @staticmethod
-    def of(lag: admin_pb2.PartitionLag) -> PartitionLag:
-        """From the wire."""
-        return told(
-            PartitionLag,
-            lag,
-            partition=TopicPartition(lag.topic, lag.partition),
-            leader_epoch=_number(lag.leader_epoch),
-            error=error_for(lag.error.code, lag.error.message) if lag.HasField("error") else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class PlannedOffset:
+class PlannedOffset(Made["admin_pb2.PlannedReset"]):
     """A position before and after a reset."""
 
     partition: TopicPartition
@@ -203,12 +152,6 @@ class PlannedOffset:
     """Why it is not exactly what was asked for; None: it is."""
     error: HeadraceError | None
     """Why it was not set; None: it was, or it was only planned."""
-
-    @staticmethod
-    def of(planned: admin_pb2.PlannedReset) -> PlannedOffset:
-        """From the wire."""
-        partition = TopicPartition(planned.topic, planned.partition)
-        return told(PlannedOffset, planned, partition=partition, error=error_or_none(planned.error, planned.message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,36 +167,14 @@ class ResetPlan(Told["admin_pb2.ResetOffsetsResponse"]):
     """Not 0: the plan cannot be carried out until they have left."""
     partitions: tuple[PlannedOffset, ...]
 
-    @staticmethod
-    def of(group_id: str, answer: admin_pb2.ResetOffsetsResponse) -> ResetPlan:
-        """From the wire."""
-        partitions = tuple(map(PlannedOffset.of, answer.partitions))
-        return told(ResetPlan, answer, group_id=group_id, partitions=partitions)
-
 
 def error_or_none(code: errors_pb2.ErrorCode.ValueType, message: str) -> HeadraceError | None:
     """The error of a result that may have none."""
     return error_for(code, message) if code else None
 
 
-def _number(epoch: int) -> int | None:
-    return epoch if epoch >= 0 else None
-
-
 def _partitions(topics: Iterable[wire.TopicPartitions]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(t.topic, n) for t in topics for n in t.partitions)
-
-
-def _state(state: wire.GroupState.ValueType) -> str:
-    from headrace_proto.v1 import coordinator_pb2 as pb
-
-    return pb.GroupState.Name(state).lower() if state in pb.GroupState.values() else "unknown"
-
-
-def _protocol(protocol: wire.GroupProtocol.ValueType) -> str | None:
-    from headrace_proto.v1 import coordinator_pb2 as pb
-
-    return pb.GroupProtocol.Name(protocol).lower() if protocol in {pb.CLASSIC, pb.CONSUMER} else None
 
 
 def group_state(state: str) -> coordinator_pb2.GroupState.ValueType:

@@ -123,7 +123,7 @@ class GroupAdmin:
             raise Rejected("say exactly one of to, to_datetime, to_offset, shift_by, by_duration")
         request.MergeFrom(targets[0])
         answer = await self._call(lambda stub, timeout: stub.ResetOffsets(request, timeout=timeout), change=execute)
-        return ResetPlan.of(group_id, answer)
+        return ResetPlan.of(answer, group_id=group_id)
 
     async def delete_group(self, group_id: str) -> None:
         """

@@ -104,5 +104,5 @@ def outcomes(
 
 def reassignments(partitions: Iterable[cluster_pb2.Partition], ids: TopicIds) -> list[Reassignment]:
     """Sorted by topic and number."""
-    found = [Reassignment.of(ids.name(partition.topic_id), partition) for partition in partitions]
-    return sorted(found, key=lambda one: one.partition)
+    named = ((TopicPartition(ids.name(p.topic_id), p.partition), p) for p in partitions)
+    return [Reassignment.of(p, partition=tp) for tp, p in sorted(named, key=lambda one: one[0])]
