@@ -86,7 +86,8 @@ def pytest_asyncio_loop_factories(
 def labs(request: pytest.FixtureRequest) -> Iterator[Labs]:
     """Makes clusters: in virtual time where the test is a coroutine, else on a thread."""
     loop = None
-    if asyncio.iscoroutinefunction(request.function) and request.node.get_closest_marker("real_time") is None:
+    if asyncio.iscoroutinefunction(request.function):
         loop = request.getfixturevalue("_function_scoped_runner").get_loop()
+    loop = loop if isinstance(loop, LabLoop) else None
     with ExitStack() as made:
         yield lambda *args, **settings: made.enter_context(closing(LabCluster(*args, loop=loop, **settings)))

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from libs.sdk.tests.twin.memory import MemoryCluster
 
-from headrace import aio
+from headrace.testing import lab
 from headrace_common.core.errors import InvalidConfig, InvalidTopic, Rejected
 from headrace_spark.core.columns import SPARK_TYPES, FieldGiven, arrow_types
 from headrace_spark.core.sink_columns import SinkColumns, check_sink_schema, tables_by_topic
@@ -76,9 +75,6 @@ def test_rows_without_a_topic_are_refused_before_any_is_written() -> None:
 
 
 async def test_the_producer_takes_what_comes_out() -> None:
-    cluster = MemoryCluster()
-    for topic in "tu":
-        cluster.create_topic(topic, partitions=2)
     given_ = [FieldGiven(name, SPARK_TYPES[name]) for name in ("value", "key", "partition", "headers", "topic")]
     columns = check_sink_schema(given_, None)
     made = pa.RecordBatch.from_arrays(
@@ -91,14 +87,17 @@ async def test_the_producer_takes_what_comes_out() -> None:
         ],
         names=[*columns.names, "topic"],
     )
-    async with aio.Producer(_transport=cluster.transport()) as producer:
-        for topic, table in tables_by_topic(made, columns):
-            await (await producer.send_table(topic, table))
-    async with aio.Consumer(_transport=cluster.transport(), auto_offset_reset="earliest") as consumer:
-        await consumer.assign([(topic, number) for topic in "tu" for number in range(2)])
-        records = []
-        while len(records) < 3:
-            records += await consumer.poll()
+    async with lab(seed=1) as cluster:
+        for topic in "tu":
+            await cluster.create_topic(topic, 2)
+        async with cluster.producer() as producer:
+            for topic, table in tables_by_topic(made, columns):
+                await (await producer.send_table(topic, table))
+        async with cluster.consumer() as consumer:
+            await consumer.assign([(topic, number) for topic in "tu" for number in range(2)])
+            records = []
+            while len(records) < 3:
+                records += await consumer.poll()
     read = {(r.topic, r.partition, r.key, r.value, tuple(r.headers)) for r in records if r.value != b"3"}
     assert read == {("t", 1, None, b"1", (("h", b"x"),)), ("u", 0, b"k", None, ())}
     assert [(r.topic, r.key) for r in records if r.value == b"3"] == [("t", b"k")], "wherever its key belongs"

@@ -1,12 +1,10 @@
-"""What ``port.Transport`` promises of coordinators, kept by a real one over gRPC and by the one in memory."""
+"""What ``port.Transport`` promises of coordinators, by a real one over gRPC."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster
-from libs.sdk.tests.twin.memory_groups import COORDINATOR
 from services.coordinator.tests.kit.standalone import standalone_coordinator
 
 from headrace._transport.grpc import GrpcTransport
@@ -18,13 +16,8 @@ from headrace_proto.v1 import coordinator_pb2 as pb
 World = tuple[Transport, Coordinator]
 
 
-@pytest.fixture(params=["memory", "grpc"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    if request.param == "memory":
-        cluster = MemoryCluster(brokers=1)
-        cluster.create_topic("t", 4)
-        yield cluster.transport(), COORDINATOR
-        return
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
     async with standalone_coordinator({"t": 4}) as running:
         transport = GrpcTransport(["127.0.0.1:1"])
         yield transport, Coordinator(NodeId(1), str(running.endpoint))

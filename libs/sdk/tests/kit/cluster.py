@@ -13,8 +13,10 @@ import contextlib
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import ExitStack
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
+import pytest
 from libs.sdk.tests.kit.faults import Does, Fault, Faults, OnRequest
 from libs.sdk.tests.kit.logs import Log, append, read_log
 
@@ -32,6 +34,7 @@ from headrace_broker.config import BrokerConfig
 from headrace_controller.config import ControllerConfig, LivenessConfig
 from headrace_coordinator.config import CoordinatorConfig
 from headrace_coordinator.core.settings import GroupSettings
+from headrace_coordinator.core.transactions.settings import TransactionSettings
 from headrace_lab.cluster import Cluster
 from headrace_lab.lab import Lab, lab_found, laboratory
 from headrace_lab.live import LiveLoop
@@ -46,6 +49,7 @@ T = TypeVar("T")
 Labs = Callable[..., "LabCluster"]
 """What the fixture ``labs`` gives: it makes clusters, as ``LabCluster`` does, and closes them behind the test."""
 PATIENCE_S: Final = 60.0
+MARKERS_LOOKS: Final = 20
 HEARD_S: Final = 0.1
 """Within which all nodes hear what the controller says."""
 
@@ -56,13 +60,22 @@ class LabCluster:
 
     Args:
         brokers: how many, with ids from 1.
+        coordinators: how many.
         loop: the test's own; None: one in real time, on a thread.
         racks: where brokers are.
         settings: of groups.
+        transactions: settings of transactions.
     """
 
     def __init__(
-        self, brokers: int = 1, *, loop: LabLoop | None = None, racks: dict[int, str] | None = None, **settings: Any
+        self,
+        brokers: int = 1,
+        *,
+        coordinators: int = 1,
+        loop: LabLoop | None = None,
+        racks: dict[int, str] | None = None,
+        transactions: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         self.brokers = list(range(1, brokers + 1))
         self._stack = ExitStack()
@@ -72,16 +85,23 @@ class LabCluster:
         self.faults = Faults(self._loop.test)
         self.lab.network.interceptors.append(self.faults)
         self._kit = self.lab.node("kit")
-        given = {"group_initial_rebalance_delay_ms": 0, "group_rejoin_grace_ms": 200} | settings
+        given = {"group_initial_rebalance_delay_ms": 0} | settings
         configs = Configs(
-            coordinator=CoordinatorConfig(groups=GroupSettings(**given)),
+            coordinator=CoordinatorConfig(
+                groups=GroupSettings(**given), transactions=TransactionSettings(**(transactions or {}))
+            ),
             controller=ControllerConfig(liveness=LivenessConfig(1_000, 3_000)),
             broker=BrokerConfig(),
             racks=racks or {},
         )
-        self.nodes = Cluster(self.lab, brokers=brokers, controllers=1, coordinators=1, configs=configs)
+        self.nodes = Cluster(self.lab, brokers=brokers, controllers=1, coordinators=coordinators, configs=configs)
         self.bootstrap_servers = self.nodes.bootstrap_servers
+        self._owned: list[Any] = []
         self.do(self._start())
+
+    def own(self, client: Any) -> None:
+        """It is closed with the cluster; a client for threads."""
+        self._owned.append(client)
 
     async def _start(self) -> None:
         await self.nodes.start()
@@ -91,6 +111,8 @@ class LabCluster:
     def close(self) -> None:
         """End it all; idempotent."""
         if not self._loop.is_closed():
+            for client in self._owned:
+                client.close()
             self.do(self._end())
             self.do_here(self._loop.end_tasks())
             self.do_here(self.nodes.end())
@@ -134,6 +156,22 @@ class LabCluster:
             if asking is not None:
                 _enter_task(self._loop, asking)
         return task.result()
+
+    def await_coordinator(self, transactional_id: str) -> None:
+        """Return when the coordinator of this id has its shard; until then it refuses what it is asked."""
+
+        async def wait() -> None:
+            while True:
+                [found] = (await self._admin.describe_transactions([transactional_id])).values()
+                if not (isinstance(found, HeadraceError) and found.retriable):
+                    return
+                await asyncio.sleep(0.01)
+
+        self.do(wait())
+
+    def pass_time(self, seconds: float) -> None:
+        """So much time passes; virtual time costs little."""
+        self.do(asyncio.sleep(seconds))
 
     def soon(self, call: Callable[..., object], *args: Any) -> None:
         """Have the lab call it, from any thread: to set an event that it waits for."""
@@ -223,12 +261,28 @@ class LabCluster:
         return self.log(name, partition).values()
 
     def committed_values(self, name: str, partition: int = 0) -> list[bytes | None]:
-        """Those that a reader of committed records sees."""
+        """Those that a reader of committed records sees, once what has ended is written, which takes a moment."""
+        for _ in range(MARKERS_LOOKS):
+            if not self.log(name, partition).undecided:
+                break
+            self.pass_time(0.05)
         return self.log(name, partition).committed_values()
 
     def append(self, name: str, partition: int, batch: bytes, key: str | None = None) -> int:
         """Write one batch; the offset of its first record. ``key``: of the transaction that it belongs to."""
         return self.do(append(self._transport, name, partition, batch, key))
+
+    def damage(self, name: str, partition: int, number: int) -> None:
+        """The last byte of a batch, the so many-th of its log, is lost on its leader's disk; the leader restarts."""
+        log = self.log(name, partition)
+        sound = log.batches[number]
+        logs = self.nodes._disks[f"broker-{log.leader}"].logs
+        for held in (logs._live, logs._durable):
+            for each in held.values():
+                for base, batch in each.batches.items():
+                    if batch == sound:
+                        each.batches[base] = sound[:-1] + b"\0"
+        self.restart(log.leader)
 
     # --- what befalls nodes and requests --------------------------------------------------------------------------
 
@@ -268,6 +322,14 @@ class LabCluster:
             return (await self._admin.describe_cluster()).brokers
         return ()
 
+    def pause_coordinator(self) -> None:
+        """The first one says nothing any more; its shards go to another once its session has ended."""
+        self.do(_called(lambda: self.nodes.pause(coordinator=1)))
+
+    def resume_coordinator(self) -> None:
+        """It goes on."""
+        self.do(_called(lambda: self.nodes.resume(coordinator=1)))
+
     def pause(self, broker: int) -> None:
         """It keeps its connections and says nothing, until ``resume``."""
         self.do(_called(lambda: self.nodes.pause(broker)))
@@ -289,24 +351,34 @@ class LabCluster:
         """It takes them again."""
         self.do(_called(lambda: self.faults.refusing.discard(node)))
 
+    @property
+    def asked(self) -> list[str]:
+        """What coordinators were asked for transactions, with what was asked several times in a row once."""
+        known = {"init_transactional_id": "init", "enrol": "enrol", "end_txn": "end"}
+        return [name for name, _ in groupby(known[api] for api in self.faults.asked if api in known)]
+
     # --- groups ---------------------------------------------------------------------------------------------------
 
     def committed(self, group: str = "g") -> dict[TopicPartition, Committed]:
         """The offsets that a group has committed."""
-        return self.do(self._committed(group))
-
-    async def _committed(self, group: str) -> dict[TopicPartition, Committed]:
-        coordinator = await self._coordinator(group)
-        topics = {topic.name: topic.partitions for topic in await self._admin.list_topics()}
-        request = group_pb.FetchOffsetsRequest(group_id=group)
-        for name, count in topics.items():
-            request.partitions.add(topic=name, partitions=range(count))
-        answer = await self._transport.fetch_offsets(coordinator, request, 10_000)
         return {
             TopicPartition(each.topic, each.partition): Committed(each.offset, each.leader_epoch, each.metadata)
-            for each in answer.offsets
+            for each in self.do(self._offsets(group, stable=False)).offsets
             if each.offset >= 0
         }
+
+    def unstable(self, group: str = "g") -> set[TopicPartition]:
+        """Whose offsets a transaction is about to decide."""
+        offsets = self.do(self._offsets(group, stable=True)).offsets
+        return {TopicPartition(each.topic, each.partition) for each in offsets if each.error}
+
+    async def _offsets(self, group: str, *, stable: bool) -> group_pb.FetchOffsetsResponse:
+        coordinator = await self._coordinator(group)
+        topics = {topic.name: topic.partitions for topic in await self._admin.list_topics()}
+        request = group_pb.FetchOffsetsRequest(group_id=group, require_stable=stable)
+        for name, count in topics.items():
+            request.partitions.add(topic=name, partitions=range(count))
+        return await self._transport.fetch_offsets(coordinator, request, 10_000)
 
     async def _coordinator(self, group: str) -> Coordinator:
         while True:
@@ -326,6 +398,16 @@ class LabCluster:
 
         return self.do(ask())
 
+    def all_members(self) -> set[str]:
+        """The ids of members of all groups, without static ones, who stay."""
+
+        async def ask() -> set[str]:
+            groups = [group.group_id for group in (await self._admin.list_groups()).groups]
+            described = [await self._admin.describe_group(group) for group in groups]
+            return {each.member_id for group in described for each in group.members if each.group_instance_id is None}
+
+        return self.do(ask())
+
     def evict(self, group: str, member_id: str) -> None:
         """Put a member out, as if it had been silent for too long."""
 
@@ -342,6 +424,17 @@ class LabCluster:
     def transport(self) -> GrpcTransport:
         """Connections for one client; to be used in the test's own context."""
         return GrpcTransport(self.bootstrap_servers)
+
+    def lead_here(self, patch: pytest.MonkeyPatch) -> None:
+        """Clients come here, whatever addresses they are given."""
+        servers = self.bootstrap_servers
+
+        class Here(GrpcTransport):
+            def __init__(self, bootstrap: Sequence[str], *args: Any, **settings: Any) -> None:
+                del bootstrap
+                super().__init__(servers, *args, **settings)
+
+        patch.setattr("headrace._transport.grpc.GrpcTransport", Here)
 
     def producer(self, **settings: Any) -> Producer:
         """A producer, for the test to close, as all clients here."""

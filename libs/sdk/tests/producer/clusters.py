@@ -1,4 +1,4 @@
-"""The two kinds of cluster that producers and transports are tested on."""
+"""Brokers over gRPC that producers and transports are tested on."""
 
 from __future__ import annotations
 
@@ -8,25 +8,17 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from libs.sdk.tests.twin.memory import MemoryCluster
 from services.broker.tests.kit.standalone import standalone_broker
 
 from headrace._transport.grpc import GrpcTransport
-from headrace._transport.port import Transport
 
 T = TypeVar("T")
 TOPICS = {"one": 1, "t": 3}
 
 
 @asynccontextmanager
-async def transport_of(kind: str, topics: Mapping[str, int] = TOPICS) -> AsyncIterator[Transport]:
-    """A transport to a fresh cluster, "memory" or "grpc"."""
-    if kind == "memory":
-        cluster = MemoryCluster(brokers=1)
-        for name, partitions in topics.items():
-            cluster.create_topic(name, partitions)
-        yield cluster.transport()
-        return
+async def open_transport(topics: Mapping[str, int] = TOPICS) -> AsyncIterator[GrpcTransport]:
+    """To a broker of its own, over gRPC."""
     async with standalone_broker(topics) as endpoint:
         yield GrpcTransport([str(endpoint)])
 

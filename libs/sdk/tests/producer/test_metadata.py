@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 from libs.common.tests.kit.clock import FakeClock
-from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace._transport.newest import Newest
 from headrace.aio._client import ClusterClient, Leader
@@ -17,23 +16,50 @@ from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
+from headrace_proto.v1 import cluster_pb2
 
 ZERO = TopicPartition("t", 0)
+
+
+class Answers:
+    """What brokers say of a topic ``t``; of ``port.Transport`` what is asked here."""
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        self.revision, self.feature_level, self.incarnation = 1, 0, bytes(16)
+        self.topic_id = b"t" * 16
+        self.leaders = {0: (1, 0), 1: (2, 0)}
+        """Leader and epoch, by partition."""
+        self._note = note
+
+    def move_leader(self, partition: int, broker: int) -> None:
+        """-1: nobody leads."""
+        self.revision += 1
+        self.leaders[partition] = broker, self.leaders[partition][1] + 1
+
+    async def metadata(self, request: pb.MetadataRequest, *, elsewhere: bool = False) -> pb.MetadataResponse:
+        del request, elsewhere
+        await asyncio.sleep(0)
+        self._note()
+        answer = told("c", self.incarnation, self.revision)
+        answer.feature_level = self.feature_level
+        for broker in (1, 2, 3):
+            answer.nodes.add(role=cluster_pb2.BROKER, id=broker).grpc.port = broker
+        topic = answer.topics.add(name="t", topic_id=self.topic_id, max_message_bytes=1 << 20)
+        for partition, (leader, epoch) in self.leaders.items():
+            topic.partitions.add(partition=partition, leader=leader, leader_epoch=epoch)
+        return answer
+
+    async def close(self) -> None: ...
 
 
 class Asked:
     """A client, its clock, and when it has asked the cluster."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self) -> None:
         self.clock = FakeClock()
-        self.cluster = MemoryCluster(brokers=3)
-        self.cluster.create_topic("t", 2)
         self.times: list[float] = []
-        self.cluster.on_request = self._note
-        self.client = ClusterClient(self.cluster.transport(), ClientSettings(**settings), clock=self.clock)
-
-    def _note(self, api: str, broker: NodeId, request: Any) -> None:
-        self.times.append(self.clock.monotonic_ms())
+        self.cluster = Answers(lambda: self.times.append(self.clock.monotonic_ms()))
+        self.client = ClusterClient(self.cluster, ClientSettings(), clock=self.clock)
 
     async def pass_ms(self, ms: int, *, repeat: bool = False) -> int:
         """How often it asks meanwhile; with ``repeat`` somebody doubts again twice a second."""
@@ -59,7 +85,7 @@ async def asked() -> AsyncIterator[Asked]:
 async def test_a_leader_in_doubt_is_asked_for_ten_times_a_second_until_a_newer_is_known(asked: Asked) -> None:
     asked.client.doubt(ZERO, 0, "it refused")
     assert 9 <= await asked.pass_ms(1_000) <= 11
-    asked.cluster.move_leader("t", 0, 2)
+    asked.cluster.move_leader(0, 2)
     assert await asked.pass_ms(1_000) == 1
     assert asked.client.leader(ZERO) == (2, 1)
     assert not asked.client.doubting
@@ -74,7 +100,7 @@ async def test_a_leader_that_answers_again_is_not_asked_for(asked: Asked) -> Non
 
 async def test_nobody_is_not_a_newer_leader(asked: Asked) -> None:
     asked.client.doubt(ZERO, 0, "it refused")
-    asked.cluster.move_leader("t", 0, -1)
+    asked.cluster.move_leader(0, -1)
     assert await asked.pass_ms(1_000) >= 9
 
 
@@ -106,8 +132,7 @@ async def test_a_hint_that_is_newer_than_metadata_is_believed_and_checked(asked:
 
 async def test_hints_of_a_topic_end_with_it(asked: Asked) -> None:
     asked.client.hint(ZERO, Leader(NodeId(3), 7))
-    asked.cluster.delete_topic("t")
-    asked.cluster.create_topic("t", 2)
+    asked.cluster.topic_id = b"u" * 16
     asked.client.refresh("it may be another")
     await asked.pass_ms(1_000)
     assert asked.client.leader(ZERO) == (1, 0)
@@ -138,12 +163,12 @@ async def test_who_is_asked_elsewhere_once_is_asked_as_usual_then(monkeypatch: p
 async def test_metadata_that_was_restored_counts_from_the_beginning_and_is_believed(asked: Asked) -> None:
     """The same cluster on a new etcd: revisions are low again, and leader epochs may be."""
     asked.cluster.revision = 5_000
-    asked.cluster.move_leader("t", 0, 2)
+    asked.cluster.move_leader(0, 2)
     asked.client.doubt(ZERO, 0, "it refused")
     await asked.pass_ms(1_000)
     assert asked.client.leader(ZERO) == (2, 1)
     asked.cluster.revision = 5
-    asked.cluster.move_leader("t", 0, 1)
+    asked.cluster.move_leader(0, 1)
     asked.client.doubt(ZERO, 1, "it refused")
     await asked.pass_ms(1_000)
     assert asked.client.leader(ZERO) == (2, 1), "the same metadata, of a broker that is behind"
@@ -170,11 +195,11 @@ async def test_everything_that_was_restored_is_learned_and_what_a_broker_that_is
     asked: Asked,
 ) -> None:
     asked.cluster.revision = 5_000
-    asked.cluster.move_leader("t", 0, 2)
+    asked.cluster.move_leader(0, 2)
     await asked.client.everything()
     assert asked.client.leader(ZERO) == (2, 1)
     asked.cluster.revision = 5
-    asked.cluster.move_leader("t", 0, 1)
+    asked.cluster.move_leader(0, 1)
     with pytest.raises(MetadataUnavailable):
         await asked.client.everything()
     asked.cluster.incarnation = b"r" * 16

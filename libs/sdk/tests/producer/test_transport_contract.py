@@ -1,4 +1,4 @@
-"""What ``port.Transport`` promises, kept by the real one and by its twin in memory."""
+"""What ``port.Transport`` promises, over gRPC; that the lab's is the same is for ``libs/lab`` to show."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace_common.core.batch import RecordColumns, build_batch, decode_batch
 from headrace_common.core.ids import NodeId
 from headrace_proto.v1 import broker_pb2 as pb
 
-from .clusters import transport_of
+from .clusters import open_transport
 
 NAMES = ["one", "t"]
 
 
-@pytest.fixture(params=["memory", "grpc"])
-async def transport(request: pytest.FixtureRequest) -> AsyncIterator[Transport]:
-    async with transport_of(request.param) as transport:
+@pytest.fixture
+async def transport() -> AsyncIterator[Transport]:
+    async with open_transport() as transport:
         yield transport
         await transport.close()
 
@@ -160,7 +160,7 @@ async def test_an_address_where_nobody_listens_is_named() -> None:
 
 
 async def test_the_next_bootstrap_address_is_asked() -> None:
-    async with transport_of("grpc") as good:
+    async with open_transport() as good:
         assert isinstance(good, GrpcTransport)
         transport = GrpcTransport(["127.0.0.1:1", *good._bootstrap])
         assert await described(transport)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace import Consumer, Producer, TopicPartition, aio
 from headrace.errors import (
@@ -31,12 +31,15 @@ FIRST = TopicPartition("in", 0)
 
 
 @pytest.fixture
-def cluster() -> MemoryCluster:
-    return made()
+def cluster(labs: Labs) -> LabCluster:
+    return made(labs)
 
 
-def committed(cluster: MemoryCluster) -> Mapping[TopicPartition, int]:
-    return {tp: at.offset for tp, at in cluster.groups.offsets.get("g", {}).items()}
+def committed(cluster: LabCluster) -> Mapping[TopicPartition, int]:
+    """Once what a transaction was about to decide is."""
+    while cluster.unstable("g"):
+        cluster.pass_time(0.02)
+    return {tp: at.offset for tp, at in cluster.committed("g").items()}
 
 
 async def copy(writer: aio.Producer, reader: aio.Consumer, count: int) -> list[Record]:
@@ -50,7 +53,7 @@ async def copy(writer: aio.Producer, reader: aio.Consumer, count: int) -> list[R
     return records
 
 
-async def test_positions_are_committed_with_the_transaction(cluster: MemoryCluster) -> None:
+async def test_positions_are_committed_with_the_transaction(cluster: LabCluster) -> None:
     await fill(cluster, "in", *[b"%d" % n for n in range(10)])
     async with producer(cluster) as writer, consumer(cluster, "in") as reader:
         for _ in range(2):
@@ -59,7 +62,7 @@ async def test_positions_are_committed_with_the_transaction(cluster: MemoryClust
     assert cluster.committed_values("one", 0) == [b"%d" % n for n in range(10)]
 
 
-async def test_after_an_abort_the_same_records_are_read_again(cluster: MemoryCluster) -> None:
+async def test_after_an_abort_the_same_records_are_read_again(cluster: LabCluster) -> None:
     await fill(cluster, "in", *[b"%d" % n for n in range(10)])
     async with producer(cluster) as writer, consumer(cluster, "in") as reader:
         await copy(writer, reader, 3)
@@ -79,7 +82,7 @@ async def test_after_an_abort_the_same_records_are_read_again(cluster: MemoryClu
     assert committed(cluster) == {FIRST: 10}
 
 
-async def test_a_commit_that_fails_rewinds_too(cluster: MemoryCluster) -> None:
+async def test_a_commit_that_fails_rewinds_too(cluster: LabCluster) -> None:
     await fill(cluster, "in", *[b"%d" % n for n in range(6)])
     async with producer(cluster) as writer, consumer(cluster, "in") as reader:
         cluster.inject("end_txn", Fault(Does.ERROR, code=ErrorCode.TRANSACTION_ABORTABLE))
@@ -90,7 +93,7 @@ async def test_a_commit_that_fails_rewinds_too(cluster: MemoryCluster) -> None:
     assert cluster.committed_values("one", 0) == [b"%d" % n for n in range(6)]
 
 
-async def test_a_commit_of_unknown_outcome_is_settled_before_the_next(cluster: MemoryCluster) -> None:
+async def test_a_commit_of_unknown_outcome_is_settled_before_the_next(cluster: LabCluster) -> None:
     await fill(cluster, "in", *[b"%d" % n for n in range(6)])
     async with producer(cluster, **IMPATIENT) as writer, consumer(cluster, "in") as reader:
         await writer.init_transactions()
@@ -104,16 +107,15 @@ async def test_a_commit_of_unknown_outcome_is_settled_before_the_next(cluster: M
     assert committed(cluster) == {FIRST: 6}
 
 
-async def test_a_member_that_was_put_out_commits_nothing(cluster: MemoryCluster) -> None:
+async def test_a_member_that_was_put_out_commits_nothing(cluster: LabCluster) -> None:
     await fill(cluster, "in", b"0", b"1")
-    cluster.groups.heartbeat_interval_ms = 20
     async with producer(cluster) as writer, consumer(cluster, "in") as reader:
 
         async def is_put_out() -> None:
             async with writer.transaction(reader):
                 for record in await reader.poll(timeout_ms=5_000):
                     await writer.send("one", record.value)
-                cluster.groups.evict("g", reader.group_metadata().member_id)
+                cluster.evict("g", reader.group_metadata().member_id)
 
         with pytest.raises(HeadraceError) as raised:
             await is_put_out()
@@ -125,7 +127,7 @@ async def test_a_member_that_was_put_out_commits_nothing(cluster: MemoryCluster)
     assert cluster.committed_values("one", 0) == [b"0", b"1"]
 
 
-async def test_two_members_that_share_partitions_copy_each_record_once(cluster: MemoryCluster) -> None:
+async def test_two_members_that_share_partitions_copy_each_record_once(cluster: LabCluster) -> None:
     for partition in range(2):
         await fill(cluster, "in", *[b"%d-%d" % (partition, n) for n in range(20)], partition=partition)
     done: list[bytes] = []
@@ -147,20 +149,19 @@ async def test_two_members_that_share_partitions_copy_each_record_once(cluster: 
 # --- by hand -----------------------------------------------------------------------------------------------------
 
 
-async def test_positions_by_hand_are_pending_until_the_end(cluster: MemoryCluster) -> None:
+async def test_positions_by_hand_are_pending_until_the_end(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         for commit in (False, True):
             await writer.begin_transaction()
             await writer.send_offsets_to_transaction({FIRST: 4, ("in", 1): Committed(7, 0, "noted")}, "g")
-            assert cluster.groups.pending.unstable("g") == {FIRST, ("in", 1)}
-            assert committed(cluster) == {}
+            assert cluster.unstable("g") == {FIRST, ("in", 1)}
+            assert cluster.committed("g") == {}
             await (writer.commit_transaction() if commit else writer.abort_transaction())
-            assert not cluster.groups.pending.unstable("g")
     assert committed(cluster) == {FIRST: 4, ("in", 1): 7}
-    assert cluster.groups.offsets["g"]["in", 1].metadata == "noted"
+    assert cluster.committed("g")[TopicPartition("in", 1)].metadata == "noted"
 
 
-async def test_a_coordinator_of_groups_that_is_away_is_waited_for(cluster: MemoryCluster) -> None:
+async def test_a_coordinator_of_groups_that_is_away_is_waited_for(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         cluster.inject(
@@ -174,20 +175,21 @@ async def test_a_coordinator_of_groups_that_is_away_is_waited_for(cluster: Memor
     assert committed(cluster) == {FIRST: 4}
 
 
-async def test_positions_that_nobody_takes_in_time_ask_for_an_abort(cluster: MemoryCluster) -> None:
+async def test_positions_that_nobody_takes_in_time_ask_for_an_abort(cluster: LabCluster) -> None:
     async with producer(cluster, **IMPATIENT) as writer:
         await writer.begin_transaction()
-        cluster.groups.down = True
+        cluster.refuse()
         with pytest.raises(WaitTimedOut) as raised:
             await writer.send_offsets_to_transaction({FIRST: 4}, "g")
         assert raised.value.then is Then.ABORT
         with pytest.raises(TransactionAbortable):
             await writer.commit_transaction()
+        cluster.accept()
         await writer.abort_transaction()
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-async def test_a_refused_member_asks_for_an_abort(cluster: MemoryCluster, code: ErrorCode) -> None:
+async def test_a_refused_member_asks_for_an_abort(cluster: LabCluster, code: ErrorCode) -> None:
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         cluster.inject("commit_offsets_in_txn", Fault(Does.ERROR, code=code))
@@ -198,8 +200,8 @@ async def test_a_refused_member_asks_for_an_abort(cluster: MemoryCluster, code: 
             await writer.commit_transaction()
 
 
-async def test_a_member_that_only_moved_on_is_asked_again_who_it_is(cluster: MemoryCluster) -> None:
-    generations = iter([3, 4])
+async def test_a_member_that_only_moved_on_is_asked_again_who_it_is(cluster: LabCluster) -> None:
+    generations = iter([3, -1])
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         cluster.inject("commit_offsets_in_txn", Fault(Does.ERROR, code=ErrorCode.STALE_MEMBER_EPOCH))
@@ -211,21 +213,21 @@ async def test_a_member_that_only_moved_on_is_asked_again_who_it_is(cluster: Mem
 
         await writer._engine.transactions.offsets.add({FIRST: Committed(4)}, who, None)
         await writer.commit_transaction()
-    assert [one.generation for one in seen] == [3, 4]
-    assert cluster.groups.offsets["other"][FIRST].offset == 4
+    assert [one.generation for one in seen] == [3, -1]
+    assert [at.offset for at in cluster.committed("other").values()] == [4]
 
 
 @pytest.mark.parametrize(
     ("offsets", "member"),
     [({"in": 1}, "g"), ({FIRST: -1}, "g"), ({FIRST: "4"}, "g"), ({FIRST: True}, "g"), ({FIRST: 1}, None)],
 )
-async def test_what_is_no_position_is_refused_at_once(cluster: MemoryCluster, offsets: Any, member: Any) -> None:
+async def test_what_is_no_position_is_refused_at_once(cluster: LabCluster, offsets: Any, member: Any) -> None:
     async with producer(cluster) as writer, writer.transaction():
         with pytest.raises(Rejected):
             await writer.send_offsets_to_transaction(offsets, member)
 
 
-async def test_positions_outside_of_a_transaction_are_refused(cluster: MemoryCluster) -> None:
+async def test_positions_outside_of_a_transaction_are_refused(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         with pytest.raises(InvalidTxnState):
             await writer.send_offsets_to_transaction({FIRST: 1}, "g")
@@ -234,7 +236,8 @@ async def test_positions_outside_of_a_transaction_are_refused(cluster: MemoryClu
 # --- threads -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_sync_twin(cluster: MemoryCluster) -> None:
+@pytest.mark.real_time
+async def test_the_sync_twin(cluster: LabCluster) -> None:
     await fill(cluster, "in", b"0", b"1", b"2")
     settings = {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
 
@@ -264,7 +267,7 @@ async def test_the_sync_twin(cluster: MemoryCluster) -> None:
 
 
 async def test_a_marker_behind_the_last_record_is_committed_and_then_empty_polls_write_nothing(
-    cluster: MemoryCluster,
+    cluster: LabCluster,
 ) -> None:
     async with producer(cluster, "source") as source, source.transaction():
         await source.send("in", b"x", partition=0)
@@ -274,7 +277,7 @@ async def test_a_marker_behind_the_last_record_is_committed_and_then_empty_polls
         async def idle() -> int:
             async with writer.transaction(reader):
                 assert not await reader.poll(timeout_ms=50)
-            return cluster.transactions.asked.count("end")
+            return cluster.faults.asked.count("end_txn")
 
         ends = [await idle() for _ in range(5)]
         assert committed(cluster) == {FIRST: 2}, "behind the marker"

@@ -7,22 +7,21 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 TOPICS = ("flights", "board", "invoices", "receipts", "payments", "parts")
 
 
 @pytest.fixture(autouse=True)
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBackend]:
+def memory(labs: Labs, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabCluster]:
     """Every client connects to this."""
-    backend = MemoryBackend()
+    backend = labs()
     for topic in TOPICS:
         backend.create_topic(topic, 1)
-    cluster = backend.cluster
-    monkeypatch.setattr("headrace._transport.grpc.GrpcTransport", lambda *args, **kwargs: cluster.transport())
+    backend.lead_here(monkeypatch)
     yield backend
-    assert not any(cluster.log(topic, 0).transactions.open for topic in TOPICS), "examples end what they begin"
+    assert not any(backend.log(topic).undecided for topic in TOPICS), "examples end what they begin"
 
 
 def run(example: doctest.DocTest) -> None:
@@ -40,7 +39,7 @@ def test_the_examples_of_the_calls_do_what_they_say(module: str) -> None:
         run(example)
 
 
-def test_the_asyncio_example_does_what_it_says(memory: MemoryBackend) -> None:
+def test_the_asyncio_example_does_what_it_says(memory: LabCluster) -> None:
     with memory.producer() as producer:
         producer.send("flights", b"UA 1545 departed").result(timeout=10)
     for example in doctest.DocTestFinder().find(importlib.import_module("headrace.aio._transaction_calls")):

@@ -8,10 +8,10 @@ import sys
 PROGRAM = """
 import os
 from headrace import PreparedTransactions, Producer, UnitOwner
-from libs.sdk.tests.twin.memory import MemoryCluster
+from libs.sdk.tests.kit.cluster import LabCluster
 from headrace.errors import ClientClosed
 
-cluster = MemoryCluster(brokers=1)
+cluster = LabCluster()
 cluster.create_topic("t", 1)
 producer = Producer(_transport=cluster.transport(), transactional_id="x")
 prepared = PreparedTransactions(_transport=cluster.transport())

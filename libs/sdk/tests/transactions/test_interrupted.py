@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from libs.sdk.tests.twin.memory import Does, Fault
+from libs.sdk.tests.kit.cluster import Does, Fault, Labs
 
 from headrace import Producer, TopicPartition
 from headrace._core.transaction import State
@@ -19,8 +19,8 @@ from .worlds import QUICK, consumer, fill, made, producer
 FIRST = TopicPartition("in", 0)
 
 
-async def test_the_consumer_goes_back_even_if_nobody_waits_for_the_abort() -> None:
-    cluster = made()
+async def test_the_consumer_goes_back_even_if_nobody_waits_for_the_abort(labs: Labs) -> None:
+    cluster = made(labs)
     await fill(cluster, "in", *[b"%d" % n for n in range(4)])
     until = asyncio.Event()
     async with producer(cluster) as writer, consumer(cluster, "in") as reader:
@@ -61,8 +61,8 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_what_a_signal_handler_raises_while_the_commit_delivers_aborts(handler: None) -> None:
-    cluster = made()
+def test_what_a_signal_handler_raises_while_the_commit_delivers_aborts(labs: Labs, handler: None) -> None:
+    cluster = made(labs)
     main, until = threading.get_ident(), asyncio.Event()
     with Producer(_transport=cluster.transport(), transactional_id="billing", **QUICK) as writer:
         with writer.transaction():
@@ -92,8 +92,8 @@ def test_what_a_signal_handler_raises_while_the_commit_delivers_aborts(handler: 
     assert cluster.committed_values("one", 0) == [b"first", b"last"]
 
 
-async def test_who_aborts_waits_for_the_cancelled_end_to_be_through() -> None:
-    cluster, until = made(), asyncio.Event()
+async def test_who_aborts_waits_for_the_cancelled_end_to_be_through(labs: Labs) -> None:
+    cluster, until = made(labs), asyncio.Event()
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         await writer.send("one", b"never seen")

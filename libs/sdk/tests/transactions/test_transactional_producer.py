@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.memory import Does, Fault, MemoryCluster
-from libs.sdk.tests.twin.memory_coordinator import EPOCH_MAX
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace import Producer, bulk_partitioner
-from headrace._transport.port import Coordinator
 from headrace.errors import (
     ClientClosed,
     ErrorCode,
@@ -28,20 +25,21 @@ from headrace.errors import (
 )
 from headrace_common.core.batch import read_header
 from headrace_common.core.ids import NodeId
-from headrace_common.runtime.clock import SystemClock
 from headrace_proto.v1 import broker_pb2 as pb
 
 from .worlds import IMPATIENT, consumer, made, producer
 
 LOST_ANSWER = Fault(Does.DROP, after=True)
+TIMEOUT_S = 62.0
+"""A little more than transactions may take by default."""
 
 
 @pytest.fixture
-def cluster() -> MemoryCluster:
-    return made()
+def cluster(labs: Labs) -> LabCluster:
+    return made(labs)
 
 
-async def test_what_was_committed_is_visible_at_once_and_begins_ask_nobody(cluster: MemoryCluster) -> None:
+async def test_what_was_committed_is_visible_at_once_and_begins_ask_nobody(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         for number in range(3):
             await writer.begin_transaction()
@@ -51,30 +49,30 @@ async def test_what_was_committed_is_visible_at_once_and_begins_ask_nobody(clust
             assert cluster.committed_values("t", 0) == [b"%d" % n for n in range(number)]
             await writer.commit_transaction()
         assert [cluster.committed_values("t", p) for p in range(3)] == [[b"0", b"1", b"2"]] * 3
-    assert cluster.transactions.asked == ["init"] + (["enrol"] * 3 + ["end"]) * 3
+    assert cluster.asked == ["init"] + ["enrol", "end"] * 3
 
 
-async def test_each_transaction_has_an_epoch_and_begins_its_sequences_anew(cluster: MemoryCluster) -> None:
+async def test_each_transaction_has_an_epoch_and_begins_its_sequences_anew(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         for _ in range(2):
             async with writer.transaction():
                 await writer.send("one", b"x")
                 await writer.flush()
                 await writer.send("one", b"y")
-    headers = [read_header(entry.batch) for request in cluster.produced for entry in request.partitions]
+    headers = [read_header(entry.batch) for request in cluster.faults.produced for entry in request.partitions]
     assert [(h.producer_epoch, h.base_sequence) for h in headers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(h.transactional for h in headers)
-    assert {request.transactional_id for request in cluster.produced} == {"billing"}
+    assert {request.transactional_id for request in cluster.faults.produced} == {"billing"}
 
 
-async def test_a_commit_does_not_linger(cluster: MemoryCluster) -> None:
+async def test_a_commit_does_not_linger(cluster: LabCluster) -> None:
     async with producer(cluster, linger_ms=60_000, delivery_timeout_ms=100_000) as writer:
         async with writer.transaction():
             await writer.send("one", b"at once")
         assert cluster.committed_values("one", 0) == [b"at once"]
 
 
-async def test_what_was_aborted_is_never_visible_and_what_was_not_sent_never_leaves(cluster: MemoryCluster) -> None:
+async def test_what_was_aborted_is_never_visible_and_what_was_not_sent_never_leaves(cluster: LabCluster) -> None:
     async with producer(cluster, linger_ms=60_000, delivery_timeout_ms=100_000) as writer:
         await writer.begin_transaction()
         sent = await writer.send("one", b"sent")
@@ -90,7 +88,7 @@ async def test_what_was_aborted_is_never_visible_and_what_was_not_sent_never_lea
     assert cluster.committed_values("one", 0) == [b"next"]
 
 
-async def test_an_exception_that_leaves_the_block_aborts_and_goes_on(cluster: MemoryCluster) -> None:
+async def test_an_exception_that_leaves_the_block_aborts_and_goes_on(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
 
         async def fails() -> None:
@@ -103,20 +101,20 @@ async def test_an_exception_that_leaves_the_block_aborts_and_goes_on(cluster: Me
             await fails()
         assert cluster.values("one", 0) == [b"x"]
         assert cluster.committed_values("one", 0) == []
-        assert cluster.transactions.asked[-1] == "end"
+        assert cluster.asked[-1] == "end"
 
 
-async def test_an_empty_transaction_asks_nobody(cluster: MemoryCluster) -> None:
+async def test_an_empty_transaction_asks_nobody(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         await writer.init_transactions()
         async with writer.transaction():
             pass
         await writer.begin_transaction()
         await writer.abort_transaction()
-    assert cluster.transactions.asked == ["init"]
+    assert cluster.asked == ["init"]
 
 
-async def test_sending_outside_of_a_transaction_is_refused(cluster: MemoryCluster) -> None:
+async def test_sending_outside_of_a_transaction_is_refused(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         with pytest.raises(InvalidTxnState, match="begin_transaction"):
             await writer.send("one", b"x")
@@ -136,12 +134,12 @@ async def test_sending_outside_of_a_transaction_is_refused(cluster: MemoryCluste
     assert cluster.values("one", 0) == [b"x"]
 
 
-async def test_other_producers_have_no_transactions(cluster: MemoryCluster) -> None:
+async def test_other_producers_have_no_transactions(cluster: LabCluster) -> None:
     async with producer(cluster, None) as plain:
         with pytest.raises(InvalidTxnState, match="transactional_id"):
             await plain.begin_transaction()
         await plain.send("one", b"x")
-    assert not cluster.produced[0].HasField("transactional_id")
+    assert not cluster.faults.produced[0].HasField("transactional_id")
 
 
 @pytest.mark.parametrize(
@@ -157,10 +155,10 @@ async def test_other_producers_have_no_transactions(cluster: MemoryCluster) -> N
 )
 def test_settings_that_cannot_be(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidConfig, match=says):
-        Producer(_transport=MemoryCluster().transport(), **given)
+        Producer(**given)
 
 
-async def test_a_refused_timeout_is_told_by_the_first_begin(cluster: MemoryCluster) -> None:
+async def test_a_refused_timeout_is_told_by_the_first_begin(cluster: LabCluster) -> None:
     async with producer(cluster, transaction_timeout_ms=10**9) as writer:
         for attempt in (writer.begin_transaction, writer.init_transactions, writer.abort_transaction):
             with pytest.raises(InvalidTransactionTimeout) as raised:
@@ -168,7 +166,7 @@ async def test_a_refused_timeout_is_told_by_the_first_begin(cluster: MemoryClust
             assert raised.value.then is Then.FENCED, "no abort helps"
 
 
-async def test_settings_and_what_is_undecided_end_the_loop_of_a_worker(cluster: MemoryCluster) -> None:
+async def test_settings_and_what_is_undecided_end_the_loop_of_a_worker(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         for group, automatic, error in ((None, False, NoGroup), ("g", True, InvalidConfig)):
             async with consumer(cluster, "one", group_id=group, enable_auto_commit=automatic) as reader:
@@ -189,7 +187,7 @@ async def test_settings_and_what_is_undecided_end_the_loop_of_a_worker(cluster: 
 # --- coordinators that fail --------------------------------------------------------------------------------------
 
 
-async def test_a_lost_answer_is_asked_for_again_and_commits_once(cluster: MemoryCluster) -> None:
+async def test_a_lost_answer_is_asked_for_again_and_commits_once(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         cluster.inject("init_transactional_id", LOST_ANSWER)
         cluster.inject("end_txn", LOST_ANSWER, LOST_ANSWER)
@@ -198,7 +196,9 @@ async def test_a_lost_answer_is_asked_for_again_and_commits_once(cluster: Memory
                 await writer.send("one", value)
     assert cluster.committed_values("one", 0) == [b"one", b"two"]
     markers = [read_header(batch) for batch in cluster.log("one", 0).batches if read_header(batch).control]
-    assert [m.producer_epoch for m in markers] == [2, 3], "the first introduction counted too"
+    assert cluster.faults.asked.count("init_transactional_id") > 1
+    first, second = (m.producer_epoch for m in markers)
+    assert second == first + 1, "one end for each"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ async def test_a_lost_answer_is_asked_for_again_and_commits_once(cluster: Memory
         ErrorCode.NETWORK_EXCEPTION,
     ],
 )
-async def test_what_passes_is_waited_for(cluster: MemoryCluster, code: ErrorCode) -> None:
+async def test_what_passes_is_waited_for(cluster: LabCluster, code: ErrorCode) -> None:
     finds = 0
 
     def count(api: str, broker: int, request: Any) -> None:
@@ -229,12 +229,12 @@ async def test_what_passes_is_waited_for(cluster: MemoryCluster, code: ErrorCode
     assert finds == (1 if stays else 5)
 
 
-async def test_a_commit_that_nobody_answers_ends_in_time_and_can_be_made_again(cluster: MemoryCluster) -> None:
+async def test_a_commit_that_nobody_answers_ends_in_time_and_can_be_made_again(cluster: LabCluster) -> None:
     async with producer(cluster, **IMPATIENT) as writer:
         await writer.begin_transaction()
         await writer.send("one", b"x")
         await writer.flush()
-        cluster.transactions.down = True
+        cluster.refuse()
         with pytest.raises(WaitTimedOut) as raised:
             await writer.commit_transaction()
         assert raised.value.then is Then.RETRY
@@ -242,7 +242,7 @@ async def test_a_commit_that_nobody_answers_ends_in_time_and_can_be_made_again(c
             await writer.abort_transaction()
         with pytest.raises(InvalidTxnState):
             await writer.send("one", b"y")
-        cluster.transactions.down = False
+        cluster.accept()
         await writer.commit_transaction()
         assert cluster.committed_values("one", 0) == [b"x"]
         async with writer.transaction():
@@ -250,37 +250,37 @@ async def test_a_commit_that_nobody_answers_ends_in_time_and_can_be_made_again(c
     assert cluster.committed_values("one", 0) == [b"x", b"y"]
 
 
-async def test_the_next_block_settles_what_the_last_left_open(cluster: MemoryCluster) -> None:
+async def test_the_next_block_settles_what_the_last_left_open(cluster: LabCluster) -> None:
     async with producer(cluster, **IMPATIENT) as writer:
 
         async def loses_its_coordinator() -> None:
             async with writer.transaction():
                 await writer.send("one", b"unsure")
                 await writer.flush()
-                cluster.transactions.down = True
+                cluster.refuse()
 
         for aborted in (False, True):
             with pytest.raises(WaitTimedOut):
                 await loses_its_coordinator()
-            cluster.transactions.down = False
+            cluster.accept()
             if aborted:
-                cluster.transactions.time_out("billing")
+                cluster.pass_time(TIMEOUT_S)
             async with writer.transaction():
                 await writer.send("one", b"next")
     assert cluster.committed_values("one", 0) == [b"unsure", b"next", b"next"]
 
 
-async def test_a_cancelled_commit_can_be_made_again(cluster: MemoryCluster) -> None:
+async def test_a_cancelled_commit_can_be_made_again(cluster: LabCluster) -> None:
     release = asyncio.Event()
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         await writer.send("one", b"x")
         cluster.inject("end_txn", Fault(Does.HOLD, until=release))
         committing = asyncio.ensure_future(writer.commit_transaction())
-        while "enrol" not in cluster.transactions.asked:
-            await asyncio.sleep(0)
+        while "enrol" not in cluster.asked:
+            await asyncio.sleep(0.01)
         await writer.flush()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         committing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await committing
@@ -288,7 +288,7 @@ async def test_a_cancelled_commit_can_be_made_again(cluster: MemoryCluster) -> N
     assert cluster.committed_values("one", 0) == [b"x"]
 
 
-async def test_a_silent_coordinator_is_not_waited_for_without_end(cluster: MemoryCluster) -> None:
+async def test_a_silent_coordinator_is_not_waited_for_without_end(cluster: LabCluster) -> None:
     never = asyncio.Event()
     async with producer(cluster, **IMPATIENT) as writer:
         await writer.begin_transaction()
@@ -305,25 +305,24 @@ async def test_a_silent_coordinator_is_not_waited_for_without_end(cluster: Memor
     assert cluster.committed_values("one", 0) == [b"x"]
 
 
-async def test_a_silent_coordinator_is_left_once_another_has_taken_over(cluster: MemoryCluster) -> None:
-    never = asyncio.Event()
+async def test_a_silent_coordinator_is_left_once_another_has_taken_over(labs: Labs) -> None:
+    cluster = made(labs, coordinators=2)
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         await writer.send("one", b"x")
         await writer.flush()
-        cluster.inject("end_txn", Fault(Does.HOLD, until=never))
-        cluster.transactions.at = Coordinator(NodeId(103), "memory:103")
+        cluster.pause_coordinator()
         await writer.commit_transaction()
-        assert writer._engine.transactions._asking.link.known == cluster.transactions.at
+        assert writer._engine.transactions._asking.link.known.node == 2
     assert cluster.committed_values("one", 0) == [b"x"]
 
 
-async def test_nobody_to_introduce_oneself_to_is_told_in_time(cluster: MemoryCluster) -> None:
-    cluster.transactions.down = True
+async def test_nobody_to_introduce_oneself_to_is_told_in_time(cluster: LabCluster) -> None:
+    cluster.refuse()
     async with producer(cluster, **IMPATIENT) as writer:
         with pytest.raises(WaitTimedOut, match="init_transactions"):
             await writer.begin_transaction()
-        cluster.transactions.down = False
+        cluster.accept()
         async with writer.transaction():
             await writer.send("one", b"x")
     assert cluster.committed_values("one", 0) == [b"x"]
@@ -332,7 +331,7 @@ async def test_nobody_to_introduce_oneself_to_is_told_in_time(cluster: MemoryClu
 # --- fences and timeouts -----------------------------------------------------------------------------------------
 
 
-async def test_a_newer_producer_fences_the_older_for_good(cluster: MemoryCluster) -> None:
+async def test_a_newer_producer_fences_the_older_for_good(cluster: LabCluster) -> None:
     async with producer(cluster) as old, producer(cluster) as new:
         await old.begin_transaction()
         await old.send("one", b"old")
@@ -354,12 +353,12 @@ async def test_a_newer_producer_fences_the_older_for_good(cluster: MemoryCluster
     assert cluster.committed_values("one", 0) == [b"new"]
 
 
-async def test_a_transaction_that_took_too_long_is_aborted_and_the_producer_goes_on(cluster: MemoryCluster) -> None:
+async def test_a_transaction_that_took_too_long_is_aborted_and_the_producer_goes_on(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         await writer.send("one", b"early")
         await writer.flush()
-        cluster.transactions.time_out("billing")
+        cluster.pass_time(TIMEOUT_S)
         with pytest.raises(TransactionAbortable) as raised:
             await writer.commit_transaction()
         assert raised.value.then is Then.ABORT
@@ -371,28 +370,17 @@ async def test_a_transaction_that_took_too_long_is_aborted_and_the_producer_goes
     assert cluster.committed_values("one", 0) == [b"again"]
 
 
-@dataclass
-class Watch(SystemClock):
-    """A clock that is set."""
-
-    ms: float = 0
-
-    def monotonic_ms(self) -> float:
-        return self.ms
-
-
-async def test_in_memory_too_a_transaction_takes_as_long_as_its_producer_said(cluster: MemoryCluster) -> None:
-    watch = cluster.transactions.clock = Watch()
+async def test_a_transaction_takes_as_long_as_its_producer_said(cluster: LabCluster) -> None:
     async with (
-        producer(cluster, transaction_timeout_ms=300) as writer,
+        producer(cluster, transaction_timeout_ms=3_000) as writer,
         consumer(cluster, "one", group_id=None, isolation_level="read_committed") as reader,
     ):
         await writer.begin_transaction()
         await writer.send("one", b"early")
         await writer.flush()
-        watch.ms = 299
+        await asyncio.sleep(2.5)
         await (await writer.send("one", b"in time"))
-        watch.ms = 300
+        await asyncio.sleep(2.5)
         reader.seek_to_end(("one", 0))
         assert await reader.position(("one", 0)) == 3, "readers are not held back"
         with pytest.raises(TransactionAbortable):
@@ -400,16 +388,16 @@ async def test_in_memory_too_a_transaction_takes_as_long_as_its_producer_said(cl
         await writer.abort_transaction()
         async with writer.transaction():
             await writer.send("one", b"again")
-            watch.ms = 599
+            await asyncio.sleep(2.5)
     assert cluster.committed_values("one", 0) == [b"again"]
 
 
-async def test_what_is_sent_after_the_timeout_is_refused_and_nothing_more_leaves(cluster: MemoryCluster) -> None:
+async def test_what_is_sent_after_the_timeout_is_refused_and_nothing_more_leaves(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         await writer.send("one", b"early")
         await writer.flush()
-        cluster.transactions.time_out("billing")
+        cluster.pass_time(TIMEOUT_S)
         late = await writer.send("one", b"late")
         with pytest.raises(InvalidProducerEpoch) as raised:
             await late
@@ -422,21 +410,23 @@ async def test_what_is_sent_after_the_timeout_is_refused_and_nothing_more_leaves
     assert cluster.committed_values("one", 0) == [b"again"]
 
 
-async def test_a_partition_that_the_transaction_never_touched_refuses_it_after_its_end(cluster: MemoryCluster) -> None:
+async def test_a_partition_that_the_transaction_never_touched_refuses_it_after_its_end(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         await writer.send("t", b"x", partition=0)
         await writer.flush()
-        cluster.transactions.time_out("billing")
+        cluster.pass_time(TIMEOUT_S)
         with pytest.raises(HeadraceError, match="has ended"):
             await (await writer.send("t", b"x", partition=1))
     assert cluster.values("t", 1) == []
 
 
-async def test_an_id_that_expired_is_over(cluster: MemoryCluster) -> None:
+async def test_an_id_that_expired_is_over(labs: Labs) -> None:
+    cluster = made(labs, transactions={"transactional_id_check_interval_ms": 1_000})
     async with producer(cluster) as writer:
         await writer.init_transactions()
-        cluster.transactions.forget("billing")
+        cluster.nodes.jump_clocks(days=8)
+        await asyncio.sleep(5)
         await writer.begin_transaction()
         with pytest.raises(HeadraceError) as raised:
             await (await writer.send("one", b"x"))
@@ -446,25 +436,11 @@ async def test_an_id_that_expired_is_over(cluster: MemoryCluster) -> None:
         assert raised.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-async def test_epochs_that_run_out_bring_another_producer_id(cluster: MemoryCluster) -> None:
-    async with producer(cluster) as writer:
-        await writer.init_transactions()
-        cluster.transactions.txns["billing"].epoch = EPOCH_MAX - 2
-        await writer.close()
-    async with producer(cluster) as writer:
-        for number in range(3):
-            async with writer.transaction():
-                await writer.send("one", b"%d" % number)
-    assert cluster.committed_values("one", 0) == [b"0", b"1", b"2"]
-    headers = [read_header(entry.batch) for request in cluster.produced for entry in request.partitions]
-    assert len({h.producer_id for h in headers}) == 2
-
-
 # --- deliveries that fail ----------------------------------------------------------------------------------------
 
 
 async def test_an_undelivered_record_leaves_only_the_abort_and_late_answers_count_for_nothing(
-    cluster: MemoryCluster,
+    cluster: LabCluster,
 ) -> None:
     async with producer(cluster, **IMPATIENT) as writer:
         await writer.init_transactions()
@@ -488,14 +464,14 @@ async def test_an_undelivered_record_leaves_only_the_abort_and_late_answers_coun
     assert [cluster.committed_values("t", p) for p in range(3)] == [[b"again"]] * 3
 
 
-async def test_answers_to_a_dropped_transaction_do_not_disturb_the_next(cluster: MemoryCluster) -> None:
+async def test_answers_to_a_dropped_transaction_do_not_disturb_the_next(cluster: LabCluster) -> None:
     release = asyncio.Event()
     async with producer(cluster) as writer:
         await writer.begin_transaction()
         cluster.inject("produce", Fault(Does.HOLD, after=True, until=release))
         dropped = await writer.send("one", b"dropped")
         while not cluster.values("one", 0):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
         await writer.abort_transaction()
         with pytest.raises(TransactionAbortable):
             await dropped
@@ -503,12 +479,12 @@ async def test_answers_to_a_dropped_transaction_do_not_disturb_the_next(cluster:
         kept = await writer.send("one", b"kept")
         assert (await kept).offset == 2, "behind the marker"
         release.set()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         await writer.commit_transaction()
     assert cluster.committed_values("one", 0) == [b"kept"]
 
 
-async def test_a_batch_that_is_carried_out_after_its_abort_is_refused(cluster: MemoryCluster) -> None:
+async def test_a_batch_that_is_carried_out_after_its_abort_is_refused(cluster: LabCluster) -> None:
     release = asyncio.Event()
     async with producer(cluster) as writer:
         await writer.begin_transaction()
@@ -516,8 +492,8 @@ async def test_a_batch_that_is_carried_out_after_its_abort_is_refused(cluster: M
         await writer.flush()
         cluster.inject("produce", Fault(Does.HOLD, until=release))
         await writer.send("one", b"late")
-        while len(cluster._faults["produce"]):
-            await asyncio.sleep(0)
+        while len(cluster.faults.queued["produce"]):
+            await asyncio.sleep(0.01)
         await writer.abort_transaction()
         release.set()
         async with writer.transaction():
@@ -526,23 +502,23 @@ async def test_a_batch_that_is_carried_out_after_its_abort_is_refused(cluster: M
     assert cluster.committed_values("one", 0) == [b"next"]
 
 
-async def test_the_next_transaction_waits_for_markers_of_the_last(cluster: MemoryCluster) -> None:
+async def test_the_next_transaction_waits_for_markers_of_the_last(cluster: LabCluster) -> None:
     async with producer(cluster) as writer:
-        cluster.transactions.hold_markers()
+        release = asyncio.Event()
+        cluster.inject("write_txn_markers", Fault(Does.HOLD, until=release))
         async with writer.transaction():
             await writer.send("one", b"first")
         assert cluster.committed_values("one", 0) == [], "decided, and not written yet"
         await writer.begin_transaction()
         next_one = await writer.send("one", b"second")
-        while cluster.transactions.asked.count("enrol") < 3:
-            await asyncio.sleep(0.001)
+        await asyncio.sleep(1)
         assert not next_one.done()
-        cluster.transactions.release_markers()
+        release.set()
         await writer.commit_transaction()
     assert cluster.committed_values("one", 0) == [b"first", b"second"]
 
 
-async def test_a_partitioner_that_raises_breaks_the_transaction(cluster: MemoryCluster) -> None:
+async def test_a_partitioner_that_raises_breaks_the_transaction(cluster: LabCluster) -> None:
     @bulk_partitioner
     def broken(topic: str, keys: Any, partitions: int) -> list[int]:
         if b"bad" in keys:
@@ -562,7 +538,7 @@ async def test_a_partitioner_that_raises_breaks_the_transaction(cluster: MemoryC
     assert cluster.committed_values("t", 0) == [b"good"]
 
 
-async def test_a_leader_that_moves_in_the_middle_changes_nothing(cluster: MemoryCluster) -> None:
+async def test_a_leader_that_moves_in_the_middle_changes_nothing(cluster: LabCluster) -> None:
     async with producer(cluster) as writer, writer.transaction():
         await writer.send("one", b"before")
         await writer.flush()
@@ -571,40 +547,43 @@ async def test_a_leader_that_moves_in_the_middle_changes_nothing(cluster: Memory
     assert cluster.committed_values("one", 0) == [b"before", b"after"]
 
 
-async def test_what_leaves_has_the_bit_and_the_id_together(cluster: MemoryCluster) -> None:
+async def test_what_leaves_has_the_bit_and_the_id_together(cluster: LabCluster) -> None:
     async with producer(cluster) as writer, writer.transaction():
         await writer.send("one", b"x")
-    [request] = cluster.produced
+    [request] = cluster.faults.produced
     plain = pb.ProduceRequest()
     plain.CopyFrom(request)
     plain.ClearField("transactional_id")
-    [result] = cluster.produce(cluster.brokers[0], plain).partitions
+    transport = cluster.transport()
+    await transport.metadata(pb.MetadataRequest())
+    [result] = (await transport.produce_stream(NodeId(cluster.leader("one")[0] or 0)).send(plain)).partitions
+    await transport.close()
     assert result.error == ErrorCode.INVALID_TXN_STATE
 
 
 # --- the end of the producer -------------------------------------------------------------------------------------
 
 
-async def test_closing_aborts_what_is_open(cluster: MemoryCluster) -> None:
+async def test_closing_aborts_what_is_open(cluster: LabCluster) -> None:
     writer = producer(cluster)
     await writer.begin_transaction()
     await writer.send("one", b"x")
     await writer.flush()
     await writer.close()
     assert cluster.committed_values("one", 0) == []
-    assert not cluster.log("one", 0).transactions.open
+    assert not cluster.log("one").undecided
     with pytest.raises(ClientClosed):
         await writer.begin_transaction()
 
 
 async def test_closing_does_not_wait_for_a_coordinator_that_is_away(
-    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+    cluster: LabCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = producer(cluster, **IMPATIENT)
     await writer.begin_transaction()
     await writer.send("one", b"x")
     await writer.flush()
-    cluster.transactions.down = True
+    cluster.refuse()
     await writer.close()
     assert "ends by its timeout" in caplog.text
 
@@ -612,7 +591,7 @@ async def test_closing_does_not_wait_for_a_coordinator_that_is_away(
 # --- threads -----------------------------------------------------------------------------------------------------
 
 
-def test_the_sync_twin(cluster: MemoryCluster) -> None:
+def test_the_sync_twin(cluster: LabCluster) -> None:
     with Producer(_transport=cluster.transport(), transactional_id="sync", linger_ms=1_000) as writer:
         with writer.transaction():
             writer.send("one", b"one")
@@ -634,4 +613,4 @@ def test_the_sync_twin(cluster: MemoryCluster) -> None:
         writer.abort_transaction()
         assert writer.init_transactions() is None
     assert cluster.committed_values("one", 0) == [b"one", b"two", b"three"]
-    assert cluster.transactions.asked == ["init"] + ["enrol", "end"] * 2
+    assert cluster.asked == ["init"] + ["enrol", "end"] * 2

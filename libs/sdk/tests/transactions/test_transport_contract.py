@@ -1,4 +1,4 @@
-"""What ``port.TransactionCalls`` promises, kept by a real cluster and by the one in memory."""
+"""What ``port.TransactionCalls`` promises, kept by processes over gRPC."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from itertools import count
 from typing import TypeVar
 
 import pytest
-from libs.sdk.tests.twin.memory import MemoryCluster
 
 from headrace._transport.grpc import GrpcTransport
 from headrace._transport.port import Coordinator, Transport
@@ -149,13 +148,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestCluster]:
         yield running
 
 
-@pytest.fixture(params=["memory", pytest.param("grpc", marks=pytest.mark.integration)])
+@pytest.fixture(params=[pytest.param("grpc", marks=pytest.mark.integration)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    if request.param == "memory":
-        memory = MemoryCluster(brokers=1)
-        memory.create_topic("t", 1)
-        yield await World(memory.transport(), "t").begun()
-        return
     running: TestCluster = request.getfixturevalue("cluster")
     transport = GrpcTransport(running.bootstrap_servers)
     yield await World(transport, running.unique_topic()).begun()
