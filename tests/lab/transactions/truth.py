@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from headrace_broker.core.rows import COMMITS_BIT, TRANSACTIONAL_BIT, IndexRow
 from headrace_common.core.ids import PartitionId
-from headrace_coordinator.core.pending_records import read_pending, read_pending_key
-from headrace_coordinator.core.records import NOTE, OffsetKey, read_key, read_offset
+from headrace_coordinator.core.records import NOTE, OffsetKey, PendingKey, read_key, read_offset, read_pending
 from headrace_coordinator.core.transactions.effects import TransactionDescription
 from headrace_coordinator.core.transactions.records import Kind, read_owner, read_transaction
 from headrace_coordinator.core.transactions.records import read_key as read_transaction_key
@@ -318,18 +317,17 @@ class Truth:
         if key == NOTE:
             return
         self.moment += 1
-        pending = read_pending_key(key)
-        if pending is not None:
+        found = read_key(key)
+        if isinstance(found, PendingKey):
             self.pending.pop(key, None)
             if value is not None:
                 one = read_pending(value)
-                producer = self.pending[key] = Producer(pending.producer_id, one.epoch)
+                producer = self.pending[key] = Producer(found.producer_id, one.epoch)
                 txn = self.transactions[int(one.committed.metadata)]
-                self.is_under(txn, producer, f"a position of {pending.group_id}")
+                self.is_under(txn, producer, f"a position of {found.group_id}")
                 if producer in self._complete:
                     self.wrong("late-position", f"{tuple(producer)} is complete, and has a position pending since")
             return
-        found = read_key(key)
         if not isinstance(found, OffsetKey) or value is None:
             return
         position = self.positions[found] = read_offset(value)
@@ -404,5 +402,5 @@ class Truth:
 
 def _is_of(pending: bytes, key: OffsetKey) -> bool:
     """Whether a pending position is that one's."""
-    one = read_pending_key(pending)
-    return one is not None and (one.group_id, one.partition) == key
+    one = read_key(pending)
+    return isinstance(one, PendingKey) and (one.group_id, one.partition) == key

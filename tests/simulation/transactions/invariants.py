@@ -23,8 +23,7 @@ from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import PartitionId
 from headrace_coordinator.core.effects import OffsetOutcomes, Row
 from headrace_coordinator.core.events import TxnCommitAsked
-from headrace_coordinator.core.pending_records import read_pending_key
-from headrace_coordinator.core.records import OffsetKey, read_key, read_offset
+from headrace_coordinator.core.records import OffsetKey, PendingKey, read_key, read_offset
 from headrace_coordinator.core.transactions.effects import (
     Answer,
     DecideResult,
@@ -293,13 +292,13 @@ class Invariants(OfReplicas):
 
     def _position_row(self, row: Row) -> None:
         key, value = row
-        if read_pending_key(key) is not None:
+        found = read_key(key)
+        if isinstance(found, PendingKey):
             if value is None:
                 self.pending.discard(key)
             else:
                 self.pending.add(key)
             return
-        found = read_key(key)
         if not isinstance(found, OffsetKey) or value is None:
             return
         position = self.positions[found] = read_offset(value)

@@ -39,13 +39,13 @@ from headrace_coordinator.core.events import (
     TopicsChanged,
     TxnCommitAsked,
 )
-from headrace_coordinator.core.pending_records import read_pending, read_pending_key
+from headrace_coordinator.core.records import PendingKey, read_key, read_pending
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.shard import Shard
 from headrace_coordinator.core.values import Moment, TopicInfo
 from headrace_coordinator.engine.outbox import Outbox, Visible
 
-from .world import WALL, World, compacted, topic_id
+from .world import WALL, World, compacted, pending_keys, topic_id
 
 E = ErrorCode
 GROUPS = ("g", "h")
@@ -176,9 +176,8 @@ class AgainstALog(RuleBasedStateMachine):
     def the_log_has_pending_what_may_still_count(self) -> None:
         expected = {(e.group, e.partition, e.producer) for e in self.entries if e.producer and e.decided is None
                     and self.matters(e)}  # fmt: skip
-        found = {key for key, value in self.w.log.items() if value is not None and read_pending_key(key)}
-        named = {read_pending_key(key) for key in found}
-        assert {(k.group_id, k.partition.partition, k.producer_id) for k in named if k} == expected
+        named = pending_keys(self.w.log)
+        assert {(k.group_id, k.partition.partition, k.producer_id) for k in named} == expected
 
     @invariant()
     def a_replayed_shard_is_the_same(self) -> None:
@@ -427,8 +426,8 @@ class UnderCrashes(RuleBasedStateMachine):
             assert error is None, "the present end of a transaction is always taken"
             producer.ending = None
             for key, value in self.log.items():
-                pending = read_pending_key(key)
-                if value is not None and pending is not None and pending.producer_id == marker.producer_id:
+                pending = read_key(key)
+                if value and isinstance(pending, PendingKey) and pending.producer_id == marker.producer_id:
                     assert read_pending(value).epoch >= marker.producer_epoch, "it outlived its marker"
             self.applied |= {k: v for k, v in self.truth.items() if k[1] // 2 == marker.producer_id}
 
@@ -494,7 +493,7 @@ class UnderCrashes(RuleBasedStateMachine):
         assert self.read(require_stable=True) == self.truth
         self.crash()
         assert self.read(require_stable=True) == self.truth
-        assert not any(read_pending_key(key) for key, value in self.log.items() if value is not None)
+        assert not pending_keys(self.log)
 
 
 TestUnderCrashes = UnderCrashes.TestCase

@@ -28,9 +28,8 @@ from headrace_coordinator.core.events import (
     TxnCommitAsked,
     Woken,
 )
-from headrace_coordinator.core.pending_records import read_pending_key
 
-from .world import G, World
+from .world import G, World, pending_keys
 
 E = ErrorCode
 DAY = 24 * 3_600_000
@@ -43,8 +42,7 @@ def w() -> World:
 
 def pending(w: World) -> list[tuple[str, int, int]]:
     """Group, producer id and partition of what the log says to be pending."""
-    keys = [read_pending_key(key) for key, value in w.log.items() if value is not None]
-    return sorted((key.group_id, key.producer_id, key.partition.partition) for key in keys if key is not None)
+    return sorted((key.group_id, key.producer_id, key.partition.partition) for key in pending_keys(w.log))
 
 
 # --- enrolment ------------------------------------------------------------------------------------------------

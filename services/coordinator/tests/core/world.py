@@ -47,6 +47,7 @@ from headrace_coordinator.core.events import (
     TxnCommitAsked,
     Woken,
 )
+from headrace_coordinator.core.records import PendingKey, read_key
 from headrace_coordinator.core.room import Room
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.shard import Shard
@@ -434,6 +435,12 @@ class World:
     def ask(self, event: Event) -> object:
         self.tell(event)
         return self.answers[self.refs]
+
+
+def pending_keys(log: Mapping[bytes, bytes | None]) -> set[PendingKey]:
+    """What a log has of transactions that are not decided."""
+    keys = [read_key(key) for key, value in log.items() if value is not None]
+    return {key for key in keys if isinstance(key, PendingKey)}
 
 
 def code(message: Message) -> ErrorCode:

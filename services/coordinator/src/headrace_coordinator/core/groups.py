@@ -35,15 +35,16 @@ from headrace_coordinator.core.events import (
     StreamBroke,
 )
 from headrace_coordinator.core.offsets import Offsets
-from headrace_coordinator.core.pending_records import read_pending, read_pending_key
 from headrace_coordinator.core.records import (
     ClassicRecord,
     ConsumerRecord,
     GroupRecord,
     OffsetKey,
+    PendingKey,
     read_group,
     read_key,
     read_offset,
+    read_pending,
 )
 from headrace_coordinator.core.settings import GroupSettings
 from headrace_coordinator.core.targets import TopicView
@@ -146,16 +147,14 @@ class ReadLog:
         for key, value in rows.items():
             if value is None:
                 continue
-            undecided = read_pending_key(key)
-            if undecided is not None:
-                by_producer = log._of(undecided.group_id).pending.setdefault(undecided.partition, {})
-                by_producer[undecided.producer_id] = read_pending(value)
-                continue
-            parsed = read_key(key)
-            if isinstance(parsed, OffsetKey):
-                log._of(parsed.group_id).held[parsed.partition] = read_offset(value)
-            elif parsed is not None:
-                log.members[parsed] = read_group(value)
+            match read_key(key):
+                case OffsetKey(group_id, partition):
+                    log._of(group_id).held[partition] = read_offset(value)
+                case PendingKey(group_id, producer_id, partition):
+                    by_producer = log._of(group_id).pending.setdefault(partition, {})
+                    by_producer[producer_id] = read_pending(value)
+                case str(group_id):
+                    log.members[group_id] = read_group(value)
         return log
 
     def _of(self, group_id: str) -> Offsets:

@@ -28,8 +28,7 @@ from headrace_common.core.errors import (
 from headrace_common.core.ids import PartitionId, TopicId
 from headrace_coordinator.core.effects import OffsetFound, OffsetOutcome, Row
 from headrace_coordinator.core.events import OffsetToCommit
-from headrace_coordinator.core.pending_records import pending_key, pending_value
-from headrace_coordinator.core.records import offset_key, offset_value
+from headrace_coordinator.core.records import offset_key, offset_value, pending_key, pending_value
 from headrace_coordinator.core.values import CommittedOffset, PendingOffset, Topics
 
 

@@ -1,25 +1,49 @@
 """
-What stands in the partition of a shard: a key and a value per record, in a binary format of our own, format 1.
+What stands in the partition of a shard: a key and a value per record, in a binary format of our own.
 
-The groups' state machines call ``…_row`` to write, ``shard.Shard.replay`` reads. The last value of a key is the state;
-no value means that there is none. All numbers are big-endian; texts are UTF-8 with their length before them::
+The groups' state machines call ``…_key`` and ``…_value`` to write, ``groups.ReadLog`` reads. The last value of a key
+is the state; no value means that there is none. Numbers are big-endian, texts UTF-8 with their length before them::
 
-    key    format u8, kind u8, group text16                          kind 2: the whole durable state of the group
-           format u8, kind u8, group text16, topic id 16, partition u32    kind 1: one committed offset
-           format u8, kind u8                                        kind 3: a note, which says nothing
-    value  format u8, then the fields of ``CommittedOffset``, ``ClassicRecord``, ``ConsumerRecord`` in their order
+    key    format u8 = 1, kind u8 = 1, group text16, topic id 16, partition u32             one committed offset
+           format u8 = 1, kind u8 = 2, group text16                      the whole durable state of the group's members
+           format u8 = 1, kind u8 = 3                                                       a note, which says nothing
+           format u8 = 2, kind u8 = 4, group text16, producer id i64, topic id 16, partition u32     a pending position
+    value  of an offset: ``_OFFSET``, topic, metadata
+           of a position of an open transaction: ``_PENDING``, transactional id, then a value of an offset
+           of a group: format u8, protocol u8, then ``_CLASSIC`` or ``_CONSUMER``
+
+Pending positions (``docs/adr/0012``), one for each producer, group and partition, came with format 2; all else is still
+written in format 1, so that keys stay what they were. The end of the transaction takes the key away.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
-from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_coordinator.core.binary import Reader, RecordDamaged, Writer, packed_texts
+from headrace_coordinator.core.binary import (
+    BLOB,
+    I32,
+    I32S,
+    I64,
+    OPTIONAL_TEXT,
+    TEXT,
+    U8,
+    Form,
+    KeyForm,
+    Reader,
+    RecordDamaged,
+    check_format,
+    fields,
+    many,
+    pair,
+    readable,
+)
 from headrace_coordinator.core.values import (
     ClassicAssignment,
     ClassicSubscription,
@@ -27,6 +51,7 @@ from headrace_coordinator.core.values import (
     GroupProtocol,
     GroupState,
     MemberState,
+    PendingOffset,
     TopicInfo,
     TopicPartitions,
 )
@@ -34,31 +59,38 @@ from headrace_coordinator.core.values import (
 __all__ = [
     "FORMAT",
     "NOTE",
+    "PENDING_FORMAT",
     "ClassicMemberRecord",
     "ClassicRecord",
     "ConsumerMemberRecord",
     "ConsumerRecord",
     "GroupRecord",
     "OffsetKey",
+    "PendingKey",
     "RecordDamaged",
     "group_key",
     "group_value",
     "offset_key",
     "offset_value",
+    "pending_key",
+    "pending_value",
     "read_group",
     "read_key",
     "read_offset",
+    "read_pending",
 ]
 
 FORMAT: Final = 1
-_OFFSET: Final = 1
-_GROUP: Final = 2
-_NOTE: Final = 3
-_KEY_HEAD: Final = struct.Struct(">BBH")
-_KEY_TAIL: Final = struct.Struct(">16sI")
-_OFFSET_HEAD: Final = struct.Struct(">BqiqHI")
+PENDING_FORMAT: Final = 2
+_OFFSET_KEY: Final = KeyForm(FORMAT, 1, "16sI")
+_GROUP_KEY: Final = KeyForm(FORMAT, 2)
+_PENDING_KEY: Final = KeyForm(PENDING_FORMAT, 4, "q16sI")
+_OFFSET: Final = struct.Struct(">BqiqHI")
+"""Format, offset, leader epoch, committed at; bytes of topic and metadata."""
+_PENDING: Final = struct.Struct(">BiqH")
+"""Format, producer epoch, order; bytes of the transactional id."""
 
-NOTE: Final = bytes((FORMAT, _NOTE))
+NOTE: Final = bytes((FORMAT, 3))
 """Key of a record that says nothing; appended (without a value) to learn that what stands before it is committed."""
 
 
@@ -66,6 +98,14 @@ class OffsetKey(NamedTuple):
     """Whose offset, and of which partition."""
 
     group_id: str
+    partition: PartitionId
+
+
+class PendingKey(NamedTuple):
+    """Whose position, by which producer, and in which partition."""
+
+    group_id: str
+    producer_id: int
     partition: PartitionId
 
 
@@ -138,62 +178,55 @@ GroupRecord = ClassicRecord | ConsumerRecord
 
 def group_key(group_id: str) -> bytes:
     """Key of the group's record."""
-    name = group_id.encode()
-    return _KEY_HEAD.pack(FORMAT, _GROUP, len(name)) + name
+    return _GROUP_KEY.pack(group_id)
 
 
 def offset_key(group_id: str, partition: PartitionId) -> bytes:
     """Key of one committed offset."""
-    name = group_id.encode()
-    return _KEY_HEAD.pack(FORMAT, _OFFSET, len(name)) + name + _KEY_TAIL.pack(*partition)
+    return _OFFSET_KEY.pack(group_id, *partition)
 
 
-def read_key(key: bytes) -> OffsetKey | str | None:
+def pending_key(group_id: str, producer_id: int, partition: PartitionId) -> bytes:
+    """Key of one position of an open transaction."""
+    return _PENDING_KEY.pack(group_id, producer_id, *partition)
+
+
+@readable("the key {0!r:.80} of a group record")
+def read_key(key: bytes) -> OffsetKey | PendingKey | str | None:
     """
-    An offset's key, a group's id, or None for a note.
+    The key of an offset or of a pending one, a group's id, or None for a note.
 
     Raises:
         RecordDamaged: these bytes are no key.
         UnsupportedVersion: a newer version wrote it.
     """
+    if key.startswith(_OFFSET_KEY.head):
+        group_id, topic_id, partition = _OFFSET_KEY.unpack(key)
+        return OffsetKey(group_id, PartitionId(TopicId(topic_id), partition))
+    if key.startswith(_PENDING_KEY.head):
+        group_id, producer_id, topic_id, partition = _PENDING_KEY.unpack(key)
+        return PendingKey(group_id, producer_id, PartitionId(TopicId(topic_id), partition))
+    if key.startswith(_GROUP_KEY.head):
+        return str(_GROUP_KEY.unpack(key)[0])
     if key == NOTE:
         return None
-    try:
-        written, kind, length = _KEY_HEAD.unpack_from(key)
-        _check_format(written, "key")
-        end = _KEY_HEAD.size + length
-        group_id = key[_KEY_HEAD.size : end].decode()
-        if kind == _GROUP and len(key) == end:
-            return group_id
-        if kind == _OFFSET and len(key) == end + _KEY_TAIL.size:
-            topic_id, partition = _KEY_TAIL.unpack_from(key, end)
-            return OffsetKey(group_id, PartitionId(TopicId(topic_id), partition))
-    except (struct.error, UnicodeDecodeError) as error:
-        raise RecordDamaged(f"the key {key[:40]!r} of a group record cannot be read: {error}") from error
-    raise RecordDamaged(f"the key {key[:40]!r} of a group record has {len(key)} bytes and kind {kind}")
+    check_format(key[0], FORMAT)
+    raise ValueError(f"there is no such kind in format {key[0]}")
 
 
-def _check_format(written: int, what: str) -> None:
-    if written > FORMAT:
-        raise UnsupportedVersion(
-            f"the {what} of a group record has format {written}, this version reads up to {FORMAT}; upgrade the node"
-        )
-    if written == 0:
-        raise RecordDamaged(f"the {what} of a group record has format 0, which there is not")
-
-
-# --- values ---------------------------------------------------------------------------------------------------
+# --- offsets --------------------------------------------------------------------------------------------------
 
 
 def offset_value(committed: CommittedOffset) -> bytes:
     """Value of one committed offset."""
     topic, metadata = committed.topic.encode(), committed.metadata.encode()
-    head = _OFFSET_HEAD.pack(
+    head = _OFFSET.pack(
         FORMAT, committed.offset, committed.leader_epoch, committed.committed_at_ms, len(topic), len(metadata)
     )
     return head + topic + metadata
 
 
+@readable("a committed offset")
 def read_offset(value: bytes) -> CommittedOffset:
     """
     The committed offset.
@@ -201,32 +234,87 @@ def read_offset(value: bytes) -> CommittedOffset:
     Raises:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
-    try:
-        if value:
-            _check_format(value[0], "value")
-        _, offset, leader_epoch, at_ms, topic_bytes, metadata_bytes = _OFFSET_HEAD.unpack_from(value)
-        start = _OFFSET_HEAD.size
-        end = start + topic_bytes
-        if len(value) != end + metadata_bytes:
-            raise RecordDamaged(f"a committed offset has {len(value)} bytes instead of {end + metadata_bytes}")
-        return CommittedOffset(value[start:end].decode(), offset, leader_epoch, value[end:].decode(), at_ms)
-    except (struct.error, UnicodeDecodeError) as error:
-        raise RecordDamaged(f"a committed offset cannot be read: {error}") from error
+    check_format(value[0], FORMAT)
+    _, offset, leader_epoch, at_ms, topic_bytes, metadata_bytes = _OFFSET.unpack_from(value)
+    end = _OFFSET.size + topic_bytes
+    if len(value) != end + metadata_bytes:
+        raise ValueError(f"it has {len(value)} bytes instead of {end + metadata_bytes}")
+    return CommittedOffset(value[_OFFSET.size : end].decode(), offset, leader_epoch, value[end:].decode(), at_ms)
+
+
+def pending_value(pending: PendingOffset) -> bytes:
+    """Value of one position of an open transaction."""
+    name = pending.transactional_id.encode()
+    head = _PENDING.pack(PENDING_FORMAT, pending.epoch, pending.order, len(name))
+    return head + name + offset_value(pending.committed)
+
+
+@readable("a pending offset")
+def read_pending(value: bytes) -> PendingOffset:
+    """
+    The position.
+
+    Raises:
+        RecordDamaged, UnsupportedVersion: as ``read_key``.
+    """
+    check_format(value[0], PENDING_FORMAT, PENDING_FORMAT)
+    _, epoch, order, length = _PENDING.unpack_from(value)
+    end = _PENDING.size + length
+    return PendingOffset(epoch, order, value[_PENDING.size : end].decode(), read_offset(value[end:]))
+
+
+# --- groups ---------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def _pack_topics(topics: frozenset[str]) -> bytes:
+    """Members of one group want the same topics, as a rule, and all of them are written each time."""
+    return many(TEXT).pack(sorted(topics))
+
+
+def _group_by_topic(partitions: frozenset[PartitionId]) -> Iterable[tuple[bytes, list[int]]]:
+    by_topic: dict[TopicId, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        by_topic.setdefault(topic_id, []).append(partition)
+    return by_topic.items()
+
+
+def _flatten(by_topic: Iterable[tuple[bytes, Iterable[int]]]) -> frozenset[PartitionId]:
+    return frozenset([PartitionId(TopicId(topic_id), number) for topic_id, numbers in by_topic for number in numbers])
+
+
+_NAMED: Final = many(fields(TopicPartitions, TEXT, BLOB, I32S))
+_SUBSCRIPTION: Final = fields(ClassicSubscription, many(TEXT), _NAMED, I32, TEXT, BLOB)
+_CLASSIC_MEMBER: Final = fields(
+    ClassicMemberRecord,
+    *(TEXT, OPTIONAL_TEXT, I32, I32, TEXT, TEXT),
+    many(pair(TEXT, _SUBSCRIPTION)),
+    fields(ClassicAssignment, _NAMED, BLOB),
+)
+_CLASSIC: Final = fields(
+    ClassicRecord, U8.of(attrgetter("value"), GroupState), I32, TEXT, TEXT, I64, many(_CLASSIC_MEMBER)
+)
+_PARTITIONS: Final = many(pair(BLOB, I32S)).of(_group_by_topic, _flatten)
+_CONSUMER_MEMBER: Final = fields(
+    ConsumerMemberRecord,
+    *(TEXT, OPTIONAL_TEXT, OPTIONAL_TEXT, TEXT, TEXT, I32),
+    Form(_pack_topics, many(TEXT).of(sorted, frozenset).take),
+    *(OPTIONAL_TEXT, OPTIONAL_TEXT, I32, I32),
+    U8.of(attrgetter("value"), MemberState),
+    *(_PARTITIONS, _PARTITIONS, _PARTITIONS),
+)
+_TOPICS: Final = many(pair(TEXT, fields(TopicInfo, BLOB, I32))).of(lambda topics: sorted(topics.items()), dict)
+_CONSUMER: Final = fields(ConsumerRecord, I32, I32, I64, _TOPICS, many(_CONSUMER_MEMBER))
 
 
 def group_value(record: GroupRecord) -> bytes:
     """Value of a group's record."""
-    out = Writer()
-    out.u8(FORMAT)
     if isinstance(record, ClassicRecord):
-        out.u8(GroupProtocol.CLASSIC.value)
-        _write_classic(out, record)
-    else:
-        out.u8(GroupProtocol.CONSUMER.value)
-        _write_consumer(out, record)
-    return out.joined()
+        return bytes((FORMAT, GroupProtocol.CLASSIC.value)) + _CLASSIC.pack(record)
+    return bytes((FORMAT, GroupProtocol.CONSUMER.value)) + _CONSUMER.pack(record)
 
 
+@readable("a group record")
 def read_group(value: bytes) -> GroupRecord:
     """
     The group's durable state.
@@ -235,164 +323,8 @@ def read_group(value: bytes) -> GroupRecord:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
     into = Reader(value)
-    _check_format(into.u8(), "value")
-    try:
-        protocol = GroupProtocol(into.u8())
-        record = _read_classic(into) if protocol is GroupProtocol.CLASSIC else _read_consumer(into)
-    except ValueError as error:
-        raise RecordDamaged(f"a group record cannot be read: {error}") from error
+    check_format(U8.take(into), FORMAT)
+    classic = GroupProtocol(U8.take(into)) is GroupProtocol.CLASSIC
+    record = _CLASSIC.take(into) if classic else _CONSUMER.take(into)
     into.end()
     return record
-
-
-# --- classic --------------------------------------------------------------------------------------------------
-
-
-def _write_classic(out: Writer, record: ClassicRecord) -> None:
-    out.u8(record.state.value)
-    out.i32(record.generation)
-    out.text(record.protocol)
-    out.text(record.leader)
-    out.i64(record.empty_since_ms)
-    out.u32(len(record.members))
-    for member in record.members:
-        out.text(member.member_id)
-        out.optional_text(member.instance_id)
-        out.i32(member.session_timeout_ms)
-        out.i32(member.rebalance_timeout_ms)
-        out.text(member.client_id)
-        out.text(member.client_address)
-        out.u32(len(member.protocols))
-        for name, subscription in member.protocols:
-            out.text(name)
-            _write_subscription(out, subscription)
-        _write_named(out, member.assignment.partitions)
-        out.blob(member.assignment.user_data)
-
-
-def _write_subscription(out: Writer, subscription: ClassicSubscription) -> None:
-    out.texts(subscription.topics)
-    _write_named(out, subscription.owned)
-    out.i32(subscription.generation)
-    out.text(subscription.rack)
-    out.blob(subscription.user_data)
-
-
-def _write_named(out: Writer, partitions: tuple[TopicPartitions, ...]) -> None:
-    out.u32(len(partitions))
-    for entry in partitions:
-        out.text(entry.topic)
-        out.blob(entry.topic_id)
-        out.i32s(entry.partitions)
-
-
-def _read_classic(into: Reader) -> ClassicRecord:
-    return ClassicRecord(
-        state=GroupState(into.u8()),
-        generation=into.i32(),
-        protocol=into.text(),
-        leader=into.text(),
-        empty_since_ms=into.i64(),
-        members=tuple(_read_classic_member(into) for _ in into.count()),
-    )
-
-
-def _read_classic_member(into: Reader) -> ClassicMemberRecord:
-    return ClassicMemberRecord(
-        member_id=into.text(),
-        instance_id=into.optional_text(),
-        session_timeout_ms=into.i32(),
-        rebalance_timeout_ms=into.i32(),
-        client_id=into.text(),
-        client_address=into.text(),
-        protocols=tuple((into.text(), _read_subscription(into)) for _ in into.count()),
-        assignment=ClassicAssignment(_read_named(into), into.blob()),
-    )
-
-
-def _read_subscription(into: Reader) -> ClassicSubscription:
-    return ClassicSubscription(into.texts(), _read_named(into), into.i32(), into.text(), into.blob())
-
-
-def _read_named(into: Reader) -> tuple[TopicPartitions, ...]:
-    return tuple(TopicPartitions(into.text(), into.blob(), into.i32s()) for _ in into.count())
-
-
-# --- server-side ----------------------------------------------------------------------------------------------
-
-
-def _write_consumer(out: Writer, record: ConsumerRecord) -> None:
-    out.i32(record.group_epoch)
-    out.i32(record.assignment_epoch)
-    out.i64(record.empty_since_ms)
-    out.u32(len(record.topics))
-    for name, info in sorted(record.topics.items()):
-        out.text(name)
-        out.blob(info.topic_id)
-        out.i32(info.partitions)
-    out.u32(len(record.members))
-    topics = {names: packed_texts(sorted(names)) for names in {member.topics for member in record.members}}
-    for member in record.members:
-        out.text(member.member_id)
-        out.optional_text(member.instance_id)
-        out.optional_text(member.rack)
-        out.text(member.client_id)
-        out.text(member.client_address)
-        out.i32(member.rebalance_timeout_ms)
-        out.raw(topics[member.topics])
-        out.optional_text(member.pattern)
-        out.optional_text(member.assignor)
-        out.i32(member.epoch)
-        out.i32(member.previous_epoch)
-        out.u8(member.state.value)
-        _write_set(out, member.assigned)
-        _write_set(out, member.revoking)
-        _write_set(out, member.target)
-
-
-def _write_set(out: Writer, partitions: frozenset[PartitionId]) -> None:
-    by_topic: dict[TopicId, list[int]] = {}
-    for topic_id, partition in sorted(partitions):
-        by_topic.setdefault(topic_id, []).append(partition)
-    out.u32(len(by_topic))
-    for topic_id, numbers in by_topic.items():
-        out.blob(topic_id)
-        out.i32s(numbers)
-
-
-def _read_consumer(into: Reader) -> ConsumerRecord:
-    return ConsumerRecord(
-        group_epoch=into.i32(),
-        assignment_epoch=into.i32(),
-        empty_since_ms=into.i64(),
-        topics={into.text(): TopicInfo(TopicId(into.blob()), into.i32()) for _ in into.count()},
-        members=tuple(_read_consumer_member(into) for _ in into.count()),
-    )
-
-
-def _read_consumer_member(into: Reader) -> ConsumerMemberRecord:
-    return ConsumerMemberRecord(
-        member_id=into.text(),
-        instance_id=into.optional_text(),
-        rack=into.optional_text(),
-        client_id=into.text(),
-        client_address=into.text(),
-        rebalance_timeout_ms=into.i32(),
-        topics=frozenset(into.texts()),
-        pattern=into.optional_text(),
-        assignor=into.optional_text(),
-        epoch=into.i32(),
-        previous_epoch=into.i32(),
-        state=MemberState(into.u8()),
-        assigned=_read_set(into),
-        revoking=_read_set(into),
-        target=_read_set(into),
-    )
-
-
-def _read_set(into: Reader) -> frozenset[PartitionId]:
-    found: list[PartitionId] = []
-    for _ in into.count():
-        topic_id = TopicId(into.blob())
-        found.extend(PartitionId(topic_id, number) for number in into.i32s())
-    return frozenset(found)

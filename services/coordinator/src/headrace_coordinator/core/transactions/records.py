@@ -23,9 +23,16 @@ import struct
 from enum import Enum
 from typing import Final
 
-from headrace_common.core.errors import UnsupportedVersion
 from headrace_common.core.ids import PartitionId, TopicId
-from headrace_coordinator.core.binary import RecordDamaged
+from headrace_coordinator.core.binary import (
+    I64,
+    KeyForm,
+    Reader,
+    RecordDamaged,
+    check_format,
+    pair,
+    readable,
+)
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.transactions.owner import FREE, NONCE, Owner
 from headrace_coordinator.core.transactions.transaction import PARTITION, Transaction
@@ -58,15 +65,13 @@ class Kind(Enum):
     OWNER = 5
 
 
-_KEY: Final = struct.Struct(">BBH")
 _NOTE_KEY: Final = bytes((FORMAT, Kind.NOTE.value))
+_KEYS: Final = {kind: KeyForm(FORMAT, kind.value) for kind in (Kind.TRANSACTION, Kind.OWNER)}
 _TRANSACTION: Final = struct.Struct(">BBBBqhqhiqqqQqhQ")
 """Format, state, flags, cause; producer id, epoch; of the markers: producer id, epoch; timeout; started, prepared and
 updated at; nonce; of the last one decided: producer id, epoch, nonce."""
-_EPOCH: Final = struct.Struct(">q")
 _OWNER: Final = struct.Struct(">BqqI")
-_CLAIM: Final = struct.Struct(">qq")
-_TIME: Final = struct.Struct(">q")
+_CLAIM: Final = pair(I64, I64)
 _CONTINUES: Final = 1
 _CONTESTED: Final = 2
 _DECIDED: Final = 4
@@ -78,16 +83,15 @@ _NEVER: Final = Decided(Producer(NO_PRODUCER, -1), False, EndCause.CLIENT, NO_NO
 
 def transaction_key(transactional_id: str) -> bytes:
     """Key of an id's record."""
-    name = transactional_id.encode()
-    return _KEY.pack(FORMAT, Kind.TRANSACTION.value, len(name)) + name
+    return _KEYS[Kind.TRANSACTION].pack(transactional_id)
 
 
 def owner_key(owner: str) -> bytes:
     """Key of an owner's record."""
-    name = owner.encode()
-    return _KEY.pack(FORMAT, Kind.OWNER.value, len(name)) + name
+    return _KEYS[Kind.OWNER].pack(owner)
 
 
+@readable("the key {0!r:.80} of a transaction record")
 def read_key(key: bytes) -> tuple[Kind, str]:
     """
     What the record is about, and its name.
@@ -98,22 +102,9 @@ def read_key(key: bytes) -> tuple[Kind, str]:
     """
     if key == _NOTE_KEY:
         return Kind.NOTE, ""
-    try:
-        format_number, kind, size = _KEY.unpack_from(key)
-        _check_format(format_number, FORMAT)
-        name = key[_KEY.size :].decode()
-        if len(key) != _KEY.size + size:
-            raise RecordDamaged(f"the key of a transaction record has {len(key)} bytes instead of {_KEY.size + size}")
-        return Kind(kind), name
-    except (struct.error, ValueError) as error:
-        raise RecordDamaged(f"the key of a transaction record cannot be read: {error}") from error
-
-
-def _check_format(number: int, newest: int) -> None:
-    if not FORMAT <= number <= newest:
-        raise UnsupportedVersion(
-            f"a transaction record has format {number}, this coordinator knows up to {newest}; run a newer one"
-        )
+    check_format(key[0], FORMAT)
+    kind = Kind(key[1])
+    return kind, str(_KEYS[kind].unpack(key)[0])
 
 
 # --- ids ------------------------------------------------------------------------------------------------------
@@ -144,10 +135,11 @@ def transaction_row(txn: Transaction) -> Row:
         *decided.producer,
         decided.nonce,
     )
-    epoch = _EPOCH.pack(txn.owner_epoch) if owned else b""
+    epoch = I64.pack(txn.owner_epoch) if owned else b""
     return transaction_key(txn.transactional_id), head + epoch + txn.packed
 
 
+@readable("the record of transactional id {0!r}")
 def read_transaction(transactional_id: str, value: bytes) -> Transaction:
     """
     The id as its record has it; while it is ending no partition has its marker.
@@ -155,37 +147,34 @@ def read_transaction(transactional_id: str, value: bytes) -> Transaction:
     Raises:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
-    try:
-        _check_format(value[0], CLAIMED)
-        owner_epoch, packed_at = NO_OWNER_EPOCH, _TRANSACTION.size
-        if value[0] == CLAIMED:
-            (owner_epoch,) = _EPOCH.unpack_from(value, packed_at)
-            packed_at += _EPOCH.size
-        _, state, flags, cause, *fields = _TRANSACTION.unpack_from(value)
-        pid, epoch, marker_pid, marker_epoch, timeout_ms, started, prepared, updated, nonce, *last = fields
-        decided = None
-        if flags & _DECIDED:
-            decided = Decided(Producer(last[0], last[1]), bool(flags & _COMMITTED), EndCause(cause), last[2])
-        txn = Transaction(
-            transactional_id,
-            Producer(pid, epoch),
-            timeout_ms,
-            state=TxnState(state),
-            marker=Producer(marker_pid, marker_epoch),
-            packed=bytearray(value[packed_at:]),
-            started_at_ms=started,
-            prepared_at_ms=prepared,
-            updated_at_ms=updated,
-            nonce=nonce,
-            decided=decided,
-            continues=bool(flags & _CONTINUES),
-            contested=bool(flags & _CONTESTED),
-            owner_epoch=owner_epoch,
-        )
-        packed = PARTITION.iter_unpack(txn.packed)
-        txn.partitions = dict.fromkeys(PartitionId(TopicId(topic), number) for topic, number in packed)
-    except (struct.error, ValueError, IndexError) as error:
-        raise RecordDamaged(f"the record of transactional id {transactional_id!r} cannot be read: {error}") from error
+    check_format(value[0], CLAIMED)
+    _, state, flags, cause, *fields = _TRANSACTION.unpack_from(value)
+    pid, epoch, marker_pid, marker_epoch, timeout_ms, started, prepared, updated, nonce, *last = fields
+    decided = None
+    if flags & _DECIDED:
+        decided = Decided(Producer(last[0], last[1]), bool(flags & _COMMITTED), EndCause(cause), last[2])
+    rest = Reader(value[_TRANSACTION.size :])
+    owner_epoch = I64.take(rest) if value[0] == CLAIMED else NO_OWNER_EPOCH
+    packed = rest.take_rest()
+    txn = Transaction(
+        transactional_id,
+        Producer(pid, epoch),
+        timeout_ms,
+        state=TxnState(state),
+        marker=Producer(marker_pid, marker_epoch),
+        partitions=dict.fromkeys(
+            PartitionId(TopicId(topic), number) for topic, number in PARTITION.iter_unpack(packed)
+        ),
+        packed=bytearray(packed),
+        started_at_ms=started,
+        prepared_at_ms=prepared,
+        updated_at_ms=updated,
+        nonce=nonce,
+        decided=decided,
+        continues=bool(flags & _CONTINUES),
+        contested=bool(flags & _CONTESTED),
+        owner_epoch=owner_epoch,
+    )
     if txn.state in ENDING and (decided is None or not txn.partitions):
         raise RecordDamaged(f"the record of {transactional_id!r} has an end without a verdict or without partitions")
     return txn
@@ -199,11 +188,12 @@ def owner_row(owner: Owner, *, with_time: bool = False) -> Row:
     undone = owner.packed_undone()
     number = TIMED if with_time else FORMAT if owner.claim == NO_CLAIM else CLAIMED
     head = _OWNER.pack(number, owner.epoch, owner.last_sequence, len(undone))
-    claim = _CLAIM.pack(owner.claim, owner.claim_epoch) if number >= CLAIMED else b""
-    used = _TIME.pack(owner.used_at_ms) if number == TIMED else b""
+    claim = _CLAIM.pack((owner.claim, owner.claim_epoch)) if number >= CLAIMED else b""
+    used = I64.pack(owner.used_at_ms) if number == TIMED else b""
     return owner_key(owner.name), head + claim + used + undone + owner.free
 
 
+@readable("the record of owner {0!r}")
 def read_owner(name: str, value: bytes) -> Owner:
     """
     The owner as its record has it; its ids are elsewhere.
@@ -211,21 +201,14 @@ def read_owner(name: str, value: bytes) -> Owner:
     Raises:
         RecordDamaged, UnsupportedVersion: as ``read_key``.
     """
-    try:
-        _check_format(value[0], TIMED)
-        _, epoch, last_sequence, undone_bytes = _OWNER.unpack_from(value)
-        claim, claim_epoch, used_at_ms, undone_at = NO_CLAIM, NO_OWNER_EPOCH, NO_TIME, _OWNER.size
-        if value[0] >= CLAIMED:
-            claim, claim_epoch = _CLAIM.unpack_from(value, undone_at)
-            undone_at += _CLAIM.size
-        if value[0] == TIMED:
-            (used_at_ms,) = _TIME.unpack_from(value, undone_at)
-            undone_at += _TIME.size
-    except (struct.error, IndexError) as error:
-        raise RecordDamaged(f"the record of owner {name!r} cannot be read: {error}") from error
-    free_at = undone_at + undone_bytes
-    if undone_bytes % NONCE.size or free_at > len(value) or (len(value) - free_at) % FREE.size:
-        raise RecordDamaged(f"the record of owner {name!r} has {len(value)} bytes, which is not what it announces")
-    owner = Owner(name, epoch, last_sequence, claim, claim_epoch, used_at_ms, bytearray(value[free_at:]))
-    owner.read_undone(value[undone_at:free_at])
+    check_format(value[0], TIMED)
+    _, epoch, last_sequence, undone_bytes = _OWNER.unpack_from(value)
+    rest = Reader(value[_OWNER.size :])
+    claim, claim_epoch = _CLAIM.take(rest) if value[0] >= CLAIMED else (NO_CLAIM, NO_OWNER_EPOCH)
+    used_at_ms = I64.take(rest) if value[0] == TIMED else NO_TIME
+    undone, free = rest.take(undone_bytes), rest.take_rest()
+    if undone_bytes % NONCE.size or len(free) % FREE.size:
+        raise ValueError(f"it has {len(value)} bytes, which is not what it announces")
+    owner = Owner(name, epoch, last_sequence, claim, claim_epoch, used_at_ms, bytearray(free))
+    owner.read_undone(undone)
     return owner
