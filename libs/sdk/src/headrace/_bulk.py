@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace._bulk_tables import arrow_table, header_sizes, headers_of, partitions_of
 from headrace._core.chunk import RECORD_OVERHEAD, Chunk
 from headrace._descriptors import needing_descriptors
-from headrace._intake import Extra, Intake
-from headrace._record_rules import View, check_headers
+from headrace._intake import Intake
+from headrace._record_rules import Extra, View, check_headers
 from headrace.errors import Rejected, SerializationFailed, UnknownTopicOrPartition
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from headrace.records import Committed, TopicPartition
 
 if TYPE_CHECKING:
     from headrace._runtime import LoopThread
-    from headrace.aio._group_steps import CommitCallback, GroupSteps, Listeners, Rebalanced, Steps
+    from headrace.aio._group_steps import CommitCallback, GroupSteps, Listeners, Rebalanced
     from headrace.aio._hand_out import HandOut
     from headrace.aio._reading import Reading
+    from headrace.aio._steps import Steps
     from headrace.consumer_settings import ConsumerSettings
     from headrace.records import Record
 
@@ -49,7 +50,7 @@ class GroupCalls:
         raise NotImplementedError
 
     def _run(self, steps: Steps[Any]) -> Any:
-        from headrace.aio._group_steps import run_blocking
+        from headrace.aio._steps import run_blocking
 
         return run_blocking(steps, self._loop)
 

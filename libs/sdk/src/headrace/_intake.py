@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable
 from copy import copy
 from types import FrameType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from headrace._core.chunk import NOWHERE, Chunk
-from headrace._record_rules import RecordRules, Row, View
+from headrace._record_rules import Extra, RecordRules, Row, View
 from headrace.delivery import Delivery
 from headrace.errors import ClientClosed, HeadraceError, Internal, Rejected
 from headrace.settings import ProducerSettings
@@ -371,25 +371,6 @@ class Intake:
     def _wake(self) -> None:
         while self.waiters:
             self.waiters.pop()()
-
-
-class Extra(NamedTuple):
-    """What ``send_many`` was given beside values and keys."""
-
-    partitions: Any
-    """One for all, or an array of one for each; -1: it is left to the key."""
-    timestamps_ms: Any
-    headers: Any
-    """Lists of pairs, or an Arrow array (``_bulk_tables``); None: nobody has any."""
-
-    def cut(self, start: int, end: int) -> Extra:
-        """For rows ``start`` to ``end``."""
-        partitions, stamps = self.partitions, self.timestamps_ms
-        return Extra(
-            partitions if partitions is None or isinstance(partitions, int) else partitions[start:end],
-            stamps if stamps is None or isinstance(stamps, int) else stamps[start:end],
-            None if self.headers is None else self.headers[start:end],
-        )
 
 
 def closed_error(kind: str) -> ClientClosed:

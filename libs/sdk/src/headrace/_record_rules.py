@@ -29,6 +29,25 @@ TIMESTAMP_MAX: Final = 2**63 - 1
 _PLAIN: Final = frozenset({bytes, type(None)})
 
 
+class Extra(NamedTuple):
+    """What ``send_many`` was given beside values and keys."""
+
+    partitions: Any
+    """One for all, or an array of one for each; -1: it is left to the key."""
+    timestamps_ms: Any
+    headers: Any
+    """Lists of pairs, or an Arrow array (``_bulk_tables``); None: nobody has any."""
+
+    def cut(self, start: int, end: int) -> Extra:
+        """For rows ``start`` to ``end``."""
+        partitions, stamps = self.partitions, self.timestamps_ms
+        return Extra(
+            partitions if partitions is None or isinstance(partitions, int) else partitions[start:end],
+            stamps if stamps is None or isinstance(stamps, int) else stamps[start:end],
+            None if self.headers is None else self.headers[start:end],
+        )
+
+
 class View(Protocol):
     """A topic, as far as intake needs it; ``aio._client.TopicView`` is one."""
 

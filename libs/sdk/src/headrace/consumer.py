@@ -278,7 +278,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
             ...     print(len(consumer.read_to_end()), len(consumer.read_to_end()))
             4 0
         """
-        from headrace.aio._group_steps import run_blocking
+        from headrace.aio._steps import run_blocking
         from headrace.aio._to_end import read_to_end
 
         check_wait_ms(timeout_ms)

@@ -344,10 +344,8 @@ class PositionOutOfRange(OffsetOutOfRange):
     ) -> PositionOutOfRange:
         """The log holds ``log_start`` up to ``log_end``; the reader was at ``offset``."""
         gone = f"records {offset} to {log_start - 1} were deleted before they were read; " if offset < log_start else ""
-        holds = (
-            f"the log holds {log_start} to {log_end - 1}" if log_start < log_end else f"the log is empty at {log_end}"
-        )
-        error = cls(f"{partition}: offset {offset} does not exist: {gone}{holds}. {advice}")
+        holds = f"holds {log_start} to {log_end - 1}" if log_start < log_end else f"is empty at {log_end}"
+        error = cls(f"{partition}: offset {offset} does not exist: {gone}the log {holds}. {advice}")
         error.partition, error.offset, error.log_start, error.log_end = partition, offset, log_start, log_end
         return error
 

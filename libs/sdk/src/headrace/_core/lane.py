@@ -24,8 +24,8 @@ from typing import Final
 from headrace._core.batch import SEQUENCES, Batch, Identity, Outcome, Piece, cut
 from headrace._core.chunk import BATCH_OVERHEAD
 from headrace._core.effects import Divided, DoubtLeader, Effect, RefreshMetadata, Settle
-from headrace._core.remedies import Asker, Remedy, remedy_for
-from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, RecordTooLarge, UnknownOutcome, error_for
+from headrace._core.remedies import ABSENT, GAP, Asker, Remedy, remedy_for
+from headrace.errors import DeliveryTimedOut, ErrorCode, HeadraceError, UnknownOutcome, error_for
 from headrace_common.core.batch import RECORDS_PER_BATCH_MAX, Codec
 
 NEVER: Final = float("inf")
@@ -35,24 +35,6 @@ PAUSE_MS: Final = 60_000
 
 BEHIND_MS: Final = 20
 """First pause for a broker that has not heard of its own election yet, or for a transaction that is just ending."""
-
-_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
-_ABSENT: Final = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.DISK_FULL,
-        ErrorCode.OVERLOADED,
-        ErrorCode.METADATA_UNAVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        # The leader could not enrol its partition with the transaction: nothing was appended.
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""After these the batch is surely not there, as far as this attempt goes; after what else passes it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,8 +214,7 @@ class Lane:
             try:
                 encoded = self._encode(batch, self.next_sequence if self.identity else -1)
             except (HeadraceError, TypeError, ValueError, OverflowError) as error:
-                self.waiting.popleft()
-                effects += self._settle(batch, _as_ours(error))
+                effects += self._settle(self.waiting.popleft(), error)
                 continue
             self.waiting.popleft()
             if len(encoded) > self.bytes_max and batch.count > 1:
@@ -290,13 +271,13 @@ class Lane:
         if batch.expired:
             self._leave(batch)
             return []
-        if error.code in _GAP and self._rules.idempotent:
+        if error.code in GAP and self._rules.idempotent:
             return self._out_of_order(batch, error)
         if error.code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.uncertain:
             return self._divide(batch)
         remedy = remedy_for(Asker.PRODUCER, error.code)
         if remedy is not Remedy.RAISE:
-            return self._again(batch, error, now_ms, moved=remedy is Remedy.REFRESH, sure=error.code in _ABSENT)
+            return self._again(batch, error, now_ms, moved=remedy is Remedy.REFRESH, sure=error.code in ABSENT)
         self._leave(batch)
         if batch.uncertain:
             error = UnknownOutcome(f"{error}; but an attempt before may have been written")
@@ -408,15 +389,11 @@ class Lane:
         )
 
     def _settle(self, batch: Batch, error: Exception) -> list[Effect]:
+        if not isinstance(error, HeadraceError):
+            error = error_for(ErrorCode.INVALID_RECORD, f"the records cannot be written: {error}")
         batch.outcome = Outcome(-1, -1, error)
         return self._settled(batch)
 
     def _settled(self, batch: Batch) -> list[Effect]:
         batch.release()
         return [Settle(batch, batch.size_bytes)]
-
-
-def _as_ours(error: Exception) -> Exception:
-    if isinstance(error, RecordTooLarge | HeadraceError):
-        return error
-    return error_for(ErrorCode.INVALID_RECORD, f"the records cannot be written: {error}")

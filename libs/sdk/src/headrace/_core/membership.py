@@ -154,10 +154,8 @@ class Membership:
                 self._told(event.answer, event.now_ms)
             case TopicsSeen():
                 self._topics_seen(event)
-            case Computed():
+            case Computed() | NotComputed():
                 self._computed(event)
-            case NotComputed():
-                self._not_computed(event)
             case LookedUp():
                 self.holdings.looked_up(event.version, event.offsets)
             case NotLookedUp():
@@ -377,10 +375,7 @@ class Membership:
     def _topics_seen(self, event: TopicsSeen) -> None:
         """Metadata has come; the server-side protocol does without."""
 
-    def _computed(self, event: Computed) -> None:
-        """Only a classic leader computes."""
-
-    def _not_computed(self, event: NotComputed) -> None:
+    def _computed(self, event: Computed | NotComputed) -> None:
         """Only a classic leader computes."""
 
     def _holdings_changed(self, now_ms: float) -> None:

@@ -176,15 +176,13 @@ class ClassicMembership(Membership):
         else:
             self._do(Send(Sync(self.member_id, self.generation)))
 
-    def _computed(self, event: Computed) -> None:
-        if self.phase is Phase.SYNCING and event.generation == self.generation:
-            self._assigned_from = event.counts
-            self._do(Send(Sync(self.member_id, self.generation, event.assignments, event.counts)))
-
-    def _not_computed(self, event: NotComputed) -> None:
+    def _computed(self, event: Computed | NotComputed) -> None:
         if self.phase is not Phase.SYNCING or event.generation != self.generation:
             return
-        if remedy_for(Asker.MEMBER, event.error.code) is Remedy.RAISE:
+        if isinstance(event, Computed):
+            self._assigned_from = event.counts
+            self._do(Send(Sync(self.member_id, self.generation, event.assignments, event.counts)))
+        elif remedy_for(Asker.MEMBER, event.error.code) is Remedy.RAISE:
             self._fail(event.error)
         else:
             self._broke(event.error, event.now_ms)

@@ -34,6 +34,27 @@ HOPELESS: Final = frozenset({Remedy.RAISE, Remedy.RESET})
 """For who asks for offsets and has no position: asking again does not help."""
 
 
+GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+"""The leader has not the batch before this one."""
+
+ABSENT: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.DISK_FULL,
+        ErrorCode.OVERLOADED,
+        ErrorCode.METADATA_UNAVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        # The leader could not enrol its partition with the transaction: nothing was appended.
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""After these a batch is surely not there, as far as this attempt goes; after what else passes it may be."""
+
+
 class Asker(Enum):
     """Who hears the error."""
 

@@ -12,9 +12,10 @@ from headrace.aio._consumer_setup import PartitionLike, no_group, partitions_lik
 from headrace.records import Committed, TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.aio._group_steps import CommitCallback, GroupSteps, Listeners, Rebalanced, Steps
+    from headrace.aio._group_steps import CommitCallback, GroupSteps, Listeners, Rebalanced
     from headrace.aio._hand_out import HandOut
     from headrace.aio._reading import Reading
+    from headrace.aio._steps import Steps
     from headrace.consumer_settings import ConsumerSettings
     from headrace.records import Record
 
@@ -41,7 +42,7 @@ class GroupCalls:
         raise NotImplementedError
 
     async def _run(self, steps: Steps[Any]) -> Any:
-        from headrace.aio._group_steps import run_awaiting
+        from headrace.aio._steps import run_awaiting
 
         assert self._steps is not None, "only a group has steps"
         return await run_awaiting(steps, self._steps.group.loop)

@@ -1,9 +1,8 @@
 """
 What a member of a group does on the application's own thread or task: rebalances, callbacks, commits, the end.
 
-The same for both twins: methods that may wait are generators of *actions*, which the sync consumer carries out by
-blocking and the asyncio consumer by awaiting (``run_blocking``, ``run_awaiting``). ``step`` runs at each poll and
-between batches of iteration: what was handed out before has been handled.
+The same for both twins: methods that may wait are steps (``_steps``). ``step`` runs at each poll and between batches of
+iteration: what was handed out before has been handled.
 
 While a transaction is to commit this consumer's positions (``_transaction_positions``), partitions are given up only
 after it: else its records would be committed without the positions they came from.
@@ -11,35 +10,28 @@ after it: else its records would be committed without the positions they came fr
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from headrace._core.group_messages import Did, Job, Kind, Polled
 from headrace._core.phases import Phase
-from headrace._runtime import LoopThread
 from headrace.aio._group import Group
 from headrace.aio._health import GroupHealth
 from headrace.aio._reading import Reading
+from headrace.aio._steps import Call, OnGroup, OnReading, Pace, Steps
 from headrace.aio._transaction_positions import TransactionPositions
 from headrace.errors import HeadraceError, InvalidRegularExpression, Overloaded, Rejected
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
 from headrace_common.runtime.clock import Clock
 
-T = TypeVar("T")
 Rebalanced = Callable[[list[TopicPartition]], Any]
 CommitCallback = Callable[[dict[TopicPartition, Committed], HeadraceError | None], Any]
-
-SLICE_MS_MIN: Final = 20
-SLICE_MS_MAX: Final = 80
-"""Iteration looks at the group about as often as this, in ms of the application's work."""
 
 ASYNC_MAX: Final = 10_000
 """Calls of ``commit_async`` that are not answered yet, or whose callback waits for the application's next poll."""
@@ -50,76 +42,6 @@ INTERNAL_TOPIC: Final = "__consumer_offsets"
 _log = logging.getLogger("headrace.consumer")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Call a function of the application; if it returns an awaitable, await that."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class OnGroup:
-    """Run on the loop of the group, and wait."""
-
-    work: Callable[[], Coroutine[Any, Any, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class OnReading:
-    """Run on the loop of the reading engine, and wait."""
-
-    work: Callable[[], Coroutine[Any, Any, Any]]
-
-
-Action = Call | OnGroup | OnReading
-Steps = Generator[Action, Any, T]
-
-
-def run_blocking(steps: Steps[T], loop: LoopThread) -> T:
-    """Carry ``steps`` out on a thread that may block; both loops are ``loop``."""
-    try:
-        action = next(steps)
-        while True:
-            try:
-                result = action.function(*action.arguments) if isinstance(action, Call) else loop.call(action.work())
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the steps, which end by it
-                action = steps.throw(error)
-            else:
-                action = steps.send(result)
-    except StopIteration as over:
-        returned: T = over.value
-        return returned
-
-
-async def run_awaiting(steps: Steps[T], loop: LoopThread | None) -> T:
-    """Carry ``steps`` out on the application's event loop; the group, if there is one, is on ``loop``."""
-    try:
-        action = next(steps)
-        while True:
-            try:
-                result = await _awaited(action, loop)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it belongs to the steps, which end by it
-                action = steps.throw(error)
-            else:
-                action = steps.send(result)
-    except StopIteration as over:
-        returned: T = over.value
-        return returned
-
-
-async def _awaited(action: Action, loop: LoopThread | None) -> Any:
-    match action:
-        case Call(function, arguments):
-            result = function(*arguments)
-            return await result if inspect.isawaitable(result) else result
-        case OnGroup(work):
-            assert loop is not None, "only a group has work on its loop"
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), loop.loop))
-        case OnReading(work):
-            return await work()
-
-
 @dataclass(slots=True)
 class Listeners:
     """What the application wants to hear of rebalances."""
@@ -127,29 +49,6 @@ class Listeners:
     on_assign: Rebalanced | None = None
     on_revoke: Rebalanced | None = None
     on_lost: Rebalanced | None = None
-
-
-class Pace:
-    """How many records iteration hands out between two looks at the group: fewer to a slow application."""
-
-    def __init__(self, most: int, clock: Clock) -> None:
-        self._most = most
-        self._clock = clock
-        self._count = 1
-        self._since_ms = 0.0
-
-    def begin(self) -> int:
-        """So many now."""
-        self._since_ms = self._clock.monotonic_ms()
-        return self._count
-
-    def end(self) -> None:
-        """They were handled."""
-        took_ms = self._clock.monotonic_ms() - self._since_ms
-        if took_ms < SLICE_MS_MIN:
-            self._count = min(self._most, self._count * 2)
-        elif took_ms > SLICE_MS_MAX:
-            self._count = max(1, self._count // 2)
 
 
 class GroupSteps:

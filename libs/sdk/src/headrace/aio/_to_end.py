@@ -3,7 +3,7 @@
 
 It is one poll that is as long as it takes: what was handed out before it counts as handled, what it gathers does not
 until the next poll, so nothing of it is committed before the application has seen it. Where it fails, positions are
-back where they were. Steps are generators of actions, as in ``_group_steps``.
+back where they were. Steps are generators of actions, as in ``_steps``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
 from headrace._core.starts import END_TIMESTAMP
-from headrace.aio._group_steps import Call, GroupSteps, OnReading, Steps
+from headrace.aio._group_steps import GroupSteps
 from headrace.aio._reading import Reading
+from headrace.aio._steps import Call, OnReading, Steps
 from headrace.errors import WaitTimedOut
 from headrace.records import Record
 from headrace_common.core.ids import TopicPartition

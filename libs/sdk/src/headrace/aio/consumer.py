@@ -242,7 +242,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
             WaitTimedOut: it took longer. As after every error of this call, positions are where they were before it.
             HeadraceError: as ``poll``.
         """
-        from headrace.aio._group_steps import run_awaiting
+        from headrace.aio._steps import run_awaiting
         from headrace.aio._to_end import read_to_end
 
         check_wait_ms(timeout_ms)
