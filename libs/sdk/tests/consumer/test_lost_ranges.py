@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 import headrace
 from headrace import LogDiverged, PositionReset, TopicPartition
@@ -16,20 +16,20 @@ PATIENCE_S = 20
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t")
     write(backend, 10)
     return backend
 
 
-def write(memory: MemoryBackend, count: int) -> None:
+def write(memory: LabCluster, count: int) -> None:
     with memory.producer(linger_ms=0) as producer:
         for number in range(count):
             producer.send("t", b"%d" % number, partition=0).result(10)
 
 
-def commit(memory: MemoryBackend, offset: int) -> None:
+def commit(memory: LabCluster, offset: int) -> None:
     with memory.consumer(group_id="g", enable_auto_commit=False) as setter:
         setter.assign([T0])
         setter.commit({T0: offset})
@@ -60,21 +60,21 @@ def offsets(consumer: headrace.Consumer, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("group", [{}, {"group_id": "g"}], ids=["assigned", "group"])
-def test_what_was_deleted_unread_is_told_before_what_follows(memory: MemoryBackend, group: dict[str, str]) -> None:
+def test_what_was_deleted_unread_is_told_before_what_follows(memory: LabCluster, group: dict[str, str]) -> None:
     told = Told()
     with memory.consumer("t", on_position_reset=told, max_poll_records=2, fetch_max_bytes=1, **group) as consumer:
         assert offsets(consumer, 2) == [0, 1]
+        memory.trim("t", 0, 6)
         consumer.seek(T0, 1)
-        memory.cluster.trim("t", 0, 6)
         assert offsets(consumer, 4) == [6, 7, 8, 9]
         assert (told.only.partition, told.only.gone, list(told.only.skipped)) == (T0, range(1, 6), [])
         assert told.only.position == 6
         assert consumer.health().resets == 1
 
 
-def test_with_latest_it_goes_on_at_the_end_and_says_what_it_passes_over(memory: MemoryBackend) -> None:
+def test_with_latest_it_goes_on_at_the_end_and_says_what_it_passes_over(memory: LabCluster) -> None:
     told = Told()
-    memory.cluster.trim("t", 0, 6)
+    memory.trim("t", 0, 6)
     with memory.consumer("t", auto_offset_reset="latest", on_position_reset=told) as consumer:
         consumer.seek(T0, 1)
         consumer.poll(timeout_ms=0)
@@ -87,11 +87,11 @@ def test_with_latest_it_goes_on_at_the_end_and_says_what_it_passes_over(memory: 
 
 
 @pytest.mark.parametrize("group", [{}, {"group_id": "g"}], ids=["assigned", "group"])
-def test_with_none_the_error_names_the_range(memory: MemoryBackend, group: dict[str, str]) -> None:
+def test_with_none_the_error_names_the_range(memory: LabCluster, group: dict[str, str]) -> None:
     told = Told()
     if group:
         commit(memory, 2)
-    memory.cluster.trim("t", 0, 6)
+    memory.trim("t", 0, 6)
     with memory.consumer("t", auto_offset_reset="none", on_position_reset=told, **group) as consumer:
         if not group:
             consumer.seek(T0, 2)
@@ -110,9 +110,9 @@ def test_with_none_the_error_names_the_range(memory: MemoryBackend, group: dict[
     assert told.events == []
 
 
-def test_a_group_goes_on_from_a_commit_below_the_log_start_and_commits_above_it(memory: MemoryBackend) -> None:
+def test_a_group_goes_on_from_a_commit_below_the_log_start_and_commits_above_it(memory: LabCluster) -> None:
     commit(memory, 3)
-    memory.cluster.trim("t", 0, 8)
+    memory.trim("t", 0, 8)
     told = Told()
     with memory.consumer("t", group_id="g", on_position_reset=told) as consumer:
         assert offsets(consumer, 2) == [8, 9]
@@ -121,10 +121,11 @@ def test_a_group_goes_on_from_a_commit_below_the_log_start_and_commits_above_it(
     assert told.only.gone == range(3, 8)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-async def test_the_asyncio_consumer_says_the_same(memory: MemoryBackend, isolation: str) -> None:
+async def test_the_asyncio_consumer_says_the_same(memory: LabCluster, isolation: str) -> None:
     told = Told()
-    memory.cluster.trim("t", 0, 6)
+    memory.trim("t", 0, 6)
     async with memory.aio_consumer("t", on_position_reset=told, isolation_level=isolation) as consumer:
         consumer.seek(T0, 2)
         found: list[int] = []
@@ -141,9 +142,9 @@ async def test_the_asyncio_consumer_says_the_same(memory: MemoryBackend, isolati
         assert raised.value.gone == range(2, 6)
 
 
-def test_tables_say_the_same(memory: MemoryBackend) -> None:
+def test_tables_say_the_same(memory: LabCluster) -> None:
     told = Told()
-    memory.cluster.trim("t", 0, 6)
+    memory.trim("t", 0, 6)
     with memory.consumer("t", on_position_reset=told) as consumer:
         consumer.seek(T0, 0)
         rows: list[int] = []
@@ -154,14 +155,14 @@ def test_tables_say_the_same(memory: MemoryBackend) -> None:
     assert told.only.gone == range(6)
 
 
-def test_what_the_application_raises_there_comes_out_of_the_poll(memory: MemoryBackend) -> None:
+def test_what_the_application_raises_there_comes_out_of_the_poll(memory: LabCluster) -> None:
     class Stop(Exception):
         pass
 
     def stop(event: object) -> None:
         raise Stop(str(event))
 
-    memory.cluster.trim("t", 0, 6)
+    memory.trim("t", 0, 6)
     with memory.consumer("t", on_position_reset=stop) as consumer:
         consumer.seek(T0, 0)
         with pytest.raises(Stop, match="records 0 to 5 were not read"):
@@ -169,8 +170,8 @@ def test_what_the_application_raises_there_comes_out_of_the_poll(memory: MemoryB
         assert offsets(consumer, 4) == [6, 7, 8, 9], "told once"
 
 
-def test_the_function_may_choose_another_place_to_go_on(memory: MemoryBackend) -> None:
-    memory.cluster.trim("t", 0, 4)
+def test_the_function_may_choose_another_place_to_go_on(memory: LabCluster) -> None:
+    memory.trim("t", 0, 4)
     consumer = memory.consumer("t", on_position_reset=lambda event: consumer.seek(event.partition, 8))
     with consumer:
         consumer.seek(T0, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import Consumer, Producer
 from headrace._waits import check_seconds, check_wait_ms
@@ -15,20 +15,20 @@ from headrace.errors import InvalidConfig, Rejected
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 1)
     return backend
 
 
 @pytest.fixture
-def consumer(memory: MemoryBackend) -> Iterator[Consumer]:
+def consumer(memory: LabCluster) -> Iterator[Consumer]:
     with memory.consumer("t", group_id="g") as made:
         yield made
 
 
 @pytest.fixture
-def producer(memory: MemoryBackend) -> Iterator[Producer]:
+def producer(memory: LabCluster) -> Iterator[Producer]:
     with memory.producer() as made:
         yield made
 
@@ -60,7 +60,7 @@ def test_commits_wait_in_milliseconds_too(consumer: Consumer) -> None:
         consumer.commit(timeout_ms=1.0)
 
 
-async def test_the_asyncio_twin_refuses_the_same(memory: MemoryBackend) -> None:
+async def test_the_asyncio_twin_refuses_the_same(memory: LabCluster) -> None:
     async with memory.aio_consumer("t", group_id="g") as consumer:
         for given in (1.0, -1):
             with pytest.raises(Rejected):
@@ -106,7 +106,7 @@ def test_waits_of_producers_are_seconds(producer: Producer, given: float, hint: 
     assert delivery.result(10).offset == 0, "what was refused has ended nothing"
 
 
-def test_a_consumer_of_nothing_says_so(memory: MemoryBackend) -> None:
+def test_a_consumer_of_nothing_says_so(memory: LabCluster) -> None:
     for settings in ({}, {"group_id": "g"}):
         with memory.consumer(**settings) as consumer:
             for call in (consumer.poll, consumer.poll_table, lambda consumer=consumer: next(iter(consumer))):
@@ -116,7 +116,7 @@ def test_a_consumer_of_nothing_says_so(memory: MemoryBackend) -> None:
             assert consumer.poll(timeout_ms=0) == []
 
 
-async def test_a_consumer_of_nothing_says_so_with_asyncio(memory: MemoryBackend) -> None:
+async def test_a_consumer_of_nothing_says_so_with_asyncio(memory: LabCluster) -> None:
     async with memory.aio_consumer() as consumer:
         for call in (consumer.poll, consumer.poll_table, lambda: anext(aiter(consumer))):
             with pytest.raises(Rejected, match="subscribe"):
@@ -125,14 +125,14 @@ async def test_a_consumer_of_nothing_says_so_with_asyncio(memory: MemoryBackend)
         assert await consumer.poll(timeout_ms=0) == []
 
 
-def test_a_member_that_was_given_nothing_waits(memory: MemoryBackend) -> None:
+def test_a_member_that_was_given_nothing_waits(memory: LabCluster) -> None:
     """More members than partitions, and a pattern that matches nothing yet, are no mistakes."""
     with memory.consumer(group_id="g") as consumer:
         consumer.subscribe(pattern="nothing-yet-.*")
         assert consumer.poll(timeout_ms=0) == []
 
 
-def test_the_setting_that_reading_creates_no_topics_is_taken(memory: MemoryBackend) -> None:
+def test_the_setting_that_reading_creates_no_topics_is_taken(memory: LabCluster) -> None:
     with memory.consumer("t", **{"allow.auto.create.topics": False}) as consumer:
         assert consumer.poll(timeout_ms=0) == []
     with pytest.raises(InvalidConfig, match="create_topic"):

@@ -1,4 +1,4 @@
-"""Members of a group in memory, what they were told, and how tests wait for them."""
+"""Members of a group in the lab, what they were told, and how tests wait for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster
 
 import headrace
 from headrace import TopicPartition
@@ -26,7 +26,7 @@ PATIENCE_S = 20
 class Member:
     """One consumer and its story: ("+", [partitions]), ("-", …), ("!", …)."""
 
-    def __init__(self, memory: MemoryBackend, protocol: str, *topics: str, **settings: Any) -> None:
+    def __init__(self, memory: LabCluster, protocol: str, *topics: str, **settings: Any) -> None:
         self.story: list[tuple[str, list[int]]] = []
         self.values: list[bytes] = []
         subscription = {"pattern": settings.pop("pattern")} if "pattern" in settings else {"topics": topics or ("t",)}
@@ -72,7 +72,7 @@ def shared(members: Sequence[Member], partitions: int) -> Callable[[], bool]:
     return met
 
 
-def fill(memory: MemoryBackend, values: Iterable[bytes], partitions: int, topic: str = "t") -> None:
+def fill(memory: LabCluster, values: Iterable[bytes], partitions: int, topic: str = "t") -> None:
     with memory.producer(linger_ms=0) as producer:
         for number, value in enumerate(values):
             producer.send(topic, value, partition=number % partitions)

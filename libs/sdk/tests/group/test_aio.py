@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import TopicPartition, aio, errors
 from headrace.records import Committed
@@ -25,19 +25,18 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 4)
-    backend.cluster.groups.heartbeat_interval_ms = 20
     return backend
 
 
-def member(memory: MemoryBackend, protocol: str, *topics: str, **settings: Any) -> aio.Consumer:
+def member(memory: LabCluster, protocol: str, *topics: str, **settings: Any) -> aio.Consumer:
     settings = {"group_id": "g", "retry_backoff_ms": 10, **PROTOCOLS[protocol], **settings}
     return memory.aio_consumer(*topics, **settings)
 
 
-async def fill(memory: MemoryBackend, *values: bytes, partition: int = 0) -> None:
+async def fill(memory: LabCluster, *values: bytes, partition: int = 0) -> None:
     async with memory.aio_producer(linger_ms=0) as producer:
         for value in values:
             await (await producer.send("t", value, partition=partition))
@@ -45,15 +44,15 @@ async def fill(memory: MemoryBackend, *values: bytes, partition: int = 0) -> Non
 
 async def until(condition: Callable[[], bool], *consumers: aio.Consumer) -> list[bytes]:
     values: list[bytes] = []
-    deadline = time.monotonic() + 20
+    deadline = asyncio.get_running_loop().time() + 20
     while not condition():
         for consumer in consumers:
             values += [record.value for record in await consumer.poll(timeout_ms=5)]
-        assert time.monotonic() < deadline, [(c.state, c.assignment()) for c in consumers]
+        assert asyncio.get_running_loop().time() < deadline, [(c.state, c.assignment()) for c in consumers]
     return values
 
 
-async def test_callbacks_are_awaited_in_the_task_that_polls(memory: MemoryBackend, protocol: str) -> None:
+async def test_callbacks_are_awaited_in_the_task_that_polls(memory: LabCluster, protocol: str) -> None:
     story: list[tuple[str, int, asyncio.Task[Any] | None]] = []
 
     async def on_assign(partitions: list[TopicPartition]) -> None:
@@ -75,9 +74,8 @@ async def test_callbacks_are_awaited_in_the_task_that_polls(memory: MemoryBacken
     await second.close()
 
 
-async def test_a_handler_that_blocks_the_event_loop_does_not_stop_heartbeats(
-    memory: MemoryBackend, protocol: str
-) -> None:
+@pytest.mark.real_time
+async def test_a_handler_that_blocks_the_event_loop_does_not_stop_heartbeats(memory: LabCluster, protocol: str) -> None:
     async with member(memory, protocol, "t") as consumer:
         await until(lambda: len(consumer.assignment()) == 4, consumer)
         heard = consumer._steps.group.core.heard_ms
@@ -86,7 +84,7 @@ async def test_a_handler_that_blocks_the_event_loop_does_not_stop_heartbeats(
         assert consumer.state == "reading"
 
 
-async def test_commits_and_their_callbacks(memory: MemoryBackend, protocol: str) -> None:
+async def test_commits_and_their_callbacks(memory: LabCluster, protocol: str) -> None:
     await fill(memory, b"a", b"b")
     answers: list[tuple[dict[TopicPartition, Committed], errors.HeadraceError | None]] = []
 
@@ -106,7 +104,7 @@ async def test_commits_and_their_callbacks(memory: MemoryBackend, protocol: str)
         assert answers == [({ONE: Committed(2, 0)}, None)]
 
 
-async def test_iteration_and_what_an_exception_leaves_uncommitted(memory: MemoryBackend, protocol: str) -> None:
+async def test_iteration_and_what_an_exception_leaves_uncommitted(memory: LabCluster, protocol: str) -> None:
     await fill(memory, b"a", b"b", b"c")
 
     async def fails_at_b() -> None:
@@ -129,7 +127,7 @@ async def test_iteration_and_what_an_exception_leaves_uncommitted(memory: Memory
         assert await consumer.position(ONE) == 3, "what was handled before the break is committed"
 
 
-async def test_cancelling_a_poll_loses_nothing(memory: MemoryBackend, protocol: str) -> None:
+async def test_cancelling_a_poll_loses_nothing(memory: LabCluster, protocol: str) -> None:
     async with member(memory, protocol, "t") as consumer:
         for _ in range(20):
             polling = asyncio.ensure_future(consumer.poll(timeout_ms=None))
@@ -140,8 +138,7 @@ async def test_cancelling_a_poll_loses_nothing(memory: MemoryBackend, protocol: 
         assert [record.value for record in await consumer.poll(timeout_ms=10_000)] == [b"a"]
 
 
-async def test_one_that_nobody_closed_leaves_when_it_is_collected(memory: MemoryBackend) -> None:
-    memory.cluster.groups.rejoin_grace_ms = 10
+async def test_one_that_nobody_closed_leaves_when_it_is_collected(memory: LabCluster) -> None:
 
     async def leaves_it() -> None:
         consumer = member(memory, "server-side", "t")

@@ -1,20 +1,20 @@
-"""What members of a group see, the same with every protocol; against the coordinator in memory."""
+"""What members of a group see, the same with every protocol; against a real coordinator."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
-from libs.sdk.tests.twin.memory import Does, Fault
+from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
-import headrace
 from headrace import TopicPartition, errors
-from headrace_common.core.ids import NodeId
+from headrace._transport.grpc import GrpcTransport
+from headrace_proto.v1 import broker_pb2 as pb
 
-from .groups import PROTOCOLS, Member, fill, shared, until
+from .groups import PATIENCE_S, PROTOCOLS, Member, fill, shared, until
 
 
 @pytest.fixture(params=list(PROTOCOLS))
@@ -22,12 +22,21 @@ def protocol(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+GRACE = {
+    name: {"group_rejoin_grace_ms": ms}
+    for name, ms in {
+        "test_who_closes_leaves_also_when_a_function_of_the_application_raises": 60_000,
+        "test_a_coordinator_that_goes_and_comes_back_changes_nothing": 10_000,
+        "test_without_its_coordinator_for_longer_than_the_grace_nothing_is_handed_out": 60_000,
+    }.items()
+}
+"""For tests that need a long one."""
+
+
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs, request: pytest.FixtureRequest) -> LabCluster:
+    backend = labs(group_consumer_heartbeat_interval_ms=50, **GRACE.get(request.function.__name__, {}))
     backend.create_topic("t", 6)
-    backend.cluster.groups.rejoin_grace_ms = 200
-    backend.cluster.groups.heartbeat_interval_ms = 50
     return backend
 
 
@@ -37,7 +46,7 @@ def committed(member: Member, partition: int) -> int | None:
     return None if found is None else found.offset
 
 
-def test_members_share_the_partitions_and_each_record_is_read_once(memory: MemoryBackend, protocol: str) -> None:
+def test_members_share_the_partitions_and_each_record_is_read_once(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(60)], 6)
     members = [Member(memory, protocol) for _ in range(3)]
     until(shared(members, 6), *members)
@@ -48,14 +57,14 @@ def test_members_share_the_partitions_and_each_record_is_read_once(memory: Memor
         member.close()
 
 
-def test_who_closes_commits_and_the_others_go_on_behind_that(memory: MemoryBackend, protocol: str) -> None:
+def test_who_closes_commits_and_the_others_go_on_behind_that(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     first, second = Member(memory, protocol), Member(memory, protocol)
     until(shared([first, second], 6), first, second)
     until(lambda: len(first.values) + len(second.values) == 12, first, second)
     first.close()
     assert first.story[-1][0] == "-"
-    assert not memory.cluster.groups.groups["g"].members.get(first.consumer._steps.group.core.member_id)
+    assert first.consumer._steps.group.core.member_id not in memory.members()
     until(lambda: len(second.held) == 6, second)
     fill(memory, [b"later"], 6)
     until(lambda: b"later" in second.values, second)
@@ -63,7 +72,7 @@ def test_who_closes_commits_and_the_others_go_on_behind_that(memory: MemoryBacke
     second.close()
 
 
-def test_partitions_that_stay_are_not_taken_away(memory: MemoryBackend, protocol: str) -> None:
+def test_partitions_that_stay_are_not_taken_away(memory: LabCluster, protocol: str) -> None:
     first = Member(memory, protocol)
     until(lambda: len(first.held) == 6, first)
     second = Member(memory, protocol)
@@ -79,7 +88,7 @@ def test_partitions_that_stay_are_not_taken_away(memory: MemoryBackend, protocol
     second.close()
 
 
-def test_prefetched_records_of_a_revoked_partition_are_not_handed_out(memory: MemoryBackend, protocol: str) -> None:
+def test_prefetched_records_of_a_revoked_partition_are_not_handed_out(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(6_000)], 6)
     first = Member(memory, protocol, max_poll_records=1)
     until(lambda: len(first.held) == 6, first)
@@ -96,8 +105,7 @@ def test_prefetched_records_of_a_revoked_partition_are_not_handed_out(memory: Me
     second.close()
 
 
-def test_who_closes_leaves_also_when_a_function_of_the_application_raises(memory: MemoryBackend, protocol: str) -> None:
-    memory.cluster.groups.rejoin_grace_ms = 60_000
+def test_who_closes_leaves_also_when_a_function_of_the_application_raises(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
 
     def fails(*_: object) -> None:
@@ -119,7 +127,7 @@ def test_who_closes_leaves_also_when_a_function_of_the_application_raises(memory
     third.close()
 
 
-def test_more_members_than_partitions_idle_until_they_are_needed(memory: MemoryBackend, protocol: str) -> None:
+def test_more_members_than_partitions_idle_until_they_are_needed(memory: LabCluster, protocol: str) -> None:
     memory.create_topic("one", 1)
     members = [Member(memory, protocol, "one") for _ in range(3)]
     until(
@@ -135,10 +143,10 @@ def test_more_members_than_partitions_idle_until_they_are_needed(memory: MemoryB
         member.close()
 
 
-def test_partitions_that_are_added_are_read(memory: MemoryBackend, protocol: str) -> None:
+def test_partitions_that_are_added_are_read(memory: LabCluster, protocol: str) -> None:
     members = [Member(memory, protocol, metadata_max_age_ms=100, auto_offset_reset="latest") for _ in range(2)]
     until(shared(members, 6), *members)
-    memory.cluster.add_partitions("t", 2)
+    memory.add_partitions("t", 2)
     with memory.producer() as producer:
         producer.send("t", b"before anybody looked", partition=7).result(timeout=10)
     until(shared(members, 8), *members)
@@ -147,7 +155,7 @@ def test_partitions_that_are_added_are_read(memory: MemoryBackend, protocol: str
         member.close()
 
 
-def test_a_pattern_sees_topics_that_are_made_later(memory: MemoryBackend, protocol: str) -> None:
+def test_a_pattern_sees_topics_that_are_made_later(memory: LabCluster, protocol: str) -> None:
     memory.create_topic("flights-eu", 1)
     member = Member(memory, protocol, pattern="flights-.*", metadata_max_age_ms=100)
     until(lambda: len(member.consumer.assignment()) == 1, member)
@@ -159,44 +167,50 @@ def test_a_pattern_sees_topics_that_are_made_later(memory: MemoryBackend, protoc
     member.close()
 
 
-def test_a_classic_leader_sees_the_topics_of_restored_metadata(memory: MemoryBackend) -> None:
+def test_a_classic_leader_sees_the_topics_of_restored_metadata(
+    memory: LabCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same cluster on a new etcd: revisions are low again."""
-    looks: list[int] = []
+    asks = GrpcTransport.metadata
+    told = {"ahead": 5_000, "incarnation": b"", "looks": 0}
 
-    def note(api: str, broker: NodeId, request: Any) -> None:
-        if api == "metadata" and request.all_topics:
-            looks.append(memory.cluster.revision)
+    async def metadata(transport: GrpcTransport, request: pb.MetadataRequest, **how: Any) -> pb.MetadataResponse:
+        answer = await asks(transport, request, **how)
+        answer.revision += told["ahead"]
+        answer.incarnation = told["incarnation"] or answer.incarnation
+        told["looks"] += request.all_topics
+        return answer
 
-    memory.cluster.on_request = note
-    memory.cluster.revision = 5_000
+    monkeypatch.setattr(GrpcTransport, "metadata", metadata)
     member = Member(memory, "eager", pattern="[tu]", metadata_max_age_ms=100)
     until(lambda: len(member.consumer.assignment()) == 6, member)
-    memory.cluster.revision = 5
+    told["ahead"] = 0
     memory.create_topic("u", 1)
-    until(lambda: looks.count(6) >= 2, member)
+    told["looks"] = 0
+    until(lambda: told["looks"] >= 3, member)
     assert member.consumer.subscription() == {"t"}, "the same metadata, of a broker that is behind"
-    memory.cluster.incarnation = b"r" * 16
+    told["incarnation"] = b"r" * 16
     until(lambda: len(member.consumer.assignment()) == 7, member)
     assert member.consumer.subscription() == {"t", "u"}
     member.close()
 
 
-def test_a_topic_that_metadata_does_not_know_yet_pauses_nobody(memory: MemoryBackend) -> None:
+def test_a_topic_that_metadata_does_not_know_yet_pauses_nobody(memory: LabCluster) -> None:
     memory.create_topic("flights-eu", 1)
     member = Member(memory, "server-side", pattern="flights-.*")
     until(lambda: len(member.consumer.assignment()) == 1, member)
     fill(memory, [b"kept"], 1, "flights-eu")
-    memory.cluster.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "metadata" else None
+    memory.on_request = lambda api, broker, request: Fault(Does.DROP) if api == "metadata" else None
     memory.create_topic("flights-us", 1)
     until(lambda: len(member.consumer.assignment()) == 2 and member.values == [b"kept"], member)
     assert TopicPartition("flights-us", 0) in member.consumer.health().troubled
-    memory.cluster.on_request = None
+    memory.on_request = None
     fill(memory, [b"new"], 1, "flights-us")
     until(lambda: b"new" in member.values, member)
     member.close()
 
 
-def test_the_subscription_can_be_changed(memory: MemoryBackend, protocol: str) -> None:
+def test_the_subscription_can_be_changed(memory: LabCluster, protocol: str) -> None:
     memory.create_topic("u", 2)
     member = Member(memory, protocol)
     until(lambda: len(member.held) == 6, member)
@@ -206,42 +220,39 @@ def test_the_subscription_can_be_changed(memory: MemoryBackend, protocol: str) -
     member.close()
 
 
-def test_who_is_put_out_hears_that_its_partitions_are_lost_and_joins_again(
-    memory: MemoryBackend, protocol: str
-) -> None:
+def test_who_is_put_out_hears_that_its_partitions_are_lost_and_joins_again(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"a"], 6)
     member = Member(memory, protocol, auto_commit_interval_ms=3_600_000)
     until(lambda: member.values == [b"a"], member)
     known = member.consumer._steps.group.core.member_id
-    memory.cluster.groups.evict("g", known)
+    memory.evict("g", known)
     until(lambda: ("!", [0, 1, 2, 3, 4, 5]) in member.story and len(member.held) == 6, member)
     until(lambda: member.values == [b"a", b"a"], member)
     assert [sign for sign, _ in member.story] == ["+", "!", "+"], "lost is not revoked: nothing was committed"
     member.close()
 
 
-def test_a_commit_of_one_that_is_out_changes_nothing(memory: MemoryBackend, protocol: str) -> None:
+def test_a_commit_of_one_that_is_out_changes_nothing(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"a"], 6)
     member = Member(memory, protocol, enable_auto_commit=False)
     until(lambda: member.values == [b"a"], member)
     core = member.consumer._steps.group.core
-    memory.cluster.groups.evict("g", core.member_id)
+    memory.evict("g", core.member_id)
     with pytest.raises((errors.UnknownMemberId, errors.IllegalGeneration)):
         member.consumer.commit(timeout_ms=2_000)
     assert committed(member, 0) is None
     member.close()
 
 
-def test_a_coordinator_that_goes_and_comes_back_changes_nothing(memory: MemoryBackend, protocol: str) -> None:
-    memory.cluster.groups.rejoin_grace_ms = 10_000
+def test_a_coordinator_that_goes_and_comes_back_changes_nothing(memory: LabCluster, protocol: str) -> None:
     members = [Member(memory, protocol) for _ in range(2)]
     until(shared(members, 6), *members)
     stories = [list(m.story) for m in members]
-    memory.cluster.groups.stop()
+    memory.refuse()
     until(lambda: all(m.consumer.health().group.trouble is not None for m in members), *members)
     fill(memory, [b"meanwhile"], 6)
     until(lambda: any(m.values for m in members), *members)
-    memory.cluster.groups.start()
+    memory.accept()
     until(lambda: all(m.consumer.health().group.trouble is None for m in members), *members)
     assert [m.story for m in members] == stories
     members[0].consumer.commit()
@@ -250,47 +261,48 @@ def test_a_coordinator_that_goes_and_comes_back_changes_nothing(memory: MemoryBa
 
 
 def test_without_its_coordinator_for_longer_than_the_grace_nothing_is_handed_out(
-    memory: MemoryBackend, protocol: str, monkeypatch: pytest.MonkeyPatch
+    memory: LabCluster, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace._core.phases.REJOIN_GRACE_MS", 100)
-    memory.cluster.groups.rejoin_grace_ms = 60_000
     member = Member(memory, protocol)
     until(lambda: len(member.held) == 6, member)
-    memory.cluster.groups.stop()
+    memory.refuse()
     until(lambda: member.consumer.state == "disconnected", member)
     fill(memory, [b"x"], 6)
     until(lambda: member.consumer.health().buffered_bytes > 0, member)
     assert not member.poll(timeout_ms=50)
     assert not member.consumer.health().ok
-    memory.cluster.groups.start()
+    memory.accept()
     until(lambda: member.values == [b"x"], member)
     assert [sign for sign, _ in member.story] == ["+"]
     member.close()
 
 
 def test_a_silent_coordinator_is_looked_for_again(
-    memory: MemoryBackend, protocol: str, monkeypatch: pytest.MonkeyPatch
+    memory: LabCluster, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace._core.phases.SILENCE_MS", 100)
     member = Member(memory, protocol)
     until(lambda: len(member.held) == 6, member)
-    memory.cluster.groups.silent = True
+    memory.pause_coordinator()
     until(lambda: member.consumer.health().group.trouble is not None, member)
-    memory.cluster.groups.silent = False
+    memory.resume_coordinator()
     until(lambda: member.consumer.health().group.trouble is None and len(member.held) == 6, member)
     member.close()
 
 
-def test_no_coordinator_at_all_is_raised(memory: MemoryBackend, protocol: str) -> None:
-    memory.cluster.groups.stop()
+def test_no_coordinator_at_all_is_raised(memory: LabCluster, protocol: str) -> None:
+    memory.refuse()
     member = Member(memory, protocol, default_api_timeout_ms=200)
-    with pytest.raises(errors.CoordinatorNotAvailable, match="group 'g' has not taken this member for"):
+    with pytest.raises(
+        (errors.CoordinatorNotAvailable, errors.NetworkFailed), match="group 'g' has not taken this member for"
+    ):
         until(lambda: False, member)
     assert member.consumer.state in ("joining", "disconnected")
     member.close()
 
 
-def test_who_does_not_poll_leaves_and_its_next_poll_joins_again(memory: MemoryBackend, protocol: str) -> None:
+def test_who_does_not_poll_leaves_and_its_next_poll_joins_again(memory: LabCluster, protocol: str) -> None:
     slow = Member(memory, protocol, max_poll_interval_ms=300)
     other = Member(memory, protocol)
     until(shared([slow, other], 6), slow, other)
@@ -302,7 +314,7 @@ def test_who_does_not_poll_leaves_and_its_next_poll_joins_again(memory: MemoryBa
     other.close()
 
 
-def test_a_handler_of_any_slowness_does_not_stop_heartbeats(memory: MemoryBackend, protocol: str) -> None:
+def test_a_handler_of_any_slowness_does_not_stop_heartbeats(memory: LabCluster, protocol: str) -> None:
     slow = Member(memory, protocol)
     until(lambda: len(slow.held) == 6, slow)
     heard = slow.consumer._steps.group.core.heard_ms
@@ -313,7 +325,7 @@ def test_a_handler_of_any_slowness_does_not_stop_heartbeats(memory: MemoryBacken
     slow.close()
 
 
-def test_iteration_follows_rebalances(memory: MemoryBackend, protocol: str) -> None:
+def test_iteration_follows_rebalances(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(600)], 6)
     first = Member(memory, protocol)
     seen: list[bytes] = []
@@ -335,7 +347,7 @@ def test_iteration_follows_rebalances(memory: MemoryBackend, protocol: str) -> N
     second.close()
 
 
-def test_two_groups_read_everything_each(memory: MemoryBackend, protocol: str) -> None:
+def test_two_groups_read_everything_each(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     one, two = Member(memory, protocol), Member(memory, protocol, group_id="h")
     until(lambda: len(one.values) == len(two.values) == 12, one, two)
@@ -343,7 +355,7 @@ def test_two_groups_read_everything_each(memory: MemoryBackend, protocol: str) -
     two.close()
 
 
-def test_pauses_and_positions_of_what_stays_are_kept(memory: MemoryBackend) -> None:
+def test_pauses_and_positions_of_what_stays_are_kept(memory: LabCluster) -> None:
     first = Member(memory, "cooperative")
     until(lambda: len(first.held) == 6, first)
     fill(memory, [b"%d" % n for n in range(12)], 6)
@@ -357,7 +369,7 @@ def test_pauses_and_positions_of_what_stays_are_kept(memory: MemoryBackend) -> N
     second.close()
 
 
-def test_a_static_member_comes_back_to_its_partitions(memory: MemoryBackend, protocol: str) -> None:
+def test_a_static_member_comes_back_to_its_partitions(memory: LabCluster, protocol: str) -> None:
     static = Member(memory, protocol, group_instance_id="one")
     other = Member(memory, protocol)
     until(shared([static, other], 6), static, other)
@@ -370,7 +382,7 @@ def test_a_static_member_comes_back_to_its_partitions(memory: MemoryBackend, pro
     other.close()
 
 
-def test_a_static_name_that_is_taken_over_is_told(memory: MemoryBackend) -> None:
+def test_a_static_name_that_is_taken_over_is_told(memory: LabCluster) -> None:
     old = Member(memory, "eager", group_instance_id="one")
     until(lambda: len(old.held) == 6, old)
     new = Member(memory, "eager", group_instance_id="one")
@@ -385,7 +397,7 @@ def test_a_static_name_that_is_taken_over_is_told(memory: MemoryBackend) -> None
     new.close()
 
 
-def test_a_static_name_that_is_not_free_yet_is_waited_for(memory: MemoryBackend) -> None:
+def test_a_static_name_that_is_not_free_yet_is_waited_for(memory: LabCluster) -> None:
     old = Member(memory, "server-side", group_instance_id="one")
     until(lambda: len(old.held) == 6, old)
     new = Member(memory, "server-side", group_instance_id="one")
@@ -396,7 +408,7 @@ def test_a_static_name_that_is_not_free_yet_is_waited_for(memory: MemoryBackend)
     new.close()
 
 
-def test_the_other_protocol_is_refused(memory: MemoryBackend) -> None:
+def test_the_other_protocol_is_refused(memory: LabCluster) -> None:
     old = Member(memory, "eager")
     until(lambda: len(old.held) == 6, old)
     new = Member(memory, "cooperative", partition_assignment_strategy=["sticky"])
@@ -416,7 +428,7 @@ class Backwards:
         return {last: {topic: list(range(count)) for topic, count in partitions.items()}}
 
 
-def test_an_assignor_of_ones_own_decides(memory: MemoryBackend) -> None:
+def test_an_assignor_of_ones_own_decides(memory: LabCluster) -> None:
     members = [Member(memory, "eager", partition_assignment_strategy=[Backwards()]) for _ in range(2)]
     until(lambda: sorted(len(m.held) for m in members) == [0, 6], *members)
     last = max(members, key=lambda m: m.consumer.health().group.member_id)
@@ -442,7 +454,7 @@ class Weighed:
         return {heaviest: {topic: list(range(count)) for topic, count in partitions.items()}}
 
 
-def test_members_tell_the_leaders_assignor_what_it_cannot_know(memory: MemoryBackend) -> None:
+def test_members_tell_the_leaders_assignor_what_it_cannot_know(memory: LabCluster) -> None:
     members = [Member(memory, "eager", partition_assignment_strategy=[Weighed(weight)]) for weight in (3, 20, 1)]
     until(lambda: [len(member.held) for member in members] == [0, 6, 0], *members)
     for member in members:
@@ -457,9 +469,7 @@ def test_members_tell_the_leaders_assignor_what_it_cannot_know(memory: MemoryBac
         (KeyError("weight"), "'weighed' raised KeyError: 'weight'"),
     ],
 )
-def test_user_data_that_cannot_be_told_is_an_error_of_the_program(
-    memory: MemoryBackend, told: object, text: str
-) -> None:
+def test_user_data_that_cannot_be_told_is_an_error_of_the_program(memory: LabCluster, told: object, text: str) -> None:
     class Wrong(Weighed):
         def user_data(self, topics):
             if isinstance(told, Exception):
@@ -472,7 +482,7 @@ def test_user_data_that_cannot_be_told_is_an_error_of_the_program(
     member.close()
 
 
-def test_an_assignor_that_raises_is_told(memory: MemoryBackend) -> None:
+def test_an_assignor_that_raises_is_told(memory: LabCluster) -> None:
     class Broken(Backwards):
         name = "broken"
 
@@ -485,7 +495,7 @@ def test_an_assignor_that_raises_is_told(memory: MemoryBackend) -> None:
     member.close()
 
 
-def test_an_assignor_that_gives_a_partition_twice_or_ends_the_program_is_told(memory: MemoryBackend) -> None:
+def test_an_assignor_that_gives_a_partition_twice_or_ends_the_program_is_told(memory: LabCluster) -> None:
     class Everything(Backwards):
         name = "everything"
 
@@ -505,7 +515,7 @@ def test_an_assignor_that_gives_a_partition_twice_or_ends_the_program_is_told(me
     alone.close()
 
 
-def test_a_callback_that_raises_is_told_and_the_group_goes_on(memory: MemoryBackend, protocol: str) -> None:
+def test_a_callback_that_raises_is_told_and_the_group_goes_on(memory: LabCluster, protocol: str) -> None:
     member = Member(memory, protocol)
 
     def refuse(partitions: list[TopicPartition]) -> None:
@@ -518,7 +528,7 @@ def test_a_callback_that_raises_is_told_and_the_group_goes_on(memory: MemoryBack
     member.close()
 
 
-def test_a_bug_of_ours_is_raised_each_time_and_nothing_hangs(memory: MemoryBackend) -> None:
+def test_a_bug_of_ours_is_raised_each_time_and_nothing_hangs(memory: LabCluster) -> None:
     member = Member(memory, "server-side")
     until(lambda: len(member.held) == 6, member)
 
@@ -534,7 +544,7 @@ def test_a_bug_of_ours_is_raised_each_time_and_nothing_hangs(memory: MemoryBacke
     member.consumer.close(timeout=0.2)
 
 
-def test_subscribing_again_to_the_same_changes_only_the_callbacks(memory: MemoryBackend, protocol: str) -> None:
+def test_subscribing_again_to_the_same_changes_only_the_callbacks(memory: LabCluster, protocol: str) -> None:
     member = Member(memory, protocol, pattern="t")
     until(lambda: len(member.held) == 6, member)
     generation = member.consumer.health().group.generation
@@ -550,7 +560,7 @@ def test_subscribing_again_to_the_same_changes_only_the_callbacks(memory: Memory
     other.close()
 
 
-def test_polling_in_a_callback_is_refused(memory: MemoryBackend, protocol: str) -> None:
+def test_polling_in_a_callback_is_refused(memory: LabCluster, protocol: str) -> None:
     member = Member(memory, protocol)
     refused: list[str] = []
 
@@ -566,13 +576,14 @@ def test_polling_in_a_callback_is_refused(memory: MemoryBackend, protocol: str) 
 
 
 @pytest.fixture(autouse=True)
-def no_member_is_left(memory: MemoryBackend) -> Iterator[None]:
+def no_member_is_left(memory: LabCluster) -> Iterator[None]:
     yield
-    for group in memory.cluster.groups.groups.values():
-        assert all(m.away or m.instance_id for m in group.members.values()), "every test closes its members"
+    deadline = time.monotonic() + PATIENCE_S
+    while memory.all_members():
+        assert time.monotonic() < deadline, "every test closes its members"
 
 
-def test_an_assignment_by_hand_uses_the_positions_of_the_group(memory: MemoryBackend, protocol: str) -> None:
+def test_an_assignment_by_hand_uses_the_positions_of_the_group(memory: LabCluster, protocol: str) -> None:
     fill(memory, [b"%d" % n for n in range(12)], 6)
     member = Member(memory, protocol)
     until(lambda: len(member.values) == 12, member)
@@ -585,5 +596,5 @@ def test_an_assignment_by_hand_uses_the_positions_of_the_group(memory: MemoryBac
         assert alone.subscription() == set()
         with pytest.raises(errors.Rejected, match="make another one to subscribe"):
             alone.subscribe(["t"])
-    with headrace.Consumer(_transport=memory.cluster.transport(), group_id="g") as other:
+    with memory.consumer(group_id="g") as other:
         assert other.committed([("t", 0)])[TopicPartition("t", 0)].offset == 3

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import Consumer
 from headrace.errors import HeadraceError
@@ -16,7 +16,7 @@ PATIENCE_S = 20
 
 
 @pytest.fixture(params=[None, "consumer", "classic"])
-def consumer(request: pytest.FixtureRequest, memory: MemoryBackend) -> Iterator[Consumer]:
+def consumer(request: pytest.FixtureRequest, memory: LabCluster) -> Iterator[Consumer]:
     group = (
         {} if request.param is None else {"group_id": "g", "group_protocol": request.param, "enable_auto_commit": False}
     )
@@ -25,11 +25,10 @@ def consumer(request: pytest.FixtureRequest, memory: MemoryBackend) -> Iterator[
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", 2)
     backend.create_topic("u", 1)
-    backend.cluster.groups.heartbeat_interval_ms = 50
     return backend
 
 
@@ -42,11 +41,11 @@ def until(consumer: Consumer, state: str) -> None:
 
 
 def test_a_deleted_topic_is_warned_of_and_is_a_state(
-    consumer: Consumer, memory: MemoryBackend, caplog: pytest.LogCaptureFixture
+    consumer: Consumer, memory: LabCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     until(consumer, "reading")
     assert consumer.health().ok
-    memory.cluster.delete_topic("t")
+    memory.delete_topic("t")
     until(consumer, "topic_deleted")
     assert not consumer.health().ok
     assert len([r for r in caplog.records if "topic 't', which is subscribed to, was deleted" in r.message]) == 1
@@ -55,11 +54,11 @@ def test_a_deleted_topic_is_warned_of_and_is_a_state(
 
 
 def test_who_reads_nothing_any_more_hears_no_more_of_it_at_once(
-    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    memory: LabCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with memory.consumer("t", "u", retry_backoff_ms=10, metadata_max_age_ms=100) as consumer:
         until(consumer, "reading")
-        memory.cluster.delete_topic("t")
+        memory.delete_topic("t")
         until(consumer, "topic_deleted")
         monkeypatch.setattr(consumer._reading, "_look_for_deleted", lambda: None)  # no metadata comes meanwhile
         consumer.unsubscribe()
@@ -68,7 +67,7 @@ def test_who_reads_nothing_any_more_hears_no_more_of_it_at_once(
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_a_topic_that_a_pattern_matched_is_told_of_too(
-    protocol: str, memory: MemoryBackend, caplog: pytest.LogCaptureFixture
+    protocol: str, memory: LabCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = {"group_id": "g", "group_protocol": protocol, "enable_auto_commit": False}
     with memory.consumer(retry_backoff_ms=10, metadata_max_age_ms=100, **settings) as consumer:
@@ -78,7 +77,7 @@ def test_a_topic_that_a_pattern_matched_is_told_of_too(
         while {tp.topic for tp in consumer.assignment()} != {"t", "u"}:
             consumer.poll(timeout_ms=10)
             assert time.monotonic() < deadline
-        memory.cluster.delete_topic("t")
+        memory.delete_topic("t")
         until(consumer, "topic_deleted")
         assert len([r for r in caplog.records if "topic 't', which is subscribed to, was deleted" in r.message]) == 1
         memory.create_topic("t", 2)

@@ -7,24 +7,22 @@ import importlib
 from collections.abc import Iterator
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
-from libs.sdk.tests.twin.memory import MemoryCluster
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 MODULES = ["headrace._group_calls", "headrace.aio._group_calls", "headrace.aio._transactional"]
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBackend]:
+def memory(labs: Labs, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabCluster]:
     """Every client connects to this."""
-    backend = MemoryBackend()
+    backend = labs()
     backend.create_topic("orders", 1)
     backend.create_topic("invoices", 1)
     backend.create_topic("flights", 2)
-    cluster: MemoryCluster = backend.cluster
-    monkeypatch.setattr("headrace._transport.grpc.GrpcTransport", lambda *args, **kwargs: cluster.transport())
+    backend.lead_here(monkeypatch)
     yield backend
-    assert not any(group.members for group in cluster.groups.groups.values()), "examples close what they open"
+    assert not backend.all_members(), "examples close what they open"
 
 
 def run(example: doctest.DocTest) -> None:
@@ -34,7 +32,7 @@ def run(example: doctest.DocTest) -> None:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_examples_of_the_calls_do_what_they_say(memory: MemoryBackend, module: str) -> None:
+def test_the_examples_of_the_calls_do_what_they_say(memory: LabCluster, module: str) -> None:
     with memory.producer() as producer:
         for n in range(4):
             producer.send("flights", b"flight %d" % n, partition=n % 2)
