@@ -28,6 +28,7 @@ from typing import Any, Final, Protocol, TypeVar
 from headrace._callbacks import BLOCKED_LOOK_S, warn_of_blocked
 from headrace._descriptors import needing_descriptors
 from headrace.errors import ClientClosed, Rejected, WaitTimedOut
+from headrace_common.runtime.threads import run_in_thread
 
 T = TypeVar("T")
 
@@ -255,7 +256,7 @@ def connected(connections: Connections) -> None:
 async def in_thread(work: Callable[[], T]) -> T:
     """Run ``work`` beside the loop; at the end of the process, when no threads are given out any more, on it."""
     try:
-        return await asyncio.to_thread(work)
+        return await run_in_thread(work)
     except RuntimeError as error:
         if "shutdown" not in str(error):
             raise

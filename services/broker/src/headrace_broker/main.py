@@ -50,6 +50,7 @@ from headrace_common.runtime.private_files import narrow
 from headrace_common.runtime.rpc_metrics import RpcMetrics
 from headrace_common.runtime.service import Ready, announce_ready, run_until
 from headrace_common.runtime.tasks import TaskRunner, first_of
+from headrace_common.runtime.threads import run_in_thread
 from headrace_common.runtime.tracing import open_tracing
 from headrace_proto.v1.broker_pb2_grpc import add_BrokerServicer_to_server
 
@@ -155,7 +156,7 @@ async def run(
 
 
 async def _keep_private(directory: DataDirectory) -> None:
-    narrowed = str(await asyncio.to_thread(narrow, directory.path))  # with many files it takes a second, once
+    narrowed = str(await run_in_thread(narrow, directory.path))  # with many files it takes a second, once
     if narrowed:
         _log.warning("the data directory was not private: %s", narrowed, extra={"path": str(directory.path)})
 
@@ -216,7 +217,7 @@ async def in_data_directory(config: BrokerConfig, clock: Clock, stop: asyncio.Ev
     with closing(directory):
         await _keep_private(directory)
         directory.check(None, config.node_id)
-        logs = await asyncio.to_thread(RocksDbLogs.open, directory)  # takes long after a crash; probes go on
+        logs = await run_in_thread(RocksDbLogs.open, directory)  # takes long after a crash; probes go on
         _tell(logs.report)
         storage = Storage(directory, Disk(logs, TopicNotesFile(directory.path)), TimeFile(directory.path))
         try:

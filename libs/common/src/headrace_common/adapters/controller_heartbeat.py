@@ -26,6 +26,7 @@ from headrace_common.rpc.convert import role_to_proto
 from headrace_common.rpc.status import error_from_rpc
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.entropy import backoff_ms
+from headrace_common.runtime.threads import run_in_thread
 from headrace_proto.v1 import controller_pb2 as pb
 from headrace_proto.v1.controller_pb2_grpc import ControllerStub
 
@@ -219,7 +220,7 @@ class HeartbeatThread:
         channel = self._channel
         if channel is not None:
             channel[1].close()
-        await asyncio.to_thread(self._thread.join)
+        await run_in_thread(self._thread.join)
 
     def _run(self) -> None:
         while not self._stopping:

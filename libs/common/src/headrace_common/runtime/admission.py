@@ -23,6 +23,7 @@ import grpc.aio
 from headrace_common.core.errors import HeadraceError, Overloaded, Rejected, RequestTimedOut
 from headrace_common.rpc.interceptor import Continuation, Handler
 from headrace_common.rpc.status import abort_with
+from headrace_common.runtime.clock import limit_s
 
 REQUESTS_MAX: Final = 128
 """Unary requests of one listener that are read, or are large and not answered yet, at one time."""
@@ -74,7 +75,7 @@ class Places:
         entry = (address, future)
         self._waiting.append(entry)
         try:
-            async with asyncio.timeout(WAIT_S_MAX):
+            async with limit_s(WAIT_S_MAX):
                 await future
         except BaseException:
             if future.done() and not future.cancelled():
@@ -187,7 +188,7 @@ def _too_many(calls_max: int) -> HeadraceError:
 
 async def _read(requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> tuple[int, Any]:
     try:
-        async with asyncio.timeout(READ_S_MAX):
+        async with limit_s(READ_S_MAX):
             async for sized in requests:
                 return sized  # type: ignore[no-any-return]  # _sized made it
         error: HeadraceError = Rejected("the call ended without a request; send one")

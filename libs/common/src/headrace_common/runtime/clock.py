@@ -1,11 +1,18 @@
-"""Decides where time comes from. Everything that waits is given a Clock."""
+"""
+Decides where time comes from: nothing else asks the event loop or the machine for it (``tests/tools`` holds that).
+
+What reads the time, or waits for a time of day, is given a ``Clock``. Limits and timers are those of the event loop.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVarTuple
 
 from headrace_common.runtime.machine import MACHINE
+
+Ts = TypeVarTuple("Ts")
 
 
 class Clock(Protocol):
@@ -37,4 +44,50 @@ class SystemClock:
 
     async def sleep_ms(self, ms: float) -> None:
         """Wait on the event loop."""
-        await asyncio.sleep(max(0.0, ms) / 1_000)
+        await pause_ms(ms)
+
+
+class Deadline:
+    """The moment ``ms`` from now, by the event loop, which keeps the time of the lab in the lab."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, ms: float) -> None:
+        self._at = asyncio.get_running_loop().time() + ms / 1_000
+
+    @property
+    def left_ms(self) -> float:
+        """Until then; 0 or less: it has passed."""
+        return (self._at - asyncio.get_running_loop().time()) * 1_000
+
+    def limit(self) -> asyncio.Timeout:
+        """For ``async with``: a block that lasts longer ends with ``TimeoutError``."""
+        return asyncio.timeout_at(self._at)
+
+    def call(self, call: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
+        """Call it then, unless the timer is cancelled."""
+        return asyncio.get_running_loop().call_at(self._at, call, *args)
+
+
+def limit_ms(ms: float | None) -> asyncio.Timeout:
+    """For ``async with``: a block that lasts longer than ``ms`` ends with ``TimeoutError``. None: no limit yet."""
+    return asyncio.timeout(None if ms is None else ms / 1_000)
+
+
+limit_s = asyncio.timeout
+"""The same in seconds."""
+
+
+def call_later_ms(ms: float, call: Callable[[*Ts], object], *args: *Ts) -> asyncio.TimerHandle:
+    """Call it after ``ms``, unless the timer is cancelled."""
+    return asyncio.get_running_loop().call_later(ms / 1_000, call, *args)
+
+
+async def pause_ms(ms: float) -> None:
+    """Wait; 0 or less lets other tasks run once."""
+    await asyncio.sleep(max(0.0, ms) / 1_000)
+
+
+async def give_way() -> None:
+    """Let other tasks run once."""
+    await asyncio.sleep(0)

@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from headrace_common.core.ids import Endpoint
+from headrace_common.runtime.clock import call_later_ms
 
 CONNECTIONS_MAX: Final = 16
 SECONDS_MAX: Final = 5.0
@@ -85,7 +86,7 @@ class _Scrape(asyncio.Protocol):
         if len(self._open) >= CONNECTIONS_MAX:
             next((one for one in self._open if not one._asked), next(iter(self._open))).end()
         self._open[self] = None
-        self._deadline = self._loop.call_later(SECONDS_MAX, self.end)
+        self._deadline = call_later_ms(SECONDS_MAX * 1_000, self.end)
 
     def data_received(self, data: bytes) -> None:
         if self._asked or self._transport is None:

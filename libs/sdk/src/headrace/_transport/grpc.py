@@ -31,6 +31,7 @@ from headrace_common.rpc.calls import CallTo, nobody_there
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.library import INSTEAD, library
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
+from headrace_common.runtime.clock import Deadline, pause_ms
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.admin_pb2_grpc import AdminStub
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -154,7 +155,7 @@ class GrpcTransport(GrpcTransactionCalls):
         self._answered: str | None = None
         self._suspected = "is the cluster up there?"
         """Why nobody answers."""
-        self._avoided: dict[str, float] = {}
+        self._avoided: dict[str, Deadline] = {}
         """Until when to ask others first, by address."""
         self._turns = -1
         self._heard: deque[pb.MetadataResponse] = deque(maxlen=HEARD_MAX)
@@ -255,7 +256,7 @@ class GrpcTransport(GrpcTransactionCalls):
         return await stub.Metadata(pb.MetadataRequest(), timeout=min(self._call_timeout, METADATA_ATTEMPT_MS / 1_000))
 
     async def _warn_if_unheard(self) -> None:
-        await asyncio.sleep(UNHEARD_MS / 1_000)
+        await pause_ms(UNHEARD_MS)
         if self._answered is None:
             _log.warning(
                 "no broker has answered for %g s at %s; %s Trying on",
@@ -267,8 +268,7 @@ class GrpcTransport(GrpcTransactionCalls):
     def _addresses(self, elsewhere: bool) -> deque[str]:
         """All that are known, in the order in which to ask: who was silent, or is said to be fenced, comes last."""
         known = dict.fromkeys([*self._nodes.brokers.values(), *self._bootstrap])
-        now = asyncio.get_running_loop().time()
-        self._avoided = {address: until for address, until in self._avoided.items() if until > now}
+        self._avoided = {address: until for address, until in self._avoided.items() if until.left_ms > 0}
         hopeful = self._nodes.living.union(self._bootstrap)
         order = [address for address in known if address in hopeful and address not in self._avoided]
         if self._answered in order:
@@ -288,7 +288,7 @@ class GrpcTransport(GrpcTransactionCalls):
         return [address for pair in zip_longest(*queues) for address in pair if address is not None]
 
     def _avoid(self, address: str) -> None:
-        self._avoided[address] = asyncio.get_running_loop().time() + AVOID_MS / 1_000
+        self._avoided[address] = Deadline(AVOID_MS)
 
     async def _renew(self, address: str) -> None:
         """

@@ -16,6 +16,7 @@ from grpc import aio
 from headrace._runtime import Tasks
 from headrace_common.core.errors import HeadraceError, NetworkFailed, Overloaded, RequestTimedOut
 from headrace_common.rpc.calls import CallTo
+from headrace_common.runtime.clock import call_later_ms
 from headrace_proto.v1 import broker_pb2 as pb
 
 Q = TypeVar("Q", pb.ProduceRequest, pb.FetchRequest)
@@ -45,7 +46,7 @@ class StreamCall(Generic[Q, A]):
             future.set_exception(Overloaded(f"{PENDING_MAX} requests wait for {self._where}; wait for their answers"))
             return future
         number = request.correlation_id
-        timer = self._loop.call_later(timeout_ms / 1_000, self._expired, number, timeout_ms)
+        timer = call_later_ms(timeout_ms, self._expired, number, timeout_ms)
         self._pending[number] = (future, timer)
         self._queue.append((request, answered))
         if self._wake is not None and not self._wake.done():

@@ -29,7 +29,7 @@ from headrace.records import TopicPartition
 from headrace.settings import ClientSettings
 from headrace_common.core.errors import unknown_topic
 from headrace_common.core.ids import NO_NODE, NodeId, check_topic_name
-from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock, limit_ms
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 
@@ -189,7 +189,7 @@ class ClusterClient:
         start = self._clock.monotonic_ms()
         self._wanted.setdefault(name, None)
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
+            async with limit_ms(timeout_ms):
                 return await self._until_known(name, start)
         except TimeoutError:
             if name not in self._topics:

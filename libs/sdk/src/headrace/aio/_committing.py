@@ -17,7 +17,7 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import ClientClosed, HeadraceError, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import TopicPartition
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 PER_REQUEST_MAX: Final = 10_000
@@ -73,7 +73,7 @@ class Committing:
                     effect.ref.set_result(effect.error)
         if self._queue.retry_at_ms is not None:
             wait_ms = max(0.0, self._queue.retry_at_ms - self._clock.monotonic_ms())
-            asyncio.get_running_loop().call_later(wait_ms / 1000, self._tick)
+            call_later_ms(wait_ms, self._tick)
 
     def _tick(self) -> None:
         self._carry_out(self._queue.tick(self._clock.monotonic_ms() + 1))

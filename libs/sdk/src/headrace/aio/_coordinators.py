@@ -14,7 +14,7 @@ from headrace._core.remedies import Asker, Remedy, remedy_for
 from headrace._transport.port import Coordinator
 from headrace.errors import ClusterUnreachable, HeadraceError, NetworkFailed, WaitTimedOut
 from headrace.settings import ClientSettings
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 
 A = TypeVar("A")
@@ -120,7 +120,7 @@ class CoordinatorLink:
 
     async def _found(self, left_ms: float) -> Coordinator:
         try:
-            async with asyncio.timeout(left_ms / 1_000):
+            async with limit_ms(left_ms):
                 return await self._find()
         except TimeoutError:
             raise NetworkFailed("no broker said in time who coordinates; is the cluster up?") from None

@@ -47,7 +47,7 @@ from headrace.records import TopicPartition
 from headrace.serializers import takes_many
 from headrace.settings import ProducerSettings
 from headrace_common.core.batch import Codec, RecordColumns, build_batch
-from headrace_common.runtime.clock import Clock, SystemClock
+from headrace_common.runtime.clock import Clock, SystemClock, call_later_ms, limit_ms, limit_s
 from headrace_common.runtime.entropy import backoff_ms, jitter
 from headrace_proto.v1 import broker_pb2 as pb
 
@@ -121,7 +121,7 @@ class ProducerEngine:
     def _linger(self, chunk: Chunk) -> None:
         if self._settings.linger_ms > 0:
             assert self._loop is not None, "started"
-            self._loop.call_later(self._settings.linger_ms / 1_000, self._lingered, chunk)
+            call_later_ms(self._settings.linger_ms, self._lingered, chunk)
         else:
             self._lingered(chunk)
 
@@ -304,7 +304,7 @@ class ProducerEngine:
         view = await self.cluster.topic(name, timeout_ms)
         if view.partitions < at_least:
             try:
-                async with asyncio.timeout(timeout_ms / 1_000):
+                async with limit_ms(timeout_ms):
                     await self.cluster.refreshed(f"{name} may have grown")
             except TimeoutError:
                 raise WaitTimedOut(f"no metadata of topic {name!r} within {timeout_ms:g} ms") from None
@@ -328,10 +328,10 @@ class ProducerEngine:
             self._timer_ms = retry_ms
             if retry_ms != NEVER:
                 wait = max(0.0, retry_ms - self._clock.monotonic_ms()) + 0.5
-                self._timer = self._loop.call_later(wait / 1_000, self._retry)
+                self._timer = call_later_ms(wait, self._retry)
         if self._expiry is None and not self._core.idle:
             period = min(EXPIRY_MS_MAX, self._settings.delivery_timeout_ms / EXPIRY_CHECKS)
-            self._expiry = self._loop.call_later(period / 1_000, self._expire)
+            self._expiry = call_later_ms(period, self._expire)
 
     def _retry(self) -> None:
         self._timer, self._timer_ms = None, NEVER
@@ -366,7 +366,7 @@ class ProducerEngine:
         done = self._loop.create_future()
         all_told(batches, partial(finish, done))
         try:
-            async with asyncio.timeout(timeout):
+            async with limit_s(timeout):
                 await done
         except TimeoutError:
             raise WaitTimedOut(f"not all was acknowledged within {timeout:g} s; it goes on") from None

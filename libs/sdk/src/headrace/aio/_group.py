@@ -67,7 +67,7 @@ from headrace.errors import (
 from headrace.records import Committed
 from headrace_common.core.assignors import Racks, assign, racks_of
 from headrace_common.core.ids import TopicPartition
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms, limit_ms, limit_s
 from headrace_common.runtime.entropy import new_uuid
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import cluster_pb2
@@ -213,7 +213,7 @@ class Group:
         """
         answer = self.committing.commit(offsets, self._clock.monotonic_ms() + timeout_ms)
         try:
-            async with asyncio.timeout(timeout_ms / 1000 + COMMIT_ALLOWANCE_S):
+            async with limit_s(timeout_ms / 1_000 + COMMIT_ALLOWANCE_S):
                 error = await answer
         except TimeoutError:
             raise WaitTimedOut(
@@ -232,7 +232,7 @@ class Group:
     async def until_committed(self, timeout_ms: float) -> None:
         """Wait until every commit there is has its answer, or the time is over."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with limit_ms(timeout_ms):
                 await self.committing.commit({}, None)
 
     async def committed(
@@ -246,7 +246,7 @@ class Group:
         self._left = asyncio.Event()
         self.tell(Closing(self._clock.monotonic_ms()))
         if self.core.phase is Phase.LEAVING:
-            timer = asyncio.get_running_loop().call_later(min(timeout_ms, LEAVE_MS_MAX) / 1000, self._left.set)
+            timer = call_later_ms(min(timeout_ms, LEAVE_MS_MAX), self._left.set)
             await self._left.wait()
             timer.cancel()
 
@@ -370,7 +370,7 @@ class Group:
         self._timer, self._timer_ms = None, due_ms
         if due_ms is not None:
             wait_ms = max(1.0, due_ms - self._clock.monotonic_ms())
-            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._tick)
+            self._timer = call_later_ms(wait_ms, self._tick)
 
     def _tick(self) -> None:
         self._timer_ms = None

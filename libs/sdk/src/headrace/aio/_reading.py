@@ -32,7 +32,7 @@ from headrace.consumer_settings import ConsumerSettings
 from headrace.errors import HeadraceError, Internal, Overloaded, UnknownTopicOrPartition, WaitTimedOut, error_for
 from headrace.records import Committed
 from headrace_common.core.ids import NodeId, TopicId, TopicPartition
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms
 from headrace_proto.v1 import broker_pb2 as pb
 
 LATE_MS: Final = 10
@@ -312,13 +312,12 @@ class Reading:
 
     async def _answer(self, broker: NodeId, answer: Awaitable[pb.FetchResponse]) -> pb.FetchResponse:
         """Wait, and ask who leads while it takes long: a broker that is stopped or cut off breaks no connection."""
-        loop = asyncio.get_running_loop()
 
         def ask() -> None:
             self._cluster.refresh(f"broker {broker} is silent")
-            timer[0] = loop.call_later(SILENCE_MS / 1000, ask)
+            timer[0] = call_later_ms(SILENCE_MS, ask)
 
-        timer = [loop.call_later((self.settings.fetch_max_wait_ms + SILENCE_MS) / 1000, ask)]
+        timer = [call_later_ms(self.settings.fetch_max_wait_ms + SILENCE_MS, ask)]
         try:
             return await answer
         finally:
@@ -361,7 +360,7 @@ class Reading:
         wait_ms = float(self.settings.metadata_max_age_ms)
         if due_ms is not None:
             wait_ms = min(wait_ms, due_ms - self._clock.monotonic_ms())
-        timer = asyncio.get_running_loop().call_later(max(0.001, wait_ms / 1000), event.set)
+        timer = call_later_ms(max(1.0, wait_ms), event.set)
         await event.wait()
         timer.cancel()
 
@@ -418,7 +417,7 @@ class Reading:
             fetcher.wake.set()
         for broker in late:
             fetcher = self._fetchers[broker]
-            asyncio.get_running_loop().call_later(LATE_MS / 1000, fetcher.give_up, fetcher.number)
+            call_later_ms(LATE_MS, fetcher.give_up, fetcher.number)
         if self.out.core.care:
             self._care.set()
 

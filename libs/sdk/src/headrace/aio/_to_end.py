@@ -8,7 +8,6 @@ back where they were. Steps are generators of actions, as in ``_steps``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol
 
@@ -19,7 +18,7 @@ from headrace.aio._steps import Call, OnReading, Steps
 from headrace.errors import WaitTimedOut
 from headrace.records import Record
 from headrace_common.core.ids import TopicPartition
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 
 TAKE_RECORDS: Final = 10_000
 """At most so many between two looks at the group."""
@@ -111,7 +110,7 @@ class ToEnd:
         left_ms = max(1.0, deadline_ms - self._clock.monotonic_ms())
 
         async def bounds() -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-            async with asyncio.timeout(left_ms / 1000):
+            async with limit_ms(left_ms):
                 starts = {tp: await self._reading.position(tp) for tp in new}
                 found = await self._reading.offsets.ask(dict.fromkeys(new, END_TIMESTAMP), left_ms)
                 return starts, {tp: at.offset for tp, at in found.items()}

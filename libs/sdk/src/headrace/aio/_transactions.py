@@ -21,7 +21,7 @@ from headrace.aio._transaction_link import Asking
 from headrace.aio._transaction_offsets import Also, TransactionOffsets
 from headrace.errors import AlreadyDecided, HeadraceError, TransactionAbortable
 from headrace.settings import ProducerSettings
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_s
 from headrace_common.runtime.failpoints import failpoint
 from headrace_proto.v1 import transaction_pb2 as pb
 
@@ -135,7 +135,7 @@ class Transactions:
         if self.core.state not in (State.OPEN, State.BROKEN):
             return
         try:
-            async with asyncio.timeout(None if isinstance(error, Exception) else LEAVE_S):
+            async with limit_s(None if isinstance(error, Exception) else LEAVE_S):
                 await self.abort()
         except (HeadraceError, TimeoutError) as failed:
             error.add_note(f"the transaction was not aborted, and ends by its timeout at the latest: {failed}")
@@ -211,7 +211,7 @@ class Transactions:
             return
         _log.warning("a producer is closed in the middle of a transaction of %r; it is aborted", self._id)
         try:
-            async with asyncio.timeout(LEAVE_S if timeout is None else min(timeout, LEAVE_S)):
+            async with limit_s(LEAVE_S if timeout is None else min(timeout, LEAVE_S)):
                 await self.abort()
         except (HeadraceError, TimeoutError) as error:
             _log.warning("the transaction of %r was not aborted, and ends by its timeout: %s", self._id, error)

@@ -26,6 +26,7 @@ from headrace.aio._position_calls import PositionCalls
 from headrace.aio._transactional import Transactional
 from headrace.errors import ClientClosed
 from headrace.records import K, Record, V
+from headrace_common.runtime.clock import call_later_ms, give_way
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -199,7 +200,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         check_wait_ms(timeout_ms)
         await self.start()
         self._check_reads()
-        await asyncio.sleep(0)  # the next fetch leaves, even when nobody ever waits
+        await give_way()  # the next fetch leaves, even when nobody ever waits
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             self._arrived.clear()
@@ -217,7 +218,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         check_wait_ms(timeout_ms)
         await self.start()
         self._check_reads()
-        await asyncio.sleep(0)
+        await give_way()
         deadline_ms = None if timeout_ms is None else self._clock.monotonic_ms() + timeout_ms
         while True:
             self._arrived.clear()
@@ -257,7 +258,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         await self.start()
         while True:
             self._check_reads()
-            await asyncio.sleep(0)
+            await give_way()
             self._arrived.clear()
             run = self._out.next_run() if await self._step() else None
             if run is None:
@@ -276,7 +277,7 @@ class Consumer(GroupCalls, PositionCalls, Transactional, Generic[K, V]):
         left_ms = WAIT_SLICE_MS if deadline_ms is None else deadline_ms - self._clock.monotonic_ms()
         if left_ms <= 0:
             return False
-        timer = asyncio.get_running_loop().call_later(min(left_ms, WAIT_SLICE_MS) / 1000, self._arrived.set)
+        timer = call_later_ms(min(left_ms, WAIT_SLICE_MS), self._arrived.set)
         try:
             await self._arrived.wait()
         finally:

@@ -39,6 +39,7 @@ from headrace.errors import BufferExhausted, UnknownTopicOrPartition, WaitTimedO
 from headrace.finding import bootstrap_addresses
 from headrace.records import HeadersIn
 from headrace.settings import ProducerSettings, read_settings, waits_as_told
+from headrace_common.runtime.clock import Deadline, give_way
 from headrace_common.runtime.machine import MACHINE
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class Producer(BulkCalls, TransactionCalls):
         now = self._time()
         if now >= self._turn_at:  # a loop that only sends must let batches leave, and other tasks run
             self._turn_at = now + TURN_SECONDS
-            await asyncio.sleep(0)
+            await give_way()
         return delivery
 
     async def _view(self, topic: str, at_least: int = 0) -> View:
@@ -179,14 +180,14 @@ class Producer(BulkCalls, TransactionCalls):
         if added is not None:
             return added
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.max_block_ms / 1_000
+        deadline = Deadline(self._settings.max_block_ms)
         while True:
             room: asyncio.Future[None] = loop.create_future()
             added = intake.within(partial(intake.add_or_wait, add, partial(finish, room)))
             if added is not None:
                 return added
             try:
-                async with asyncio.timeout(deadline - loop.time()):
+                async with deadline.limit():
                     await room
             except TimeoutError:
                 raise exhausted(self._settings, size) from None

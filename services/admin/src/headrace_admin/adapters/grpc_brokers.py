@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from headrace_admin.ports import Cluster
@@ -11,6 +10,7 @@ from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
+from headrace_common.runtime.clock import limit_s
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -51,7 +51,7 @@ class GrpcBrokers:
         with CallTo(f"broker {broker}"):
             call = (await self._stub(broker)).Fetch(timeout=self._timeout)
             try:  # a write that waits for a connection never hears that its channel was closed
-                async with asyncio.timeout(self._timeout):
+                async with limit_s(self._timeout):
                     await call.write(request)
                     await call.done_writing()
                     answer = await call.read()

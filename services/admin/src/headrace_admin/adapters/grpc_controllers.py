@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.image import ClusterImage
+from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
 
 _INVENTORY_MS: Final = 45_000
@@ -27,7 +27,7 @@ class GrpcCluster:
     async def newer(self, revision: int, timeout_ms: float) -> ClusterImage:
         """The image once its revision is above ``revision``, or the present one after ``timeout_ms``."""
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
+            async with limit_ms(timeout_ms):
                 async for image in self._client.images():
                     if image.revision > revision:
                         break
@@ -38,7 +38,7 @@ class GrpcCluster:
     async def caught_up(self, timeout_ms: float) -> ClusterImage:
         """The image once it is as new as the active controller's is now, or the present one after ``timeout_ms``."""
         try:
-            async with asyncio.timeout(timeout_ms / 1_000):
+            async with limit_ms(timeout_ms):
                 now = await self._client.calls.active(
                     lambda stub, timeout: stub.DescribeCluster(pb.DescribeClusterRequest(), timeout=timeout),
                     timeout_ms=timeout_ms,

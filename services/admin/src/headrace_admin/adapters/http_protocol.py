@@ -14,6 +14,7 @@ from typing_extensions import override
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace_admin.core.connections import Connections, Refused
+from headrace_common.runtime.clock import call_later_ms
 
 HEAD_BYTES_MAX: Final = 64 << 10
 FLUSH_SECONDS: Final = 30.0
@@ -129,7 +130,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _await(self, what: Literal["head", "body"]) -> None:
         self._in_time()
         ms_max = self.bounds.head_ms_max if what == "head" else self.bounds.body_ms_max
-        self._deadline = self.loop.call_later(ms_max / 1_000, self._late, what, ms_max)
+        self._deadline = call_later_ms(ms_max, self._late, what, ms_max)
 
     def _in_time(self) -> None:
         if self._deadline is not None:
@@ -160,7 +161,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """What is being closed ends, though the client may never read."""
         if self.transport.is_closing() and self._flush_deadline is None:
             self._in_time()
-            self._flush_deadline = self.loop.call_later(FLUSH_SECONDS, self.transport.abort)
+            self._flush_deadline = call_later_ms(FLUSH_SECONDS * 1_000, self.transport.abort)
 
 
 def bounded(open_connections: Open, bounds: HttpBounds) -> type[BoundedProtocol]:

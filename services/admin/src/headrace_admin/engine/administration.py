@@ -26,6 +26,7 @@ from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import NodeKey, Role
 from headrace_common.rpc.convert import node_from_proto
 from headrace_common.rpc.status import detail_of
+from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -96,12 +97,12 @@ class Administration:
 
     async def _logs_of(self, broker: NodeId, request: broker_pb2.DescribeLogsRequest) -> admin_pb2.BrokerLogs:
         node = self.cluster.image.nodes.get(NodeKey(Role.BROKER, broker))
-        limit_ms = _AWAY_ASK_MS_MAX if node is None or node.fenced else _ASK_MS_MAX
+        wait_ms = _AWAY_ASK_MS_MAX if node is None or node.fenced else _ASK_MS_MAX
         try:
-            async with asyncio.timeout(limit_ms / 1_000):
+            async with limit_ms(wait_ms):
                 logs = await self.brokers.describe_logs(broker, request)
         except TimeoutError:
-            late = NetworkFailed(f"broker {broker} did not tell its logs within {limit_ms / 1_000:g} s")
+            late = NetworkFailed(f"broker {broker} did not tell its logs within {wait_ms / 1_000:g} s")
             return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(late))
         except HeadraceError as error:
             return admin_pb2.BrokerLogs(broker_id=broker, error=detail_of(error))

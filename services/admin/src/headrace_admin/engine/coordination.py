@@ -25,7 +25,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, Endpoint, NodeId
 from headrace_common.core.image import INTERNAL_TOPICS, ClusterImage, NodeKey, Role, ShardKey, ShardKind
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_proto.v1 import broker_pb2, errors_pb2
 
 R = TypeVar("R")
@@ -127,13 +127,13 @@ class Coordination:
         node = self._cluster.image.nodes.get(NodeKey(Role.COORDINATOR, coordinator))
         if node is None:
             return CoordinatorNotAvailable(f"coordinator {coordinator} is not registered any more; ask again")
-        limit_ms = min(ms_max, _AWAY_LIST_MS_MAX) if node.fenced else ms_max
+        wait_ms = min(ms_max, _AWAY_LIST_MS_MAX) if node.fenced else ms_max
         try:
-            async with asyncio.timeout(limit_ms / 1_000):
+            async with limit_ms(wait_ms):
                 return await ask(CoordinatorPlace(coordinator, node.inside))
         except TimeoutError:
             what = self._kind.name.lower()
-            return NetworkFailed(f"coordinator {coordinator} did not tell its {what} within {limit_ms / 1_000:g} s")
+            return NetworkFailed(f"coordinator {coordinator} did not tell its {what} within {wait_ms / 1_000:g} s")
         except HeadraceError as error:
             return error
 

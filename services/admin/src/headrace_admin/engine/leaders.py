@@ -22,6 +22,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId, TopicPartition
 from headrace_common.core.image import ClusterImage
+from headrace_common.runtime.clock import limit_ms
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -163,7 +164,7 @@ def _called(image: ClusterImage, partition: PartitionId) -> TopicPartition:
 
 async def _asked(ask: Ask[K, R], leader: NodeId, ids: Mapping[K, PartitionId], ms_max: float | None) -> Answers[K, R]:
     try:
-        async with asyncio.timeout(None if ms_max is None else ms_max / 1_000):
+        async with limit_ms(ms_max):
             return await ask(leader, ids)
     except TimeoutError:
         return dict.fromkeys(ids, NetworkFailed(f"broker {leader} did not answer within {ms_max or 0:g} ms"))

@@ -8,7 +8,6 @@ its error.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -26,6 +25,7 @@ from headrace_common.core.errors import (
     error_for,
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId, TopicPartition
+from headrace_common.runtime.threads import run_in_thread
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1 import errors_pb2
 from headrace_proto.v1.transaction_pb2 import TxnMarker, TxnPartition, WriteTxnMarkersRequest
@@ -205,7 +205,7 @@ class LogOffsets:
             elif r.error != errors_pb2.NONE:
                 found[tp] = error_for(r.error, f"{tp}: {r.message}")
             elif r.batches:
-                written_ms, next_offset = await asyncio.to_thread(_first_timestamp, tp, r.batches, places[tp])
+                written_ms, next_offset = await run_in_thread(_first_timestamp, tp, r.batches, places[tp])
                 if written_ms is None and next_offset > places[tp]:
                     further[tp] = next_offset
                 else:

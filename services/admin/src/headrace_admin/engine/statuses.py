@@ -15,6 +15,7 @@ from headrace_admin.engine.stored_logs import StoredLogs
 from headrace_admin.ports import Cluster, Controllers
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable
 from headrace_common.core.ids import NodeId
+from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
 
 _ASK_MS_MAX: Final = 3_000
@@ -74,7 +75,7 @@ class Statuses:
 
     async def _controller(self) -> tuple[NodeId | None, bool]:
         try:
-            async with asyncio.timeout(_ASK_MS_MAX / 1_000):
+            async with limit_ms(_ASK_MS_MAX):
                 answer = await self._controllers.describe_cluster(pb.DescribeClusterRequest())
         except (HeadraceError, TimeoutError):
             return None, False
@@ -83,7 +84,7 @@ class Statuses:
 
     async def _restore(self) -> Unfinished | None:
         try:
-            async with asyncio.timeout(_ASK_MS_MAX / 1_000):
+            async with limit_ms(_ASK_MS_MAX):
                 answer = await self._controllers.describe_restore(pb.DescribeRestoreRequest())
         except (HeadraceError, TimeoutError):
             return None
@@ -94,7 +95,7 @@ class Statuses:
 
     async def _waiting(self) -> Waiting:
         try:
-            async with asyncio.timeout(_ASK_MS_MAX / 1_000):
+            async with limit_ms(_ASK_MS_MAX):
                 return await self._transactions.waiting()
         except (HeadraceError, TimeoutError):
             return Waiting(unasked=len(self._cluster.image.partitions))

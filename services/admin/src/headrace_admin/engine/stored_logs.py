@@ -13,6 +13,7 @@ from headrace_admin.ports import Brokers, Cluster
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NodeId, TopicId
 from headrace_common.core.image import ClusterImage
+from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import broker_pb2
 
 ASK_MS_MAX: Final = 1_500
@@ -38,7 +39,7 @@ class StoredLogs:
 
     async def _ask(self, broker: NodeId) -> broker_pb2.DescribeLogsResponse | None:
         try:
-            async with asyncio.timeout(ASK_MS_MAX / 1_000):
+            async with limit_ms(ASK_MS_MAX):
                 return await self._brokers.describe_logs(broker, broker_pb2.DescribeLogsRequest(only_stuck=True))
         except (HeadraceError, TimeoutError):
             return None

@@ -7,7 +7,6 @@ A background task of ``main``. Several admin processes look each for itself: the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from headrace_admin.core.transactions import NOTHING_WAITS, OpenTransaction, Standing, Waiting
 from headrace_admin.engine.open_transactions import OpenTransactions
 from headrace_common.core.errors import HeadraceError
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 
 _LOOK_MS_MAX: Final = 10_000
 _LOGGED_MAX: Final = 1_000
@@ -45,7 +44,7 @@ class WaitingWatch:
     async def look(self) -> None:
         """Once."""
         try:
-            async with asyncio.timeout(_LOOK_MS_MAX / 1_000):
+            async with limit_ms(_LOOK_MS_MAX):
                 self.latest = await self._open.waiting()
         except (HeadraceError, TimeoutError):
             self.looks_failed += 1

@@ -13,7 +13,6 @@ reset, answer and all.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
@@ -27,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace_admin.rpc.foreign_pages import Hosts, refused
 from headrace_admin.rpc.problems import problem
+from headrace_common.runtime.clock import limit_s
 
 DRAIN_BYTES_MAX: Final = 64 << 20
 """So much of a body that was refused is read and dropped."""
@@ -198,7 +198,7 @@ async def _answer_and_drain(refusal: Response, scope: Scope, receive: Receive, s
 
     await refusal(scope, receive, without_end)
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
+        async with limit_s(DRAIN_SECONDS):
             await _drop(receive, DRAIN_BYTES_MAX)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 

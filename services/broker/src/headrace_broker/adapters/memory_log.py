@@ -37,6 +37,7 @@ from headrace_broker.core.rows import (
 from headrace_broker.ports import BytesLost, Damage, RecoveredLog, RecoveryReport, WriteStalled
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
+from headrace_common.runtime.clock import give_way, pause_ms
 
 
 @dataclass(slots=True)
@@ -225,7 +226,7 @@ class MemoryLogs:
         self._syncing = True
         try:
             groups = len(self._unsynced)
-            await asyncio.sleep(self.sync_s())
+            await pause_ms(self.sync_s() * 1_000)
             await self.sync_gate.wait()
             if self.fail_sync is not None:
                 self._failure = self.fail_sync
@@ -257,7 +258,7 @@ class MemoryLogs:
 
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
         """See ``LogStore``."""
-        await asyncio.sleep(0)
+        await give_way()
         batches = self._live[log].batches if log in self._live else {}
         for row in rows:
             now = self.floor(log, row.base_offset)
@@ -278,7 +279,7 @@ class MemoryLogs:
     async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
         """See ``LogStore``."""
         self._check()
-        await asyncio.sleep(0)
+        await give_way()
         for log, end, _ in logs:
             self._evidence[log] = min(end, self._evidence.get(log, Offset(0)))
             self._lowered.add(log)

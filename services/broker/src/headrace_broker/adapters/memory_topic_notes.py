@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from headrace_broker.core.topic_notes import NoteChanges, TopicNote
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import TopicId
+from headrace_common.runtime.clock import give_way
 
 
 class MemoryTopicNotes:
@@ -27,7 +27,7 @@ class MemoryTopicNotes:
 
     async def keep(self, changes: NoteChanges) -> None:
         """See ``TopicNotes``."""
-        await asyncio.sleep(0)
+        await give_way()
         if self.failure is not None:
             raise self.failure
         self.kept.append(changes)

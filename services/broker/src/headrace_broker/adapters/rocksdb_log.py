@@ -7,7 +7,6 @@ All partition logs of a broker on one RocksDB: the ``LogStore`` that brokers run
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -53,6 +52,7 @@ from headrace_broker.core.rows import (
 from headrace_broker.ports import BytesLost, RecoveredLog, RecoveryReport
 from headrace_common.core.errors import InconsistentClusterId, StorageFailed, UnsupportedVersion
 from headrace_common.core.ids import Offset
+from headrace_common.runtime.threads import run_in_thread
 
 T = TypeVar("T")
 FLUSHED_FROM_BYTES = 4 << 20
@@ -348,7 +348,7 @@ class RocksDbLogs:
         if self._closed:
             return
         self._closed = True
-        await asyncio.to_thread(self._close, clean_epoch)
+        await run_in_thread(self._close, clean_epoch)
 
     def _close(self, clean_epoch: int | None) -> None:
         self._reclaimer.stop()
@@ -370,7 +370,7 @@ class RocksDbLogs:
             self._directory.leave_token(clean_epoch)
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(pool, call)
+        return await run_in_thread(call, pool=pool)
 
 
 def _extends(write: LogWrite, end: Offset) -> bool:

@@ -7,13 +7,13 @@ file that is missing or damaged is as good as none.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
 from headrace_broker.adapters.data_directory import write_durably
 from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
+from headrace_common.runtime.threads import run_in_thread
 
 _FILE: Final = "retention-time"
 
@@ -37,6 +37,6 @@ class TimeFile:
         """See ``TimeMemory``."""
         text = str(max(0, time_ms)).encode()
         try:
-            await asyncio.to_thread(write_durably, self._path, text + f" {crc32c(text):08x}\n".encode())
+            await run_in_thread(write_durably, self._path, text + f" {crc32c(text):08x}\n".encode())
         except OSError as error:
             raise StorageFailed(f"{self._path} cannot be written: {error}") from error

@@ -9,7 +9,6 @@ Versions that know no notes leave the file alone.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -24,6 +23,7 @@ from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import TopicId
 from headrace_common.core.image import Topic
+from headrace_common.runtime.threads import run_in_thread
 
 FILE: Final = "topic-notes"
 DAMAGED: Final = "topic-notes.damaged"
@@ -85,7 +85,7 @@ class TopicNotesFile:
         for topic_id in changes.dropped:
             notes.pop(topic_id, None)
         try:
-            sizes = await asyncio.to_thread(self._write, changes, notes)
+            sizes = await run_in_thread(self._write, changes, notes)
         except OSError as error:
             self._anew = True  # part of a line may be there
             raise StorageFailed(f"{self._path} cannot be written: {error}") from error

@@ -32,6 +32,7 @@ from headrace_common.core.batch import (
 from headrace_common.core.batch.header import ATTRIBUTES_LOW_AT, CODEC_MASK, MAGIC_AT, MAGIC_COLUMNS
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import PartitionId
+from headrace_common.runtime.threads import run_in_thread
 
 AT_ONCE: Final = 2
 """Batches in threads: each may inflate to 64 MiB."""
@@ -110,7 +111,7 @@ class BodyChecks:
                 keys_for = replica.topic if replica.core.config.compacts else None
                 target = _target(replica, entry.batch)
                 async with self._places:
-                    checked[index] = await asyncio.to_thread(_check_batch, entry.batch, keys_for, target)
+                    checked[index] = await run_in_thread(_check_batch, entry.batch, keys_for, target)
                 self._loaded.add(entry.batch[MAGIC_AT])
         return checked
 

@@ -8,7 +8,6 @@ The rules are in ``core/compaction``, one pass over one log is in ``compacting``
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,9 +35,10 @@ from headrace_broker.engine.throttle import Throttle
 from headrace_broker.ports import BytesLost, LogStore
 from headrace_common.core.errors import HeadraceError, StorageFailed
 from headrace_common.core.ids import Offset, PartitionId
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, give_way
 from headrace_common.runtime.entropy import new_seed
 from headrace_common.runtime.tasks import TaskRunner
+from headrace_common.runtime.threads import run_in_thread
 
 T = TypeVar("T")
 SLEEP_MS: Final = 1_000.0
@@ -174,7 +174,7 @@ class Cleaner:
         compacted = [one for one in self._replicas.all() if _is_compacted(one)]
         for at, replica in enumerate(compacted):
             if at % LOOKED_AT_ONCE == LOOKED_AT_ONCE - 1:
-                await asyncio.sleep(0)
+                await give_way()
             if not _is_compacted(replica):
                 continue
             if replica.core.is_aged(now_ms):  # what is sealed only when something is appended would never be compacted
@@ -310,7 +310,7 @@ class Cleaner:
 
     async def work(self, call: Callable[[], T]) -> T:
         """See ``Pace``."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+        return await run_in_thread(call, pool=self._thread)
 
     async def spend(self, size: int) -> None:
         """See ``Pace``."""

@@ -38,6 +38,7 @@ from headrace_common.core.errors import (
     UnsupportedVersion,
 )
 from headrace_common.core.ids import Offset
+from headrace_common.runtime.clock import give_way
 from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.tasks import TaskRunner
 
@@ -215,7 +216,7 @@ class Compacting:
                     rows = self._find_rows(asked_to, end)
                     asked_to = rows[-1].next_offset if isinstance(rows, list) and rows else asked_to
                     ahead.append(self._tasks.start(self._try(rows, wants), name="cleaner-read"))
-                await asyncio.sleep(0)  # what they ask of the thread comes before the work on what is handed out
+                await give_way()  # what they ask of the thread comes before the work on what is handed out
                 if found := await self._next(ahead, start, skips=skips):
                     start = found[-1][0].next_offset
                     yield found

@@ -15,6 +15,7 @@ from headrace_broker.engine.image_applier import ImageApplier
 from headrace_broker.engine.replicas import Replicas
 from headrace_common.core.errors import CoordinatorNotAvailable, HeadraceError, Rejected
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKind
+from headrace_common.runtime.clock import limit_s
 from headrace_common.runtime.tasks import TaskRunner
 
 KEYS_PER_REQUEST_MAX: Final = 1_000
@@ -66,7 +67,7 @@ class Coordinators:
     async def _wait_made(self, kind: ShardKind) -> HeadraceError | None:
         """None: the topic is there; else why not."""
         try:
-            async with asyncio.timeout(CALLER_WAIT_S):
+            async with limit_s(CALLER_WAIT_S):
                 return await asyncio.shield(self._make(kind))
         except TimeoutError:
             return CoordinatorNotAvailable(f"topic {INTERNAL_TOPICS[kind]} is still being made; try again in a moment")

@@ -5,7 +5,6 @@ ends; how much they hold, and how old that is.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,6 +16,7 @@ from headrace_broker.engine.replicas import Replicas
 from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.ids import PartitionId
+from headrace_common.runtime.clock import give_way
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 GAUGES_PER_TOPIC_MAX: Final = 1_000
@@ -98,7 +98,7 @@ async def describe_producers(
         found = _of(replicas, partition, max(1, min(PRODUCERS_MAX, left)), open_only=open_only)
         left -= len(found.producers)
         yield found
-        await asyncio.sleep(0)
+        await give_way()
 
 
 def _of(replicas: Replicas, partition: PartitionId, count: int, *, open_only: bool) -> KnownProducers:

@@ -28,7 +28,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import Endpoint, PartitionId
 from headrace_common.core.image import Role, ShardKind
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.tasks import TaskRunner
@@ -189,7 +189,7 @@ class Enrolments:
             self._answer(question, _describe_giving_up(error) if error.retriable else error)
             return
         self._measures.enrolment_retries += 1
-        asyncio.get_running_loop().call_later(wait_ms / 1_000, self._retry, question)
+        call_later_ms(wait_ms, self._retry, question)
 
     def _retry(self, question: _Question) -> None:
         self._pending.append(question)

@@ -25,6 +25,7 @@ from headrace_common.core.batch import HEADER_SIZE
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import NodeKey, Role
+from headrace_common.runtime.clock import Deadline
 
 RESPONSE_BYTES_MAX: Final = 8 << 20
 """Bytes of batches in one answer, whatever is asked for."""
@@ -165,12 +166,11 @@ class Fetches:
         """
         _check(ask)
         self._measures.fetch_requests += 1
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ask.wait_ms / 1000
+        deadline = Deadline(ask.wait_ms)
         while True:
             results, size, decided = await self._collect(ask)
-            left = deadline - loop.time()
-            if size >= ask.bytes_min or size >= self._most(ask) or decided or left <= 0 or self._draining:
+            enough = size >= ask.bytes_min or size >= self._most(ask)
+            if enough or decided or deadline.left_ms <= 0 or self._draining:
                 self._measures.bytes_out += size
                 if ask.doubted is not None and (batches := results[ask.doubted].batches):
                     await self.unreadable.look(ask.entries[ask.doubted].partition, batches[0])
@@ -285,8 +285,7 @@ class Fetches:
             return cached
         return await self._cold.read(replica, entry.offset, bytes_max, end, first=alone)
 
-    async def _wait_readable(self, ask: FetchAsk, results: list[Fetched], missing: int, deadline: float) -> None:
-        loop = asyncio.get_running_loop()
+    async def _wait_readable(self, ask: FetchAsk, results: list[Fetched], missing: int, deadline: Deadline) -> None:
         wait = _Wait(missing)
         watched: list[Replica] = []
         for entry, result in zip(ask.entries, results, strict=True):
@@ -298,7 +297,7 @@ class Fetches:
             replica.waiting(stable=ask.committed)[wait] = None
             watched.append(replica)
         self._waits[wait] = None
-        timer = loop.call_at(deadline, wait.wake)
+        timer = deadline.call(wait.wake)
         try:
             await wait.woken
         finally:

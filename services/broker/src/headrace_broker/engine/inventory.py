@@ -5,7 +5,6 @@ and for an operator who adopts a stray topic. Answered before the broker is unfe
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,6 +14,7 @@ from headrace_broker.engine.replicas import Replica, Replicas, Standing
 from headrace_broker.engine.topic_noter import TopicNoter
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import Offset, PartitionId, TopicId
+from headrace_common.runtime.clock import give_way
 
 TOPICS_PER_REQUEST_MAX: Final = 10_000
 PAGE_ENTRIES: Final = 500
@@ -77,7 +77,7 @@ async def list_pages(replicas: Replicas, topic_noter: TopicNoter, topics: Sequen
         if len(page) == PAGE_ENTRIES:
             yield page
             page = Page()
-            await asyncio.sleep(0)
+            await give_way()
     if len(page):
         yield page
 

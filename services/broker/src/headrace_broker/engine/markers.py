@@ -19,7 +19,7 @@ from headrace_broker.engine.storage_queue import Arrival
 from headrace_common.core.batch import build_marker_batch, read_header
 from headrace_common.core.errors import ErrorCode, HeadraceError, Rejected, RequestTimedOut
 from headrace_common.core.ids import Offset, PartitionId
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.failpoints import failpoint
 
 MARKERS_PER_REQUEST_MAX: Final = 10_000
@@ -99,7 +99,7 @@ class Markers:
         if arrivals:
             self._loop.append(arrivals)
         try:
-            async with asyncio.timeout(COMMIT_MS_MAX / 1_000):
+            async with limit_ms(COMMIT_MS_MAX):
                 await asyncio.shield(call.done)
         except TimeoutError:
             call.expire()

@@ -22,6 +22,8 @@ from headrace_broker.ports import LogStore
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import HeadraceError, OffsetNotAvailable, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NodeId, Offset, PartitionId
+from headrace_common.runtime.clock import Deadline
+from headrace_common.runtime.threads import run_in_thread
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -113,9 +115,8 @@ class Offsets:
         polled = [ask for ask in asks if ask.wait_above is not None]
         if not polled or len(polled) < len(asks) or wait_ms == 0:
             return
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
-        while not self._draining and loop.time() < deadline:
+        deadline = Deadline(wait_ms)
+        while not self._draining and deadline.left_ms > 0:
             poll = _Poll()
             watched = []
             for ask in polled:
@@ -129,7 +130,7 @@ class Offsets:
             for replica in watched:
                 replica.waiting(stable=stable)[poll] = None
             self._polls[poll] = None
-            timer = loop.call_at(deadline, poll.wake)
+            timer = deadline.call(poll.wake)
             try:
                 await poll.woken
             finally:
@@ -226,7 +227,7 @@ class _Search:
             if not batches:
                 return high, found  # the rest is a gap that goes on behind the end
             self._read += sum(map(len, batches))
-            seen = await asyncio.to_thread(_find_record, batches, wanted, (low, high), where)
+            seen = await run_in_thread(_find_record, batches, wanted, (low, high), where)
             if seen is not None and not wanted.youngest:
                 return at, seen
             if seen is not None:

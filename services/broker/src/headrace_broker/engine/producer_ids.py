@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from headrace_common.core.errors import HeadraceError, Rejected, RequestTimedOut
 from headrace_common.core.ids import NO_PRODUCER_ID
+from headrace_common.runtime.clock import limit_s
 from headrace_common.runtime.tasks import TaskRunner
 
 EPOCH_MAX: Final = 32_767
@@ -68,7 +69,7 @@ class ProducerIds:
     async def _next(self) -> int:
         while not self._blocks:
             try:
-                async with asyncio.timeout(CALLER_WAIT_S):
+                async with limit_s(CALLER_WAIT_S):
                     failure = await asyncio.shield(self._refill())
             except TimeoutError:
                 raise RequestTimedOut("the controller gave no producer ids in time; ask again") from None

@@ -25,7 +25,7 @@ from headrace_broker.ports import LeaderStream, LogStore
 from headrace_common.core.batch import BatchHeader, check_crc, read_header
 from headrace_common.core.errors import CorruptBatch, HeadraceError, NetworkFailed, OffsetOutOfRange
 from headrace_common.core.ids import NodeId, Offset, PartitionId
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms, give_way
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.tasks import first_of
 
@@ -282,7 +282,7 @@ class ReplicaFetcher:
                 self._dirty[followed.replica.id] = followed
                 self._wake.set()
 
-        timer = asyncio.get_running_loop().call_later(wait_ms / 1_000, ask)
+        timer = call_later_ms(wait_ms, ask)
         self._retries[timer] = None
 
     # --- making the log a prefix of the leader's ----------------------------------------------------------
@@ -338,7 +338,7 @@ class ReplicaFetcher:
         posted: list[asyncio.Future[None]] = []
         for at in range(0, len(steps), TRIMS_AT_ONCE):
             posted += [self._loop.post(*step) for step in steps[at : at + TRIMS_AT_ONCE]]
-            await asyncio.sleep(0)  # the storage loop takes them, and others their turn
+            await give_way()  # the storage loop takes them, and others their turn
         if posted:
             await asyncio.gather(*posted)
 

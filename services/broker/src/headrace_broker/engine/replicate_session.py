@@ -26,7 +26,7 @@ from headrace_broker.ports import LogStore
 from headrace_common.core.errors import HeadraceError, NotLeader, OffsetOutOfRange, Rejected, StaleBrokerEpoch
 from headrace_common.core.ids import NodeId, Offset, PartitionId
 from headrace_common.core.image import ClusterImage, NodeKey, Role
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms
 
 ANSWER_BYTES_MAX: Final = 4 << 20
 PARTITION_BYTES_MAX: Final = 1 << 20
@@ -224,7 +224,7 @@ class ReplicateSession:
             return
         self._news[replica.id] = entry
         if self._news_timer is None:
-            self._news_timer = asyncio.get_running_loop().call_later(self._news_delay_s(), self._on_news_due)
+            self._news_timer = call_later_ms(self._news_delay_ms(), self._on_news_due)
 
     def on_reassigned(self, replica: Replica) -> None:
         """
@@ -248,8 +248,8 @@ class ReplicateSession:
             self._outbox.append(Copied(replica.id, entry.leader_epoch, error=gone))
             self._wake.set()
 
-    def _news_delay_s(self) -> float:
-        return min(NEWS_DELAY_MS_MAX, self._fetch_wait_ms_max()) / 1_000
+    def _news_delay_ms(self) -> float:
+        return min(NEWS_DELAY_MS_MAX, self._fetch_wait_ms_max())
 
     def _on_news_due(self) -> None:
         self._news_timer = None

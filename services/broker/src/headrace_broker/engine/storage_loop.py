@@ -39,7 +39,7 @@ from headrace_common.core.errors import (
     UnknownTopicId,
 )
 from headrace_common.core.ids import Offset
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, give_way
 
 SLICE_BYTES: Final = 1 << 20
 """Bytes of one write group at most, so that other work gets its turn."""
@@ -196,7 +196,7 @@ class StorageLoop:
                 self._confirm_synced()
                 if self._queue:
                     await self._commit(self._next_group())
-                    await asyncio.sleep(0)
+                    await give_way()
         except StorageFailed as error:
             self._fail(error)
             raise

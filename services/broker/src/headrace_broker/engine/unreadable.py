@@ -14,6 +14,7 @@ from headrace_broker.engine.replicas import Replica
 from headrace_common.core.batch import decode_batch, read_header
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import PartitionId
+from headrace_common.runtime.threads import run_in_thread
 
 NOTED_MAX: Final = 1_000
 
@@ -36,7 +37,7 @@ class Unreadable:
         if known is not None and known[0] == header.base_offset:
             return
         async with self._place:
-            wrong = await asyncio.to_thread(_find_wrong, batch)
+            wrong = await run_in_thread(_find_wrong, batch)
         if wrong is not None and (known is not None or len(self._noted) < NOTED_MAX):
             self._noted[partition] = header.base_offset, header.next_offset, wrong
 

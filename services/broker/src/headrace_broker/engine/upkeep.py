@@ -23,7 +23,7 @@ from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.ports import LogStore, TimeMemory
 from headrace_common.core.configs import BROKER_SETTINGS
 from headrace_common.core.errors import StorageFailed
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, give_way
 
 DISK_CHECK_MS: Final = 2_000
 LATE_CHECK_MS: Final = 1_000
@@ -126,7 +126,7 @@ class Upkeep:
         for chunk in _chunks(checked):
             before += [(replica, segment_rows(replica.core)) for replica in chunk]
             posted += [self._loop.post(replica, event) for replica in chunk]
-            await asyncio.sleep(0)  # the storage loop takes them, and others their turn
+            await give_way()  # the storage loop takes them, and others their turn
             if len(posted) > UNDER_WAY_MAX:
                 await asyncio.wait([posted[-UNDER_WAY_MAX]])
         if posted:

@@ -22,6 +22,7 @@ from aetcd import rpc
 
 from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import name_unknown
+from headrace_common.runtime.clock import limit_s
 from headrace_controller.adapters.etcd_channels import EtcdTls, open_channel
 from headrace_controller.core.store import (
     OPERATIONS_MAX,
@@ -152,9 +153,9 @@ class EtcdStore:
         call = rpc.WatchStub(self._channel()).Watch(metadata=_NEEDS_LEADER)
         try:
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with limit_s(self._timeout_s):
                     await call.write(rpc.WatchRequest(create_request=create))
-                async with asyncio.timeout(self._timeout_s):
+                async with limit_s(self._timeout_s):
                     first = await call.read()
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError) as error:
                 self._next_channel()

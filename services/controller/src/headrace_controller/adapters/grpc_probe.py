@@ -22,6 +22,7 @@ import grpc.aio
 from headrace_common.core.ids import Endpoint
 from headrace_common.core.image import Node, Role
 from headrace_common.rpc.channels import PLAIN, Security, open_channel
+from headrace_common.runtime.clock import limit_s
 from headrace_controller.ports import ProbeResult
 from headrace_proto.v1 import broker_pb2, broker_pb2_grpc, coordinator_pb2, coordinator_pb2_grpc
 
@@ -83,7 +84,7 @@ async def _connects(endpoint: Endpoint) -> ProbeResult:
     """``REFUSED`` only where each address of the host refuses: of IPv4 and IPv6, a process may serve on one."""
     refused = False
     try:
-        async with asyncio.timeout(_TIMEOUT_S / 2):
+        async with limit_s(_TIMEOUT_S / 2):
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=SOCK_STREAM)
             for address in dict.fromkeys(str(entry[4][0]) for entry in found):

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, give_way
 from headrace_controller.core.store import (
     OPERATIONS_MAX,
     TRANSACTION_BYTES_MAX,
@@ -145,7 +145,7 @@ class MemoryStore:
         await self._end(lease)
 
     async def _reach(self) -> None:
-        await asyncio.sleep(0)
+        await give_way()
         if not self.reachable:
             raise StoreUnavailable("the store cannot be reached; nothing was changed, try again when it is back")
 

@@ -15,7 +15,7 @@ from typing import Final
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import Endpoint, NodeId
 from headrace_common.core.image import ActiveController
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
@@ -165,7 +165,7 @@ class Candidate:
         while not await event_within(term.lost, self._clock, self._ttl_ms / _KEEPS_PER_LEASE):
             asked_ms = self._clock.monotonic_ms()
             try:
-                async with asyncio.timeout(self._ttl_ms / _KEEPS_PER_LEASE / 1_000):
+                async with limit_ms(self._ttl_ms / _KEEPS_PER_LEASE):
                     await self._store.keep_lease(self._lease)
                 term.lease_until_ms = asked_ms + self._ttl_ms
             except LeaseLost as error:

@@ -8,7 +8,6 @@ started anew, only makes it begin again; what was decided stays.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from typing import Final
 from headrace_common.core.errors import MetadataUnavailable
 from headrace_common.core.ids import NodeId, PartitionId
 from headrace_common.core.image import ReplicaRemoval
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, give_way
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import records
 from headrace_controller.core.restore_record import RESTORE_KEY, Restore, encode_restore
@@ -122,7 +121,7 @@ class Restoring:
             await self._adoption.write(topic, guard, brokers)
             said = {"topic": topic.topic.name, "topic_id": topic.topic.topic_id.hex(), "adopted": topic.adopted}
             log.warning("a topic has what came after the backup", extra=said)
-            await asyncio.sleep(0)
+            await give_way()
         ids = list(mirror.image.partitions)
         for start in range(0, len(ids), CHUNK):
             piece = ids[start : start + CHUNK]

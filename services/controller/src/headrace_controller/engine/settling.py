@@ -15,7 +15,7 @@ from dataclasses import replace
 from headrace_common.core.errors import HeadraceError, MetadataUnavailable, UnknownTopicOrPartition
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Node, NodeKey, Partition, ReplicaRemoval
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, give_way
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_controller.core import election, reassign, records
@@ -119,7 +119,7 @@ class Settling:
         for start in range(0, len(partitions), _SCANNED_AT_ONCE):
             now = partitions[start : start + _SCANNED_AT_ONCE]
             due += [(p, new) for p, new in zip(now, map(step, now), strict=True) if new is not p]
-            await asyncio.sleep(0)  # heartbeats and the lease go on meanwhile
+            await give_way()  # heartbeats and the lease go on meanwhile
         pieces = list(self._pieces(due))
         for start in range(0, len(pieces), PIPELINED):
             batch = pieces[start : start + PIPELINED]

@@ -27,6 +27,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import NodeId, PartitionId, TopicId
 from headrace_common.core.image import Partition, Topic, TopicDeletion
+from headrace_common.runtime.clock import Deadline
 from headrace_common.runtime.entropy import new_topic_id
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import TaskRunner
@@ -90,16 +91,15 @@ class Topics:
             RequestTimedOut: it is not finished, or this controller stops; look for the topic later.
             HeadraceError: as ``plan_topic`` and ``Writer.decide``; the topic does not exist.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout_ms / 1_000
+        deadline = Deadline(timeout_ms)
         try:
-            async with asyncio.timeout_at(end):
+            async with deadline.limit():
                 await self._creations.acquire()
         except TimeoutError:
             text = f"topic {wanted.name} waited {timeout_ms} ms for others that are being created; nothing was changed"
             raise Overloaded(f"{text}, try again") from None
         try:
-            left_ms = max(1, round((end - loop.time()) * 1_000))
+            left_ms = max(1, round(deadline.left_ms))
             return await self._create(wanted, validate_only=validate_only, timeout_ms=left_ms)
         finally:
             self._creations.release()

@@ -19,6 +19,7 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.rpc.calls import CallTo
 from headrace_common.rpc.channels import PLAIN, Channels, Security
 from headrace_common.rpc.options import EAGER_RECONNECT_MS_MAX
+from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_proto.v1 import broker_pb2 as pb
 from headrace_proto.v1.broker_pb2_grpc import BrokerStub
@@ -57,7 +58,7 @@ class _ProduceCall:
         self._queue.append(pb.ProduceRequest(correlation_id=number, acks=-1, timeout_ms=timeout_ms, partitions=[entry]))
         self._filled.set()
         try:
-            async with asyncio.timeout((timeout_ms + ANSWER_ALLOWANCE_MS) / 1_000):
+            async with limit_ms(timeout_ms + ANSWER_ALLOWANCE_MS):
                 return await future
         except TimeoutError:
             late = RequestTimedOut(f"{self._where} did not answer within {timeout_ms + ANSWER_ALLOWANCE_MS} ms")
@@ -136,7 +137,7 @@ class BrokerConnections:
         """
         call: Any = self.stub(at).Fetch()
         try:
-            async with asyncio.timeout(CALL_S_MAX + request.max_wait_ms / 1_000):
+            async with limit_ms(CALL_S_MAX * 1_000 + request.max_wait_ms):
                 with CallTo(f"the broker at {at}"):
                     await call.write(request)
                     answer = await call.read()

@@ -9,7 +9,6 @@ order. Writers of other epochs are kept out by the fencing token.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
@@ -27,6 +26,7 @@ from headrace_common.core.ids import Offset
 from headrace_common.core.image import INTERNAL_TOPICS, ShardKey
 from headrace_common.runtime.clock import Clock
 from headrace_common.runtime.logs import logger
+from headrace_common.runtime.threads import run_in_thread
 from headrace_coordinator.adapters.broker_connections import BrokerConnections
 from headrace_coordinator.adapters.leader_calls import Leader, LeaderCalls
 from headrace_coordinator.adapters.log_batches import build, cut, decode
@@ -167,7 +167,7 @@ class GrpcShardLog:
                 at = Offset(log_start)
                 continue
             # Beside the event loop: other shards answer heartbeats meanwhile.
-            part = await asyncio.to_thread(decode, batches, at, until, self._calls.where)
+            part = await run_in_thread(decode, batches, at, until, self._calls.where)
             at = part.next_offset
             if part.keys:
                 yield part

@@ -25,7 +25,7 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import Endpoint, PartitionId
 from headrace_common.core.image import ClusterImage, NodeKey, Role
-from headrace_common.runtime.clock import Clock
+from headrace_common.runtime.clock import Clock, call_later_ms, limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.tasks import first_of
@@ -101,7 +101,7 @@ class LeaderCalls:
         if leader is None:
             raise LeaderNotAvailable(f"{self.where} has no leader now")
         try:
-            async with asyncio.timeout(None) as limit:
+            async with limit_ms(None) as limit:
                 watch = _Watch(limit, lambda: self._leader() != leader)
                 try:
                     return await attempt(leader)
@@ -134,14 +134,13 @@ class _Watch:
     def __init__(self, limit: asyncio.Timeout, over: Callable[[], bool]) -> None:
         self._limit = limit
         self._over = over
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(LOOK_S, self._look)
+        self._timer = call_later_ms(LOOK_S * 1_000, self._look)
 
     def _look(self) -> None:
         if self._over():
-            self._limit.reschedule(self._loop.time())
+            self._limit.reschedule(0.0)  # at once
         else:
-            self._timer = self._loop.call_later(LOOK_S, self._look)
+            self._timer = call_later_ms(LOOK_S * 1_000, self._look)
 
     def end(self) -> None:
         """Look no more."""

@@ -6,7 +6,6 @@ Asks the coordinator of a transaction to tell a shard of groups its end, again a
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from headrace_common.core.errors import (
@@ -18,6 +17,7 @@ from headrace_common.core.errors import (
     RequestTimedOut,
     UnknownOutcome,
 )
+from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.failpoints import failpoint
 from headrace_common.runtime.logs import logger
@@ -63,7 +63,7 @@ async def ask_to_enrol(asked: EnrolShard, shard: int, ports: HostPorts) -> Headr
 async def _attempt(asked: EnrolShard, shard: int, ports: HostPorts, ms_max: float) -> HeadraceError | None:
     failpoint("txn.offsets.enrol.before")
     try:
-        async with asyncio.timeout(max(0.0, ms_max) / 1_000):
+        async with limit_ms(max(0.0, ms_max)):
             await ports.enrolments.enrol(asked.transactional_id, asked.producer_id, asked.producer_epoch, shard)
     except TimeoutError:
         return RequestTimedOut(f"no answer within {ms_max:.0f} ms")

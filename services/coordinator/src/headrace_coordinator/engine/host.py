@@ -33,10 +33,12 @@ from headrace_common.core.errors import (
 )
 from headrace_common.core.ids import Offset
 from headrace_common.core.image import ShardKey
+from headrace_common.runtime.clock import limit_ms
 from headrace_common.runtime.entropy import backoff_ms
 from headrace_common.runtime.logs import logger
 from headrace_common.runtime.memory import long_lived
 from headrace_common.runtime.tasks import first_of
+from headrace_common.runtime.threads import run_in_thread
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.values import Moment
 from headrace_coordinator.engine.host_ports import HostPorts
@@ -215,7 +217,7 @@ class Host(ABC, Generic[C, E, V]):
         self._asked.add(future)
         self._take_in(make(future))
         try:
-            async with asyncio.timeout(self._ports.append_timeout_ms / 1_000):
+            async with limit_ms(self._ports.append_timeout_ms):
                 return await future
         except TimeoutError:
             raise gave_up(future) from None
@@ -296,7 +298,7 @@ class Host(ABC, Generic[C, E, V]):
             await self._ports.clock.sleep_ms(0)
         # Beside the event loop, like the decoding before it: nobody else has the state machine yet.
         with long_lived():
-            core = await asyncio.to_thread(self._replayed, latest)
+            core = await run_in_thread(self._replayed, latest)
         return core, records
 
     def _replayed(self, latest: Mapping[bytes | None, bytes | None]) -> C:

@@ -17,6 +17,7 @@ from headrace_common.core.errors import ConcurrentTransactions, CoordinatorNotAv
 from headrace_common.core.features import OWNER_TIMES
 from headrace_common.core.ids import PartitionId
 from headrace_common.core.image import ShardKey, ShardKind
+from headrace_common.runtime.clock import call_later_ms, limit_ms
 from headrace_common.runtime.failpoints import failpoint
 from headrace_coordinator.core.effects import Row
 from headrace_coordinator.core.transactions.effects import (
@@ -82,11 +83,10 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         """
         if end_wait_ms is None:
             return await self._answer_to(make, lambda ref: self._gave_up(transactional_id, ref))
-        loop = asyncio.get_running_loop()
         timers: list[asyncio.TimerHandle] = []
 
         def made(ref: object) -> Event:
-            timers.append(loop.call_later(end_wait_ms / 1_000, self._wait_no_more, transactional_id, ref))
+            timers.append(call_later_ms(end_wait_ms, self._wait_no_more, transactional_id, ref))
             return make(ref)
 
         try:
@@ -106,7 +106,7 @@ class TransactionHost(Host[TransactionShard, Event, Visible]):
         self.check_serving()
         spares = self._own.spares
         try:
-            async with asyncio.timeout(self._ports.append_timeout_ms / 1_000):
+            async with limit_ms(self._ports.append_timeout_ms):
                 spare = await spares.take()
         except TimeoutError:
             raise CoordinatorNotAvailable(

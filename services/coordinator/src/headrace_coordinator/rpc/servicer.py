@@ -15,6 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from headrace_common.core.errors import HeadraceError, NotCoordinator, Rejected
+from headrace_common.runtime.clock import pause_ms
 from headrace_common.runtime.tasks import TaskRunner
 from headrace_coordinator.engine.coordinator import Committer, Coordinator
 from headrace_coordinator.engine.streams import MemberStream
@@ -82,7 +83,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         except HeadraceError as error:
             stream.fail(error)
         else:
-            await asyncio.sleep(LINGER_S_MAX)
+            await pause_ms(LINGER_S_MAX * 1_000)
             stream.close()
 
     # --- offsets ----------------------------------------------------------------------------------------------

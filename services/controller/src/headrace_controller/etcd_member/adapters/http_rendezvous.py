@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
+from headrace_common.runtime.clock import limit_s
 from headrace_controller.etcd_member.core.roster import Peer
 from headrace_controller.etcd_member.core.sights import (
     Report,
@@ -49,7 +50,7 @@ class Doorplate:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_REQUEST_S_MAX):
+            async with limit_s(_REQUEST_S_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._response(head))
                 await writer.drain()
@@ -76,7 +77,7 @@ class HttpLookout:
     async def look(self, peer: Peer) -> Sight:
         """See the port."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with limit_s(self._timeout_s):
                 status, _, body = await _get(peer.url, PATH)
                 if status == 200:
                     return self._reported(peer, decode_report(body))
