@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from typing import Final
+
+import grpc
 
 from headrace_broker.adapters.controller_cluster import ControllerCluster
 from headrace_broker.adapters.data_directory import DataDirectory, open_when_free
@@ -27,11 +29,12 @@ from headrace_broker.adapters.time_file import TimeFile
 from headrace_broker.adapters.topic_notes_file import TopicNotesFile
 from headrace_broker.config import BrokerConfig
 from headrace_broker.core.readiness import Readiness
+from headrace_broker.core.recovered import RecoveryReport
 from headrace_broker.engine.broker import Broker, EngineSettings, Who
 from headrace_broker.engine.departure import Departure
 from headrace_broker.engine.readiness import until_caught_up
 from headrace_broker.engine.storage_queue import Flush, QueueLimits
-from headrace_broker.ports import Directory, Disk, RecoveryReport, Storage
+from headrace_broker.ports import Directory, Disk, Storage
 from headrace_broker.rpc.leaving import serve_leave_requests
 from headrace_broker.rpc.servicer import BrokerServicer
 from headrace_common.adapters.controller_client import ControllerClient, Registration
@@ -96,44 +99,26 @@ async def run(
         if storage is None:
             return
         tasks = await stack.enter_async_context(TaskRunner())
-        client = await stack.enter_async_context(
-            ControllerClient.open(
-                config.controllers,
-                role=Role.BROKER,
-                id=config.node_id,
-                clock=clock,
-                tasks=tasks,
-                tokens=open_tokens(config.server, clock),
-                beats=beats,
-            )
-        )
+        client = await stack.enter_async_context(_connect(config, clock, tasks, beats))
         identity = storage.directory.identity
         who = Who(NodeId(config.node_id), new_incarnation(), "" if identity is None else identity.cluster_id)
         transactions = GrpcTransactions(client.security)
         stack.push_async_callback(transactions.close)
-        broker = _broker(config, who, storage.disk, client, transactions, clock, tasks)
+        broker = Broker(
+            who,
+            _engine_settings(config),
+            disk=storage.disk,
+            cluster=ControllerCluster(client),
+            leaders=GrpcLeaders(client.security),
+            transactions=transactions,
+            clock=clock,
+            tasks=tasks,
+        )
         broker.upkeep.remember(storage.times)
         publish(metrics, broker.measures, broker.gauges(), broker.partition_gauges, broker.topic_gauges)
         draining = asyncio.Event()
-        servicer = partial(
-            BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max
-        )
-        server = await stack.enter_async_context(
-            Listeners.open(
-                config.server,
-                config.external,
-                inside=[(add_BrokerServicer_to_server, servicer(apart=config.server.calls_per_address_max > 0))],
-                outside=[
-                    (
-                        add_BrokerServicer_to_server,
-                        servicer(outside=True, apart=config.external.external_calls_per_address_max > 0),
-                    )
-                ],
-                internal=config.internal,
-                health_names=[SERVICE],
-                interceptors=[tracing, RpcMetrics(metrics.meter), client.gate],
-            )
-        )
+        interceptors = [tracing, RpcMetrics(metrics.meter), client.gate]
+        server = await stack.enter_async_context(_listen(config, broker, client, draining, interceptors))
         node = replace(_as_node(config, who, server.endpoint, metrics_at), internal=server.internal)
         ready = Ready(f"broker-{config.node_id}", server.endpoint, metrics=metrics_at, health=health.endpoint)
         member = _Member(broker, client, storage.directory, server, ready)
@@ -155,31 +140,45 @@ async def run(
             broker.drain()
 
 
+def _connect(
+    config: BrokerConfig, clock: Clock, tasks: TaskRunner, beats: MakeHeartbeats
+) -> AbstractAsyncContextManager[ControllerClient]:
+    return ControllerClient.open(
+        config.controllers,
+        role=Role.BROKER,
+        id=config.node_id,
+        clock=clock,
+        tasks=tasks,
+        tokens=open_tokens(config.server, clock),
+        beats=beats,
+    )
+
+
+def _listen(
+    config: BrokerConfig,
+    broker: Broker,
+    client: ControllerClient,
+    draining: asyncio.Event,
+    interceptors: Sequence[grpc.aio.ServerInterceptor | None],
+) -> AbstractAsyncContextManager[Listeners]:
+    servicer = partial(BrokerServicer, broker, draining, client.gate, request_bytes_max=config.server.request_bytes_max)
+    inside = servicer(apart=config.server.calls_per_address_max > 0)
+    outside = servicer(outside=True, apart=config.external.external_calls_per_address_max > 0)
+    return Listeners.open(
+        config.server,
+        config.external,
+        inside=[(add_BrokerServicer_to_server, inside)],
+        outside=[(add_BrokerServicer_to_server, outside)],
+        internal=config.internal,
+        health_names=[SERVICE],
+        interceptors=interceptors,
+    )
+
+
 async def _keep_private(directory: DataDirectory) -> None:
     narrowed = str(await run_in_thread(narrow, directory.path))  # with many files it takes a second, once
     if narrowed:
         _log.warning("the data directory was not private: %s", narrowed, extra={"path": str(directory.path)})
-
-
-def _broker(
-    config: BrokerConfig,
-    who: Who,
-    disk: Disk,
-    client: ControllerClient,
-    transactions: GrpcTransactions,
-    clock: Clock,
-    tasks: TaskRunner,
-) -> Broker:
-    return Broker(
-        who,
-        _engine_settings(config),
-        disk=disk,
-        cluster=ControllerCluster(client),
-        leaders=GrpcLeaders(client.security),
-        transactions=transactions,
-        clock=clock,
-        tasks=tasks,
-    )
 
 
 async def _depart(

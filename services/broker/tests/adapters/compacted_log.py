@@ -18,6 +18,7 @@ from headrace_broker.core.compaction.dirty_keys import DirtyKeys
 from headrace_broker.core.compaction.offset_map import OffsetMap
 from headrace_broker.core.compaction.rules import AbortedRecords, Rules
 from headrace_broker.core.compaction.steps import Step
+from headrace_broker.core.recovered import RecoveredLog
 from headrace_broker.core.rows import (
     EpochRow,
     IndexRow,
@@ -30,7 +31,7 @@ from headrace_broker.core.rows import (
     SegmentRow,
     StateRow,
 )
-from headrace_broker.ports import LogStore, RecoveredLog, WriteStalled
+from headrace_broker.ports import LogStore, WriteStalled
 from headrace_common.core.batch import RecordColumns, build_batch, check_crc, decode_batch, read_header, stamp
 from headrace_common.core.ids import Offset
 

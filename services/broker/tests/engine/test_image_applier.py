@@ -11,10 +11,10 @@ from services.broker.tests.kit.engine import Engine, running_engine
 from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_of
 
 from headrace_broker.adapters.memory_log import MemoryLogs
+from headrace_broker.core.recovered import Damage
 from headrace_broker.core.rows import DropLog, IndexRow, LogId, LogWrite
 from headrace_broker.engine.image_applier import DELETION_RETRY_MS
 from headrace_broker.engine.replicas import Replica, Standing
-from headrace_broker.ports import Damage
 from headrace_common.core.errors import ErrorCode, MetadataUnavailable, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, Partition, TopicDeletion

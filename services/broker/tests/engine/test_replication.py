@@ -15,6 +15,7 @@ from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.core.copying import CopyAsk, Position
 from headrace_broker.core.leadership import Proposal
 from headrace_broker.core.partition import Partition
+from headrace_broker.core.recovered import Damage
 from headrace_broker.core.rows import IndexRow, LogId
 from headrace_broker.engine import lost_batches
 from headrace_broker.engine.fetch import FetchAsk, Fetched, FetchEntry
@@ -23,7 +24,7 @@ from headrace_broker.engine.produce import Appended, ProduceEntry, ProduceSessio
 from headrace_broker.engine.replicas import Standing
 from headrace_broker.engine.storage_queue import Flush
 from headrace_broker.engine.throttle import Throttle
-from headrace_broker.ports import BytesLost, Damage, IsrDecision
+from headrace_broker.ports import BytesLost, IsrDecision
 from headrace_common.core.errors import ErrorCode, StaleBrokerEpoch, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId
 from headrace_common.core.image import ReplicaRemoval

@@ -13,12 +13,12 @@ from services.broker.tests.kit.standalone import BROKER_ID, image_of, topic_id_o
 
 from headrace_broker.adapters.memory_log import MemoryLogs
 from headrace_broker.adapters.memory_topic_notes import MemoryTopicNotes
+from headrace_broker.core.recovered import Damage
 from headrace_broker.core.rows import LogWrite, PutState
 from headrace_broker.core.topic_notes import NoteChanges, TopicNote
 from headrace_broker.engine.broker import Broker
 from headrace_broker.engine.inventory import PAGE_ENTRIES, HeldLog, Page
 from headrace_broker.engine.replicas import Standing
-from headrace_broker.ports import Damage
 from headrace_common.core.errors import Rejected, StorageFailed
 from headrace_common.core.ids import NO_NODE, NodeId, Offset, PartitionId, TopicId
 from headrace_common.core.image import ClusterImage, ReplicaRemoval, TopicDeletion

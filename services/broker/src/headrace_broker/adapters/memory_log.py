@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from headrace_broker.core.recovered import Damage, RecoveredLog, RecoveryReport
 from headrace_broker.core.rows import (
     AbortedRow,
     DropAborted,
@@ -34,7 +35,7 @@ from headrace_broker.core.rows import (
     SegmentRow,
     StateRow,
 )
-from headrace_broker.ports import BytesLost, Damage, RecoveredLog, RecoveryReport, WriteStalled
+from headrace_broker.ports import BytesLost, WriteStalled
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset
 from headrace_common.runtime.clock import give_way, pause_ms

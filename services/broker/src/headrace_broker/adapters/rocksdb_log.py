@@ -34,6 +34,7 @@ from headrace_broker.adapters.rocksdb_keys import (
 from headrace_broker.adapters.rocksdb_reclaim import Reclaimer
 from headrace_broker.adapters.rocksdb_recovery import Recovery, fault_of
 from headrace_broker.adapters.rocksdb_store import RocksDbStore, StoreOptions, WriteBatch
+from headrace_broker.core.recovered import RecoveredLog, RecoveryReport
 from headrace_broker.core.rows import (
     DropLog,
     DropPrefix,
@@ -49,7 +50,7 @@ from headrace_broker.core.rows import (
     PutSegment,
     PutState,
 )
-from headrace_broker.ports import BytesLost, RecoveredLog, RecoveryReport
+from headrace_broker.ports import BytesLost
 from headrace_common.core.errors import InconsistentClusterId, StorageFailed, UnsupportedVersion
 from headrace_common.core.ids import Offset
 from headrace_common.runtime.threads import run_in_thread

@@ -31,8 +31,8 @@ from headrace_broker.adapters.rocksdb_keys import (
     split_key,
 )
 from headrace_broker.adapters.rocksdb_store import RocksDbStore
+from headrace_broker.core.recovered import Damage, RecoveredLog
 from headrace_broker.core.rows import AbortedRow, EpochRow, IndexRow, LogId, SegmentRow, StateRow
-from headrace_broker.ports import Damage, RecoveredLog
 from headrace_common.core.batch.checksum import crc32c
 from headrace_common.core.errors import StorageFailed
 from headrace_common.core.ids import Offset

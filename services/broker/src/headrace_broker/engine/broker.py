@@ -16,6 +16,7 @@ from headrace_broker.core.leadership import Assignment
 from headrace_broker.core.local_log import segment_rows
 from headrace_broker.core.measures import Measures, PartitionGauges, TopicGauges
 from headrace_broker.core.partition_events import CheckpointAsked
+from headrace_broker.core.recovered import RecoveryReport
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.engine.body_checks import BodyChecks
 from headrace_broker.engine.cleaner import Cleaner, Compaction
@@ -42,7 +43,7 @@ from headrace_broker.engine.storage_queue import Flush, QueueLimits
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.topic_noter import TopicNoter
 from headrace_broker.engine.upkeep import Upkeep
-from headrace_broker.ports import Cluster, Disk, Leaders, RecoveryReport, TransactionCoordinators
+from headrace_broker.ports import Cluster, Disk, Leaders, TransactionCoordinators
 from headrace_common.core.errors import ErrorCode, HeadraceError, OffsetOutOfRange, Rejected
 from headrace_common.core.ids import NO_PRODUCER_ID, NodeId, Offset, PartitionId, TopicId
 from headrace_common.runtime.clock import Clock

@@ -233,7 +233,7 @@ class Cleaner:
         try:
             done = await work.run(self._settings.whole("log.cleaner.dedupe.buffer.size"), new_seed())
         except Outpaced as error:
-            _log.debug("a compaction ended early: %s", error, extra=_about(replica))
+            _log.debug("a compaction ended early: %s", error, extra=replica.log_fields)
             return False
         except Stuck as error:
             self._leave_aside(replica, error.at, str(error))
@@ -258,7 +258,7 @@ class Cleaner:
         self._measures.cleaner_runs += 1
         self._measures.cleaner_bytes_removed += done.bytes_removed
         extra = {"bytes": dirty.clean_bytes + dirty.dirty_bytes, "removed": done.bytes_removed, "ms": round(took_ms)}
-        _log.info("compacted up to %d", done.end, extra={**_about(replica), **extra})
+        _log.info("compacted up to %d", done.end, extra={**replica.log_fields, **extra})
 
     async def _reclaim(self) -> None:
         if self._removed:
@@ -293,7 +293,7 @@ class Cleaner:
         known = self._bad.get(replica.id)
         self._bad[replica.id] = _Bad(core.log, reason, at, core.truncations, self._clock.monotonic_ms() + wait_ms)
         if known is None or known.reason != reason:
-            extra = {**_about(replica), "retry_ms": round(wait_ms)}
+            extra = {**replica.log_fields, "retry_ms": round(wait_ms)}
             _log.error("the log cannot be compacted; the others go on: %s", reason, exc_info=bug, extra=extra)
 
     def _is_bad(self, replica: Replica) -> bool:
@@ -398,7 +398,3 @@ def _settings(replica: Replica) -> CompactionSettings:
     return CompactionSettings(
         config.dirty_ratio_min, config.compaction_lag_ms_min, config.compaction_lag_ms_max, config.delete_retention_ms
     )
-
-
-def _about(replica: Replica) -> dict[str, object]:
-    return {"topic": replica.topic, "partition": str(replica.id)}

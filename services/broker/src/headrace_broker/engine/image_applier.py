@@ -16,6 +16,7 @@ from typing import Final
 from headrace_broker.core.partition import Partition
 from headrace_broker.core.partition_events import Deposed, Elected, Event, Followed, Reassigned, Reconfigured
 from headrace_broker.core.producers import Ended, Producers
+from headrace_broker.core.recovered import RecoveredLog
 from headrace_broker.core.roles import choose_role, depose, find_changed
 from headrace_broker.core.rows import DropLog, LogWrite
 from headrace_broker.core.segments import Segments
@@ -25,7 +26,7 @@ from headrace_broker.engine.replication import Replication
 from headrace_broker.engine.storage_loop import StorageLoop
 from headrace_broker.engine.tail_cache import TailCache
 from headrace_broker.engine.topic_noter import TopicNoter
-from headrace_broker.ports import Cluster, LogStore, RecoveredLog
+from headrace_broker.ports import Cluster, LogStore
 from headrace_common.core.configs import TopicConfig
 from headrace_common.core.errors import HeadraceError, NotLeader, StorageFailed
 from headrace_common.core.ids import Offset, PartitionId, TopicId
@@ -380,4 +381,4 @@ def _find_ended(store: LogStore, log: RecoveredLog, now_ms: int) -> list[Ended]:
 
 
 def _about(replica: Replica, epoch: int | None) -> dict[str, object]:
-    return {"topic": replica.topic, "partition": str(replica.id), "epoch": epoch}
+    return {**replica.log_fields, "epoch": epoch}

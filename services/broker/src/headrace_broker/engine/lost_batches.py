@@ -58,7 +58,7 @@ class LostBatches:
             self._known[replica.id] = replica.core.log, error
             _log.error(
                 "a stored batch cannot be read, and too few others are in sync to copy it from; another is to lead",
-                extra={"topic": replica.topic, "partition": str(replica.id), "reason": str(error)},
+                extra={**replica.log_fields, "reason": str(error)},
             )
 
     async def run(self) -> None:
@@ -78,7 +78,7 @@ class LostBatches:
         enough = min(self._assignment(partition).min_isr, len(partition.replicas) - 1)
         if len(others) < max(enough, 1):
             return False
-        extra = {"topic": replica.topic, "partition": str(replica.id), "in_sync": others, "reason": str(error)}
+        extra = {**replica.log_fields, "in_sync": others, "reason": str(error)}
         _log.critical("a stored batch cannot be read; the log is copied again after a restart", extra=extra)
         try:
             self._store.distrust(replica.core.log)

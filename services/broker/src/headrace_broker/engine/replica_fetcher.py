@@ -343,13 +343,8 @@ class ReplicaFetcher:
             await asyncio.gather(*posted)
 
     def _about(self, followed: _Followed) -> dict[str, object]:
-        replica = followed.replica
-        return {
-            "topic": replica.topic,
-            "partition": str(replica.id),
-            "epoch": followed.leader_epoch,
-            "peer": f"broker-{self.leader}",
-        }
+        peer = f"broker-{self.leader}"
+        return {**followed.replica.log_fields, "epoch": followed.leader_epoch, "peer": peer}
 
 
 class _All:

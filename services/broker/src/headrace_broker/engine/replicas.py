@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from headrace_broker.core.partition import Partition
-from headrace_broker.ports import Damage
+from headrace_broker.core.recovered import Damage
 from headrace_common.core.errors import (
     HeadraceError,
     LeaderNotAvailable,
@@ -106,6 +106,11 @@ class Replica:
     def waiting(self, *, stable: bool) -> dict[HighWatermarkWaiter, None]:
         """Who waits for the high watermark, or for the last stable offset."""
         return self.stable_waiters if stable else self.waiters
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a line of the service's log says of it."""
+        return {"topic": self.topic, "partition": str(self.id)}
 
     def readable_end(self, *, stable: bool) -> Offset:
         """Where the log ends for those who read all that is committed, or only what is decided."""

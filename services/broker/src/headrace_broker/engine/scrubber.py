@@ -112,8 +112,7 @@ class Scrubber:
                 offset, size = await self._cold.check(replica, max(offset, core.first_batch), CHUNK_BYTES, end)
             except BytesLost as error:
                 self._measures.scrub_lost_logs += 1
-                extra = {"topic": replica.topic, "partition": str(replica.id)}
-                _log.error("a scrub found a batch that cannot be read: %s", error, extra=extra)
+                _log.error("a scrub found a batch that cannot be read: %s", error, extra=replica.log_fields)
                 return
             except HeadraceError as error:  # deleted meanwhile, trimmed, or it cannot be read now
                 if offset < core.first_batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace_broker.core.recovered import RecoveryReport
 from headrace_broker.core.rows import SegmentRow
 from headrace_broker.core.topic_notes import TopicNote
 from headrace_broker.engine.cleaner import Compaction
@@ -11,7 +12,6 @@ from headrace_broker.engine.describing import oldest_ms, stored_bytes
 from headrace_broker.engine.inventory import Page
 from headrace_broker.engine.replicas import ACCEPT_LOSS, Replica, Standing
 from headrace_broker.engine.scrubber import Scrub
-from headrace_broker.ports import RecoveryReport
 from headrace_common.rpc.convert import topic_to_proto
 from headrace_proto.v1 import broker_pb2 as pb
 
