@@ -552,7 +552,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([10, 400, TIMEOUT_MS, UNIT_TIMEOUT_MS, EXPIRY_MS]))
     def time_passes(self, ms: float) -> None:
+        """Owners are used all the time, so that none is forgotten: ``test_owner_expiry`` has what follows from that."""
         self.now_ms += ms
+        for owner in self.shard._register.owners.values():
+            owner.used_at_ms = self.at.wall_ms
         self.handle(Woken(self.at))
 
     @rule(name=st.sampled_from(PLAIN + OWNED))
