@@ -261,7 +261,7 @@ class Faults:
         """A coordinator does not reach the controller: it goes on believing."""
         node = self._coordinator()
         if node is not None:
-            seconds = self._lasting(1.0, 3.0, 5.0)
+            seconds = self._lasting(1.0, 3.0, 4.0)
             self._tell(f"cut_controller: coordinator {node} for {seconds:.1f} s")
             self._cut([(f"coordinator-{node}", "controller-1")], seconds)
 
@@ -306,15 +306,15 @@ class Faults:
 
     def kill_at_end(self) -> None:
         """kill -9 a moment after it asked for the end of its transaction."""
-        self._doom("end")
+        self._doom("end", self._writer())
 
     def kill_at_positions(self) -> None:
-        """kill -9 a moment after it handed positions over."""
-        self._doom("positions")
+        """kill -9 a moment after it handed positions over, while answers between coordinators are long under way."""
+        found = kinds(self._world.processes, Transformer)
+        self._doom("positions", self._random.choice(found) if found else None)
 
-    def _doom(self, when: str) -> None:
-        writer = self._writer()
-        if writer is not None:
+    def _doom(self, when: str, writer: Process | None) -> None:
+        if isinstance(writer, Writer):
             self._tell(f"kill_at_{when}: {writer.name}")
             writer.doomed = when
 

@@ -40,7 +40,7 @@ FAULTS = (
     "reset",
 )
 OF_EMPHASIS = {
-    "all": ("kill_broker", "kill_coordinator", "kill_writer"),
+    "all": ("cut_controller", "kill_broker", "kill_coordinator", "kill_writer"),
     "positions": (
         "abort_by_operator",
         "cut_controller",
@@ -52,8 +52,23 @@ OF_EMPHASIS = {
         "slow_coordinators",
         "slow_coordinators",
     ),
-    "units": ("kill_broker", "kill_writer", "twin_writer", "pause_writer", "pause_writer", "kill_coordinator"),
-    "writers": ("twin_writer", "pause_writer", "abort_by_operator", "kill_coordinator", "kill_broker"),
+    "units": (
+        "cut_controller",
+        "kill_broker",
+        "kill_writer",
+        "twin_writer",
+        "pause_writer",
+        "pause_writer",
+        "kill_coordinator",
+    ),
+    "writers": (
+        "cut_controller",
+        "twin_writer",
+        "pause_writer",
+        "abort_by_operator",
+        "kill_coordinator",
+        "kill_broker",
+    ),
     "replicas": (
         "fail_over",
         "fail_over",
@@ -118,7 +133,7 @@ class Profile:
             coordinators={"replicas": 1, "positions": 2}.get(emphasis, random.choice((1, 2, 2))),
             shards=random.choice((1, 2)),
             partitions=random.choice((2, 3)),
-            writers=2 if emphasis == "replicas" else random.choice((1, 2)),
+            writers={"replicas": 2, "positions": 1}.get(emphasis, random.choice((1, 2))),
             transformers={"positions": 1, "replicas": 0}.get(emphasis, random.choice((0, 1))),
             owners=owners,
             drivers=random.random() < 0.7,

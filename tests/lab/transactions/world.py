@@ -39,7 +39,7 @@ from headrace_verify.checker_txn import check_exactly_once, check_history
 STEPS = 4_000
 SPARES = 3
 """Producer ids that a coordinator has at hand: each is a call."""
-CHECKPOINT_MS = 200.0
+CHECKPOINT_MS = 50.0
 """How often brokers store their high watermarks, so that a restart finds them between a record and its marker."""
 START_S_MAX = 10.0
 """Virtual seconds in which every writer begins its first transaction; then the first fault comes."""
@@ -121,6 +121,13 @@ class World:
     def _start_again(self, process: Process) -> None:
         if not process.lives and process in self.processes:
             process.start()
+
+    def stall_answers(self, role: str) -> None:
+        """What nodes of a role answer each other is held up, on each connection as long as it comes."""
+        network = self.cluster.lab.network
+        for connection in list(network.connections):
+            if connection.client.name.startswith(role) and connection.server.node.name.startswith(role):
+                connection.stall_answers(self.random.choice((0.3, 1.0)) * (0.5 + self.random.random()))
 
     def read_by_all(self, number: int) -> int:
         """Up to where nobody reads any more, whatever is aborted."""

@@ -176,6 +176,10 @@ class Connection:
         if self.alive:
             deliver(*args)
 
+    def stall_answers(self, seconds: float) -> None:
+        """Nothing that the server sends arrives for so long: a packet of this connection was lost."""
+        self._arrivals[self.client] = max(self._arrivals[self.client], self.network.loop.time() + seconds)
+
     def go_on(self) -> None:
         """A way was healed: send what was held, as far as it goes."""
         held, self._held = self._held, []
