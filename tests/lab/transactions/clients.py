@@ -304,6 +304,6 @@ class Reader(Process):
         await self._sleep(0.3)
 
 
-def kinds(processes: Sequence[Process], kind: type[Process]) -> list[Process]:
+def find_living(processes: Sequence[Process], kind: type[Process]) -> list[Process]:
     """Those of a kind that live and are not paused."""
     return [one for one in processes if isinstance(one, kind) and one.lives and not one.paused]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from tests.lab.transactions.clients import Transformer, Writer, kinds
+from tests.lab.transactions.clients import Transformer, Writer, find_living
 from tests.lab.transactions.processes import Process
 from tests.lab.transactions.watch import DATA
 
@@ -292,7 +292,7 @@ class Faults:
     # --- clients ----------------------------------------------------------------------------------------------
 
     def _writer(self) -> Writer | None:
-        found = kinds(self._world.processes, Writer)
+        found = find_living(self._world.processes, Writer)
         writer = self._random.choice(found) if found else None
         assert writer is None or isinstance(writer, Writer), "of that kind"
         return writer
@@ -310,7 +310,7 @@ class Faults:
 
     def kill_at_positions(self) -> None:
         """kill -9 a moment after it handed positions over, while answers between coordinators are long under way."""
-        found = kinds(self._world.processes, Transformer)
+        found = find_living(self._world.processes, Transformer)
         self._doom("positions", self._random.choice(found) if found else None)
 
     def _doom(self, when: str, writer: Process | None) -> None:
@@ -332,7 +332,7 @@ class Faults:
     def twin_writer(self) -> None:
         """A second process with the same transactional id, or the same owner's name, for a while."""
         writer, world = self._writer(), self._world
-        if writer is None or len(kinds(world.processes, Writer)) >= world.profile.writers_max:
+        if writer is None or len(find_living(world.processes, Writer)) >= world.profile.writers_max:
             return
         if isinstance(writer, Transformer) and world.profile.successors:
             return  # nothing would keep it and a successor apart
