@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from libs.sdk.tests.twin.backend import MemoryBackend
+from libs.sdk.tests.kit.cluster import LabCluster, Labs
 
 from headrace import TopicPartition
 from headrace.errors import Rejected, WaitTimedOut
@@ -17,13 +18,13 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def memory() -> MemoryBackend:
-    backend = MemoryBackend()
+def memory(labs: Labs) -> LabCluster:
+    backend = labs()
     backend.create_topic("t", PARTITIONS)
     return backend
 
 
-def fill(memory: MemoryBackend, numbers: Sequence[int]) -> None:
+def fill(memory: LabCluster, numbers: Sequence[int]) -> None:
     with memory.producer(linger_ms=0) as producer:
         for number in numbers:
             producer.send("t", b"%d" % number, partition=number % PARTITIONS)
@@ -34,7 +35,7 @@ def numbers(records: Sequence[Record]) -> list[int]:
     return sorted(int(record.value or b"") for record in records)
 
 
-def test_all_that_is_there_comes_and_then_nothing(memory: MemoryBackend) -> None:
+def test_all_that_is_there_comes_and_then_nothing(memory: LabCluster) -> None:
     with memory.consumer("t") as consumer:
         assert consumer.read_to_end() == []
         fill(memory, range(1_000))
@@ -46,15 +47,15 @@ def test_all_that_is_there_comes_and_then_nothing(memory: MemoryBackend) -> None
 
 
 def test_what_is_written_after_the_call_is_left_for_the_next(
-    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    memory: LabCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(memory, range(30))
-    with memory.consumer("t") as consumer:
+    with memory.consumer("t") as consumer, ThreadPoolExecutor(1) as threads:
         ask = consumer._reading.offsets.ask
 
         async def ask_and_write(*arguments: object) -> object:
             found = await ask(*arguments)  # type: ignore[arg-type]
-            await asyncio.to_thread(fill, memory, range(30, 60))
+            await asyncio.wrap_future(threads.submit(fill, memory, range(30, 60)))
             return found
 
         with monkeypatch.context() as patch:
@@ -65,7 +66,7 @@ def test_what_is_written_after_the_call_is_left_for_the_next(
         assert numbers(consumer.read_to_end()) == list(range(30, 60)), "each record comes once"
 
 
-def test_every_group_gets_every_record_and_commits_it(memory: MemoryBackend) -> None:
+def test_every_group_gets_every_record_and_commits_it(memory: LabCluster) -> None:
     fill(memory, range(100))
     for protocol in ("consumer", "classic"):
         for group in ("billing", "shipping"):
@@ -76,13 +77,13 @@ def test_every_group_gets_every_record_and_commits_it(memory: MemoryBackend) -> 
                 assert consumer.read_to_end() == []
 
 
-def read_and_fail(memory: MemoryBackend, settings: dict[str, Any]) -> None:
+def read_and_fail(memory: LabCluster, settings: dict[str, Any]) -> None:
     with memory.consumer("t", **settings) as consumer:
         assert len(consumer.read_to_end()) == 9
         raise ZeroDivisionError("the application fails while it handles them")
 
 
-def test_what_was_read_is_committed_only_when_it_was_handled(memory: MemoryBackend) -> None:
+def test_what_was_read_is_committed_only_when_it_was_handled(memory: LabCluster) -> None:
     fill(memory, range(9))
     settings = {"group_id": "g", "auto_commit_interval_ms": 0}
     with pytest.raises(ZeroDivisionError):
@@ -95,7 +96,7 @@ def test_what_was_read_is_committed_only_when_it_was_handled(memory: MemoryBacke
         assert [at.offset for at in consumer.committed(parts).values() if at] == [3, 3, 3]
 
 
-def test_members_of_one_group_read_their_shares(memory: MemoryBackend) -> None:
+def test_members_of_one_group_read_their_shares(memory: LabCluster) -> None:
     fill(memory, range(90))
 
     async def read() -> list[Record]:
@@ -113,11 +114,10 @@ def test_members_of_one_group_read_their_shares(memory: MemoryBackend) -> None:
 
 
 def test_a_partition_that_is_given_up_meanwhile_is_read_by_the_other(
-    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+    memory: LabCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records are not returned, and not committed: who has it now reads them from where they began."""
     fill(memory, range(90))
-    memory.cluster.groups.heartbeat_interval_ms = 20
     with memory.consumer("t", group_id="g") as first, memory.consumer("t", group_id="g") as second:
         first.poll(timeout_ms=10_000, max_records=0)
         while len(first.assignment()) < PARTITIONS:
@@ -143,7 +143,7 @@ def test_a_partition_that_is_given_up_meanwhile_is_read_by_the_other(
         assert rest, "the other has a share"
 
 
-def test_out_of_time_it_goes_back(memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_time_it_goes_back(memory: LabCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(memory, range(30))
     with memory.consumer("t") as consumer:
         assert consumer.poll(timeout_ms=10_000, max_records=5)
@@ -165,7 +165,7 @@ def test_out_of_time_it_goes_back(memory: MemoryBackend, monkeypatch: pytest.Mon
         assert len(consumer.read_to_end()) == 25
 
 
-def test_read_committed_ends_before_what_is_not_decided(memory: MemoryBackend) -> None:
+def test_read_committed_ends_before_what_is_not_decided(memory: LabCluster) -> None:
     fill(memory, range(3))
     with memory.producer(transactional_id="x") as producer:
         producer.begin_transaction()
@@ -181,7 +181,7 @@ def test_read_committed_ends_before_what_is_not_decided(memory: MemoryBackend) -
             assert numbers(consumer.read_to_end()) == [0, 1, 2, 3, 4, 5]
 
 
-def test_in_a_transaction_it_is_committed_with_it(memory: MemoryBackend) -> None:
+def test_in_a_transaction_it_is_committed_with_it(memory: LabCluster) -> None:
     fill(memory, range(6))
     memory.create_topic("out", 1)
     settings = {"group_id": "g", "enable_auto_commit": False, "isolation_level": "read_committed"}
@@ -198,7 +198,7 @@ def test_in_a_transaction_it_is_committed_with_it(memory: MemoryBackend) -> None
     assert sorted(value for value in memory.values("out") if value is not None)[:6] == [b"%d" % n for n in range(6)]
 
 
-def test_what_the_application_has_paused_is_left_alone(memory: MemoryBackend) -> None:
+def test_what_the_application_has_paused_is_left_alone(memory: LabCluster) -> None:
     fill(memory, range(9))
     with memory.consumer("t") as consumer:
         consumer.pause(("t", 0))
@@ -206,14 +206,15 @@ def test_what_the_application_has_paused_is_left_alone(memory: MemoryBackend) ->
         assert consumer.paused() == {TopicPartition("t", 0)}
 
 
-def test_it_says_what_is_wrong_with_a_call(memory: MemoryBackend) -> None:
+def test_it_says_what_is_wrong_with_a_call(memory: LabCluster) -> None:
     with memory.consumer() as consumer, pytest.raises(Rejected, match="reads nothing"):
         consumer.read_to_end()
     with memory.consumer("t") as consumer, pytest.raises(Rejected, match="seconds"):
         consumer.read_to_end(1.0)
 
 
-async def test_the_asyncio_twin_reads_the_same(memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.real_time
+async def test_the_asyncio_twin_reads_the_same(memory: LabCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.to_thread(fill, memory, range(30))
     async with memory.aio_consumer("t") as consumer:
         assert numbers(await consumer.read_to_end()) == list(range(30))
