@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Generates headrace_proto from proto/, the SDK's calls for threads from their asyncio twins, and what tells of settings
-# from their declarations. With --check: fails if the committed files differ.
+# Generates headrace_proto from proto/, the comments for REST's document, the SDK's calls for threads from their asyncio
+# twins, and what tells of settings from their declarations. With --check: fails if the committed files differ.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=libs/common/src
@@ -14,5 +14,6 @@ if [ "${1:-}" = "--check" ]; then
     exit 1
   fi
 fi
+.venv/bin/python tools/proto_comments.py "$@"
 .venv/bin/python tools/sync_faces.py "$@"
 .venv/bin/python tools/settings.py "$@"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from libs.common.tests.kit.clock import FakeClock
+from services.admin.tests.document import Document
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_messages import MemoryMessages
@@ -52,6 +53,18 @@ def make_app(
     return rest_app(engines, LIMITS, ready=lambda: ready[0], hosts=Hosts.of(["headrace.example"]))
 
 
+def check_against(app: FastAPI) -> Callable[[httpx.Response], Awaitable[None]]:
+    """For clients: each answer of success is as the application's document says."""
+    document = Document(app.openapi())
+
+    async def check(response: httpx.Response) -> None:
+        path = response.request.url.path
+        if response.is_success and path.startswith(("/v1", "/health")) and await response.aread():
+            document.check_answer(response.request.method, path, response.status_code, response.json())
+
+    return check
+
+
 @pytest.fixture
 async def rest() -> AsyncIterator[Rest]:
     cluster, log, ready = MemoryCluster(), MemoryMessages(), [True]
@@ -59,5 +72,10 @@ async def rest() -> AsyncIterator[Rest]:
     transactions = MemoryTransactions(cluster)
     app = make_app(cluster, log, coordinators, transactions, ready)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9480", headers=JSON) as client:
+    async with httpx.AsyncClient(
+        transport=transport,
+        base_url="http://127.0.0.1:9480",
+        headers=JSON,
+        event_hooks={"response": [check_against(app)]},
+    ) as client:
         yield Rest(cluster, log, coordinators, transactions, app, client, ready)

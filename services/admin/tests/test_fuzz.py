@@ -15,6 +15,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from services.admin.tests.conftest import check_against
 from services.admin.tests.twin.memory_cluster import MemoryCluster
 from services.admin.tests.twin.memory_coordinators import MemoryCoordinators
 from services.admin.tests.twin.memory_messages import MemoryMessages
@@ -77,7 +78,10 @@ class World:
         self.answers: dict[tuple[str, str], set[int]] = defaultdict(set)
         self.loop = asyncio.new_event_loop()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=True)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=json_only)
+        hooks = {"response": [check_against(self.app)]}
+        self.client = httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", headers=json_only, event_hooks=hooks
+        )
         api = self.app.openapi()
         self.schemas = api["components"]["schemas"]
         self.operations = [

@@ -8,40 +8,14 @@ or named by what was asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
-from headrace_common.core.errors import error_for
-from headrace_common.core.problems import problem_body
-from headrace_common.rpc.json_form import Json, json_of
+from headrace_common.rpc.json_form import OF_LEADER, Json, json_of
 from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
 TRANSACTIONS: Final = "/v1/transactions"
-OF_LEADER: Final = (
-    "log_start_offset",
-    "high_watermark",
-    "last_stable_offset",
-    "size_bytes",
-    "oldest_timestamp_ms",
-    "compaction",
-)
-_STATUS_NAMES: Final = {
-    "controller_id": "active_controller",
-    **{
-        name: f"{name}_partitions"
-        for name in (
-            "offline",
-            "under_min_isr",
-            "under_replicated",
-            "reassigning",
-            "recovering",
-            "not_preferred",
-        )
-    },
-    "shards": "group_shards",
-    "unowned_shards": "unowned_group_shards",
-}
 
 # --- cluster ----------------------------------------------------------------------------------------------------------
 
@@ -49,12 +23,9 @@ _STATUS_NAMES: Final = {
 def cluster(answer: pb.DescribeClusterResponse) -> Json:
     """The cluster at a glance; ``status`` tells more of partitions in trouble and of shards."""
     told = json_of(answer)
-    for name in ("nodes", "troubled", "shard_count", "unowned_shard_count"):
-        del told[name]
-    active = told["active_controller"]
     others = sorted((n for n in answer.nodes if n.role != cluster_pb2.BROKER), key=lambda n: (n.role, n.id))
     return told | {
-        "active_controller": None if active is None or active["id"] < 0 else active,
+        "active_controller": None if answer.active_controller.id < 0 else told["active_controller"],
         "brokers": brokers(answer.nodes),
         "other_nodes": [json_of(n) for n in others],
     }
@@ -67,8 +38,7 @@ def brokers(nodes: Iterable[cluster_pb2.Node]) -> list[Json]:
 
 def status(answer: admin_pb2.DescribeStatusResponse) -> Json:
     """The status with its verdict."""
-    told = {_STATUS_NAMES.get(name, name): value for name, value in json_of(answer).items()}
-    return told | {"troubled": [json_of(t) | {"partition": partition(t.partition)} for t in answer.troubled]}
+    return json_of(answer)
 
 
 def features(answer: admin_pb2.DescribeFeaturesResponse) -> Json:
@@ -76,8 +46,6 @@ def features(answer: admin_pb2.DescribeFeaturesResponse) -> Json:
     told = json_of(answer)
     for feature in told["features"]:
         feature["active"] = answer.level >= feature["level"]
-    for node in told["nodes"]:
-        node["node"] = f"{node.pop('role')}-{node.pop('id')}"
     return told
 
 
@@ -85,14 +53,12 @@ def restore(answer: pb.DescribeRestoreResponse) -> Json:
     """The last restore of the metadata, if there was one."""
     if not answer.HasField("restore"):
         return {"restore": None}
-    told = json_of(answer.restore)
-    named = {f"{name}_brokers": told.pop(name) for name in ("expected", "missing")}
-    return {"restore": told | named | {"silent_brokers": list(answer.silent)}}
+    return {"restore": json_of(answer.restore) | {"silent_brokers": list(answer.silent)}}
 
 
 def strays(answer: pb.DescribeRestoreResponse) -> Json:
     """Logs that the metadata does not know, by topic."""
-    return {"strays": [json_of(s) for s in answer.strays], "silent_brokers": list(answer.silent)}
+    return json_of(answer)
 
 
 def configs(entries: Iterable[pb.ConfigEntry]) -> Json:
@@ -106,7 +72,7 @@ def configs(entries: Iterable[pb.ConfigEntry]) -> Json:
 def topics(answer: pb.ListTopicsResponse) -> Json:
     """One page of topics."""
     last = answer.topics[-1].name if answer.more and answer.topics else None
-    return {"topics": [json_of(t) for t in answer.topics], "total": answer.total, "next": last}
+    return json_of(answer) | {"next": last}
 
 
 def topic(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse | None = None) -> Json:
@@ -118,8 +84,8 @@ def topic(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsR
 
 def partition(p: cluster_pb2.Partition, log: broker_pb2.LogDescription | None = None) -> Json:
     """A partition; ``log`` is its leader's, where it is known."""
-    held = None if log is None else json_of(log)
-    return json_of(p) | {name: None if held is None else held[name] for name in OF_LEADER}
+    held = {} if log is None else json_of(log)
+    return json_of(p) | {name: held[name] for name in OF_LEADER if held}
 
 
 def topic_logs(described: pb.TopicDescription, answer: admin_pb2.DescribeClusterLogsResponse) -> Json:
@@ -170,16 +136,12 @@ def leader_logs(
 
 def trimmed(topic: str, answer: broker_pb2.DeleteRecordsResponse) -> Json:
     """What became of each partition whose records were removed."""
-    return {
-        "partitions": [
-            {
-                "partition": p.partition,
-                "log_start_offset": None if p.error else p.log_start_offset,
-                "error": _problem(p.error, p.message, topic, p.partition),
-            }
-            for p in answer.partitions
-        ]
-    }
+    return {"partitions": [_trimmed(p, topic) for p in answer.partitions]}
+
+
+def _trimmed(result: broker_pb2.DeleteRecordsResult, topic: str) -> Json:
+    told = _result(result, topic)
+    return told | {"log_start_offset": None if result.error else told["log_start_offset"]}
 
 
 # --- partitions -------------------------------------------------------------------------------------------------------
@@ -191,35 +153,24 @@ def outcomes(results: Iterable[pb.PartitionOutcome], name_of: Callable[[bytes], 
 
 
 def _outcome(result: pb.PartitionOutcome, topic: str) -> Json:
-    said = result.message.replace(result.topic_id.hex(), topic)  # controllers know topics by id
-    return {
-        "topic": topic,
-        "partition": result.partition,
-        "current": partition(result.current) if result.HasField("current") else None,
-        "error": _problem(result.error, said, topic, result.partition),
-    }
+    told = _result(result, topic)
+    if told["error"] is not None:  # controllers know topics by id
+        told["error"]["detail"] = told["error"]["detail"].replace(result.topic_id.hex(), topic)
+    return {"topic": topic} | told
 
 
 def reassignments(answer: admin_pb2.DescribeReassignmentsResponse) -> Json:
     """Reassignments under way, and the throttle."""
-    told = json_of(answer)
-    for row, one in zip(told["partitions"], answer.partitions, strict=True):
-        row["partition"], row["new_replicas"] = partition(one.partition), row.pop("replicas")
-    return {"reassignments": told["partitions"], "throttle_bytes_per_s": told["throttle_bytes_per_s"]}
+    return json_of(answer)
 
 
 def plan(answer: admin_pb2.RebalanceClusterResponse | admin_pb2.DecommissionBrokerResponse) -> Json:
     """What moves, or how far a broker is from holding nothing."""
-    told = json_of(answer)
-    for row, move in zip(told["moves"], answer.moves, strict=True):
-        row["error"] = _problem(move.error, move.message, move.topic, move.partition)
-    return told
+    return json_of(answer) | {"moves": [_result(move, move.topic) for move in answer.moves]}
 
 
-def _problem(code: int, message: str, topic: str, number: int) -> Json | None:
-    if not code:
-        return None
-    return problem_body(error_for(code, message), f"/v1/topics/{topic}/partitions/{number}")
+def _result(result: broker_pb2.DeleteRecordsResult | pb.PartitionOutcome | admin_pb2.PlannedMove, topic: str) -> Json:
+    return json_of(result, f"/v1/topics/{topic}/partitions/{result.partition}")
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -227,7 +178,7 @@ def _problem(code: int, message: str, topic: str, number: int) -> Json | None:
 
 def groups(answer: admin_pb2.ListClusterGroupsResponse) -> Json:
     """All groups, and the shards that are missing."""
-    return _with_missing_shards(json_of(answer, "/v1/groups"))
+    return json_of(answer, "/v1/groups")
 
 
 def group(described: coordinator_pb2.GroupDescription) -> Json:
@@ -237,13 +188,11 @@ def group(described: coordinator_pb2.GroupDescription) -> Json:
 
 def lag(group_id: str, answer: admin_pb2.DescribeGroupLagResponse) -> Json:
     """How far a group is behind, in all and per partition."""
-    rows = json_of(answer, f"{group_path(group_id)}/lag")["partitions"]
-    return {
-        "group": group_id,
-        "state": json_of(answer)["state"],
+    told: Json = {"group": group_id} | json_of(answer, f"{group_path(group_id)}/lag")
+    rows = told["partitions"]
+    return told | {
         "total_lag": sum(row["lag"] or 0 for row in rows),
         "lag_seconds_max": max((row["lag_seconds"] for row in rows if row["lag_seconds"] is not None), default=None),
-        "partitions": rows,
     }
 
 
@@ -254,7 +203,7 @@ def reset(group_id: str, answer: admin_pb2.ResetOffsetsResponse) -> Json:
 
 def deleted_offsets(group_id: str, answer: coordinator_pb2.DeleteOffsetsResponse) -> Json:
     """What became of each partition."""
-    return {"partitions": json_of(answer, f"{group_path(group_id)}/offsets/delete")["results"]}
+    return json_of(answer, f"{group_path(group_id)}/offsets/delete")
 
 
 def group_path(group_id: str) -> str:
@@ -271,13 +220,9 @@ def transactions(
     | admin_pb2.ListOpenTransactionsResponse,
 ) -> Json:
     """Transactional ids, prepared transactions with their tokens, or what is open; and who could not be asked."""
-    return _with_missing_shards(json_of(answer, TRANSACTIONS))
+    return json_of(answer, TRANSACTIONS)
 
 
 def transaction(described: admin_pb2.DescribedTransaction) -> Json:
     """A transactional id with its partitions."""
     return json_of(described)
-
-
-def _with_missing_shards(told: dict[str, Any]) -> Json:
-    return {"missing_shards" if name == "unanswered" else name: value for name, value in told.items()}

@@ -12,9 +12,10 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from headrace_common.core.errors import error_for
@@ -22,6 +23,8 @@ from headrace_common.core.ids import Endpoint
 from headrace_common.core.problems import problem_body
 
 Json = dict[str, Any]
+MessageKind = Any
+"""A descriptor of a message. The stubs of protobuf have two classes for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +50,37 @@ def json_of(message: Message, where: str = "") -> Json:
     Args:
         where: the path of REST that its problems name.
     """
-    shape = SHAPES.get(message.DESCRIPTOR.name, _PLAIN)
+    shape = shape_of(message.DESCRIPTOR)
     told: Json = {} if shape.inline is None else json_of(getattr(message, shape.inline), where)
-    fields = message.DESCRIPTOR.fields_by_name
-    has_outcome = "error" in fields and fields["error"].enum_type is not None
-    for each in message.DESCRIPTOR.fields:
-        name = each.name
-        if name in shape.hidden or name == shape.inline or (has_outcome and name == "message"):
-            continue
-        value: Any = _outcome(message, where) if has_outcome and name == "error" else _member(message, each, where)
-        told[shape.names.get(name, name)] = None if name in shape.absent and value < 0 else value
+    for name, each in members_of(message.DESCRIPTOR).items():
+        value: Any = _outcome(message, where) if is_outcome(each) else _member(message, each, where)
+        told[name] = None if each.name in shape.absent and value < 0 else value
     return told | shape.more(message)
+
+
+def shape_of(kind: MessageKind) -> Shape:
+    """Where messages of this kind differ from the rule."""
+    return SHAPES.get(kind.name, _PLAIN)
+
+
+@cache
+def members_of(kind: MessageKind) -> Mapping[str, FieldDescriptor]:
+    """The members that come from fields of such a message itself, with their fields."""
+    shape = shape_of(kind)
+    hidden = shape.hidden | {shape.inline}
+    if "error" in kind.fields_by_name and is_outcome(kind.fields_by_name["error"]):
+        hidden |= {"message"}
+    return {shape.names.get(f.name, f.name): f for f in kind.fields if f.name not in hidden}
+
+
+def is_outcome(field: FieldDescriptor) -> bool:
+    """Whether it is an error that comes with a ``message`` beside it, which together are a problem."""
+    return field.name == "error" and field.enum_type is not None
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Whether it is a map, which JSON has as an object."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _outcome(message: Any, where: str) -> Json | None:
@@ -66,7 +89,7 @@ def _outcome(message: Any, where: str) -> Json | None:
 
 def _member(message: Message, field: Any, where: str) -> Any:
     value = getattr(message, field.name)
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+    if is_map(field):
         key, entry = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
         return {str(_value(key, k, where)): _value(entry, v, where) for k, v in sorted(value.items())}
     if field.is_repeated:
@@ -92,9 +115,11 @@ def text_of_token(token: Message) -> str:
 
 def _enum(kind: Any, value: int) -> str | int | None:
     known = kind.values_by_number.get(value)
-    if known is None:
-        return value
-    name: str = known.name
+    return value if known is None else enum_name(kind, known.name)
+
+
+def enum_name(kind: EnumDescriptor, name: str) -> str | None:
+    """What JSON says for a value of an enum; None: that it is not set."""
     if name.endswith("_UNSPECIFIED"):
         return None
     return _ENUM_NAMES.get(name) or name.removeprefix(_PREFIXES.get(kind.name, "")).lower()
@@ -137,11 +162,25 @@ def _stray_topic(stray: Any) -> Json:
     }
 
 
+def _node_name(node: Any) -> Json:
+    return {"node": f"{_enum(node.DESCRIPTOR.fields_by_name['role'].enum_type, node.role)}-{node.id}"}
+
+
 def _shape(*hidden: str, **names: str) -> Shape:
     return Shape(names=names, hidden=frozenset(hidden))
 
 
+OF_LEADER: Final = (
+    "log_start_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "size_bytes",
+    "oldest_timestamp_ms",
+    "compaction",
+)
+"""What JSON says of a partition besides: what the leader's log has, or null."""
 _BY_BROKER: Final = _shape(broker_id="broker")
+_MISSING_SHARDS: Final = _shape(unanswered="missing_shards")
 _TIMES: Final = frozenset({"started_at_ms", "prepared_at_ms"})
 
 SHAPES: Final[Mapping[str, Shape]] = {
@@ -149,21 +188,48 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "BrokerStatus": Shape(
         names={"broker_id": "id"}, hidden=frozenset({"fenced", "in_controlled_shutdown"}), more=_broker_state
     ),
+    "DeleteOffsetsResponse": _shape(results="partitions"),
+    "DeleteRecordsResult": _shape("topic_id"),
+    "DescribeClusterResponse": _shape("nodes", "troubled", "shard_count", "unowned_shard_count"),
+    "DescribeReassignmentsResponse": _shape(partitions="reassignments"),
+    "DescribeRestoreResponse": _shape("restore", silent="silent_brokers"),
+    "DescribeStatusResponse": _shape(
+        controller_id="active_controller",
+        offline="offline_partitions",
+        under_min_isr="under_min_isr_partitions",
+        under_replicated="under_replicated_partitions",
+        reassigning="reassigning_partitions",
+        recovering="recovering_partitions",
+        not_preferred="not_preferred_partitions",
+        shards="group_shards",
+        unowned_shards="unowned_group_shards",
+    ),
     "DescribedTransaction": Shape(inline="transaction"),
     "GroupDescription": Shape(
         names={"group_id": "group"}, hidden=frozenset({"error"}), absent=frozenset({"generation", "assignment_epoch"})
     ),
     "GroupListing": _shape(group_id="group"),
+    "ListClusterGroupsResponse": _MISSING_SHARDS,
+    "ListClusterTransactionsResponse": _MISSING_SHARDS,
+    "ListOpenTransactionsResponse": _MISSING_SHARDS,
+    "ListPreparedTransactionsResponse": _MISSING_SHARDS,
+    "ListTopicsResponse": _shape("more"),
     "ListedGroup": Shape(inline="group"),
     "ListedTransaction": Shape(inline="transaction"),
     "LogCompaction": Shape(names={"last_ms": "last_compacted_ms"}, more=_dirty_ratio),
     "MemberDescription": Shape(absent=frozenset({"member_epoch"})),
+    "NodeFeatures": Shape(hidden=frozenset({"role", "id"}), more=_node_name),
     "Partition": Shape(
-        hidden=frozenset({"topic_id", "last_known_elr", "partition_epoch"}), absent=frozenset({"leader"})
+        hidden=frozenset({"topic_id", "last_known_elr", "partition_epoch"}),
+        absent=frozenset({"leader"}),
+        more=lambda _: dict.fromkeys(OF_LEADER),
     ),
     "PartitionLag": Shape(hidden=frozenset({"lag_ms"}), absent=frozenset({"leader_epoch"}), more=_lag_seconds),
+    "PartitionOutcome": _shape("topic_id"),
     "PlannedMove": _shape("topic_id"),
+    "ReassignmentProgress": _shape(replicas="new_replicas"),
     "ReplicaProgress": _BY_BROKER,
+    "Restore": _shape(expected="expected_brokers", missing="missing_brokers"),
     "StrayLog": _BY_BROKER,
     "StrayTopic": Shape(hidden=frozenset({"topic"}), more=_stray_topic),
     "StuckCompaction": _BY_BROKER,

@@ -186,6 +186,8 @@ Global___Feature: _TypeAlias = Feature  # noqa: Y015
 
 @_typing.final
 class NodeFeatures(_message.Message):
+    """What a registered node knows."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: _builtins.int
@@ -283,11 +285,13 @@ class BrokerLogs(_message.Message):
         error: _errors_pb2.ErrorDetail | None = ...,
         logs: _broker_pb2.DescribeLogsResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "logs", b"logs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "error", b"error", "logs", b"logs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["broker_id", b"broker_id", "error", b"error", "logs", b"logs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_error", b"_error", "broker_id", b"broker_id", "error", b"error", "logs", b"logs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
 
 Global___BrokerLogs: _TypeAlias = BrokerLogs  # noqa: Y015
 
@@ -462,6 +466,8 @@ Global___StuckCompaction: _TypeAlias = StuckCompaction  # noqa: Y015
 
 @_typing.final
 class BrokerStatus(_message.Message):
+    """What a broker carries."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
@@ -490,9 +496,10 @@ class BrokerStatus(_message.Message):
     was away before anybody looked.
     """
     disk_free_bytes: _builtins.int
-    """Of its data disk; below the reserve it refuses new records. Absent: it did not tell in time."""
+    """Of its data disk. Absent: it did not tell in time."""
     disk_total_bytes: _builtins.int
     disk_reserve_bytes: _builtins.int
+    """Below this free it refuses new records."""
     @_builtins.property
     def scrub(self) -> _broker_pb2.Scrub:
         """Absent: it did not tell in time, or has none."""
@@ -514,9 +521,9 @@ class BrokerStatus(_message.Message):
         disk_reserve_bytes: _builtins.int | None = ...,
         scrub: _broker_pb2.Scrub | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "rack", b"rack", "scrub", b"scrub"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "_scrub", b"_scrub", "away_since_ms", b"away_since_ms", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "rack", b"rack", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas", "scrub", b"scrub"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms", "_disk_free_bytes", b"_disk_free_bytes", "_disk_reserve_bytes", b"_disk_reserve_bytes", "_disk_total_bytes", b"_disk_total_bytes", "_rack", b"_rack", "_scrub", b"_scrub", "away_since_ms", b"away_since_ms", "broker_id", b"broker_id", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "drained", b"drained", "fenced", b"fenced", "in_controlled_shutdown", b"in_controlled_shutdown", "in_sync", b"in_sync", "leaders", b"leaders", "rack", b"rack", "replicas", b"replicas", "scrub", b"scrub"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__away_since_ms: _TypeAlias = _typing.Literal["away_since_ms"]  # noqa: Y015
     _WhichOneofArgType__away_since_ms: _TypeAlias = _typing.Literal["_away_since_ms", b"_away_since_ms"]  # noqa: Y015
@@ -528,6 +535,8 @@ class BrokerStatus(_message.Message):
     _WhichOneofArgType__disk_total_bytes: _TypeAlias = _typing.Literal["_disk_total_bytes", b"_disk_total_bytes"]  # noqa: Y015
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015
+    _WhichOneofReturnType__scrub: _TypeAlias = _typing.Literal["scrub"]  # noqa: Y015
+    _WhichOneofArgType__scrub: _TypeAlias = _typing.Literal["_scrub", b"_scrub"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__away_since_ms) -> _WhichOneofReturnType__away_since_ms | None: ...
     @_typing.overload
@@ -538,11 +547,15 @@ class BrokerStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_total_bytes) -> _WhichOneofReturnType__disk_total_bytes | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rack) -> _WhichOneofReturnType__rack | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scrub) -> _WhichOneofReturnType__scrub | None: ...
 
 Global___BrokerStatus: _TypeAlias = BrokerStatus  # noqa: Y015
 
 @_typing.final
 class TroubledPartition(_message.Message):
+    """A partition that is not as it should be."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -622,6 +635,8 @@ Global___DescribeReassignmentsResponse: _TypeAlias = DescribeReassignmentsRespon
 
 @_typing.final
 class ReassignmentProgress(_message.Message):
+    """A partition whose replicas are being changed."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -663,6 +678,8 @@ Global___ReassignmentProgress: _TypeAlias = ReassignmentProgress  # noqa: Y015
 
 @_typing.final
 class ReplicaProgress(_message.Message):
+    """How far a new replica has come."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
@@ -817,6 +834,8 @@ Global___PlannedMove: _TypeAlias = PlannedMove  # noqa: Y015
 
 @_typing.final
 class BrokerLoad(_message.Message):
+    """What a broker carries before and after."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
@@ -976,6 +995,8 @@ Global___ListClusterGroupsResponse: _TypeAlias = ListClusterGroupsResponse  # no
 
 @_typing.final
 class ListedGroup(_message.Message):
+    """A group in a list, and who keeps it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: _builtins.int
@@ -999,6 +1020,8 @@ Global___ListedGroup: _TypeAlias = ListedGroup  # noqa: Y015
 
 @_typing.final
 class UnansweredShard(_message.Message):
+    """A shard whose groups or transactional ids are not in the list."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SHARD_FIELD_NUMBER: _builtins.int
@@ -1082,6 +1105,8 @@ Global___DescribeGroupLagResponse: _TypeAlias = DescribeGroupLagResponse  # noqa
 
 @_typing.final
 class PartitionLag(_message.Message):
+    """How far a group is behind in one partition."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -1107,8 +1132,9 @@ class PartitionLag(_message.Message):
     committed_at_ms: _builtins.int
     """When it was committed, ms since the epoch."""
     log_start_offset: _builtins.int
-    """The first record that is there, and one past the last that readers see. Absent: its leader could not be asked."""
+    """The first record that is there. Absent: its leader could not be asked."""
     end_offset: _builtins.int
+    """One past the last record that readers see. Absent: its leader could not be asked."""
     lag: _builtins.int
     """Records that are there and not read yet. Absent: not known."""
     lag_ms: _builtins.int
@@ -1137,9 +1163,9 @@ class PartitionLag(_message.Message):
         client_id: _builtins.str | None = ...,
         error: _errors_pb2.ErrorDetail | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_committed_at_ms", b"_committed_at_ms", "_committed_offset", b"_committed_offset", "_end_offset", b"_end_offset", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_log_start_offset", b"_log_start_offset", "_member_id", b"_member_id", "client_id", b"client_id", "committed_at_ms", b"committed_at_ms", "committed_offset", b"committed_offset", "end_offset", b"end_offset", "error", b"error", "lag", b"lag", "lag_ms", b"lag_ms", "log_start_offset", b"log_start_offset", "member_id", b"member_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_committed_at_ms", b"_committed_at_ms", "_committed_offset", b"_committed_offset", "_end_offset", b"_end_offset", "_error", b"_error", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_log_start_offset", b"_log_start_offset", "_member_id", b"_member_id", "client_id", b"client_id", "committed_at_ms", b"committed_at_ms", "committed_offset", b"committed_offset", "end_offset", b"end_offset", "error", b"error", "lag", b"lag", "lag_ms", b"lag_ms", "log_start_offset", b"log_start_offset", "member_id", b"member_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_committed_at_ms", b"_committed_at_ms", "_committed_offset", b"_committed_offset", "_end_offset", b"_end_offset", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_log_start_offset", b"_log_start_offset", "_member_id", b"_member_id", "client_id", b"client_id", "committed_at_ms", b"committed_at_ms", "committed_offset", b"committed_offset", "end_offset", b"end_offset", "error", b"error", "lag", b"lag", "lag_ms", b"lag_ms", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "member_id", b"member_id", "metadata", b"metadata", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_committed_at_ms", b"_committed_at_ms", "_committed_offset", b"_committed_offset", "_end_offset", b"_end_offset", "_error", b"_error", "_lag", b"_lag", "_lag_ms", b"_lag_ms", "_log_start_offset", b"_log_start_offset", "_member_id", b"_member_id", "client_id", b"client_id", "committed_at_ms", b"committed_at_ms", "committed_offset", b"committed_offset", "end_offset", b"end_offset", "error", b"error", "lag", b"lag", "lag_ms", b"lag_ms", "leader_epoch", b"leader_epoch", "log_start_offset", b"log_start_offset", "member_id", b"member_id", "metadata", b"metadata", "partition", b"partition", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
     _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
@@ -1149,6 +1175,8 @@ class PartitionLag(_message.Message):
     _WhichOneofArgType__committed_offset: _TypeAlias = _typing.Literal["_committed_offset", b"_committed_offset"]  # noqa: Y015
     _WhichOneofReturnType__end_offset: _TypeAlias = _typing.Literal["end_offset"]  # noqa: Y015
     _WhichOneofArgType__end_offset: _TypeAlias = _typing.Literal["_end_offset", b"_end_offset"]  # noqa: Y015
+    _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
+    _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__lag: _TypeAlias = _typing.Literal["lag"]  # noqa: Y015
     _WhichOneofArgType__lag: _TypeAlias = _typing.Literal["_lag", b"_lag"]  # noqa: Y015
     _WhichOneofReturnType__lag_ms: _TypeAlias = _typing.Literal["lag_ms"]  # noqa: Y015
@@ -1165,6 +1193,8 @@ class PartitionLag(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__committed_offset) -> _WhichOneofReturnType__committed_offset | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__end_offset) -> _WhichOneofReturnType__end_offset | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lag) -> _WhichOneofReturnType__lag | None: ...
     @_typing.overload
@@ -1316,6 +1346,8 @@ Global___ResetOffsetsResponse: _TypeAlias = ResetOffsetsResponse  # noqa: Y015
 
 @_typing.final
 class PlannedReset(_message.Message):
+    """A position before and after."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -1401,6 +1433,8 @@ Global___ListClusterTransactionsResponse: _TypeAlias = ListClusterTransactionsRe
 
 @_typing.final
 class ListedTransaction(_message.Message):
+    """A transactional id, and who keeps it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTION_FIELD_NUMBER: _builtins.int
@@ -1446,6 +1480,8 @@ Global___DescribeClusterTransactionsResponse: _TypeAlias = DescribeClusterTransa
 
 @_typing.final
 class DescribedTransaction(_message.Message):
+    """A transactional id with what it writes to."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTION_FIELD_NUMBER: _builtins.int
@@ -1472,6 +1508,8 @@ Global___DescribedTransaction: _TypeAlias = DescribedTransaction  # noqa: Y015
 
 @_typing.final
 class TransactionPartition(_message.Message):
+    """A partition that a transaction writes to."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -1590,9 +1628,10 @@ class ListOpenTransactionsResponse(_message.Message):
     UNASKED_FIELD_NUMBER: _builtins.int
     UNANSWERED_FIELD_NUMBER: _builtins.int
     more: _builtins.int
+    """How many there are besides."""
     @_builtins.property
     def transactions(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenTransaction]:
-        """Oldest first; at most 10000, `more` says how many there are besides."""
+        """Oldest first; at most 10000."""
 
     @_builtins.property
     def unasked(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnaskedPartitions]:
@@ -1620,6 +1659,8 @@ Global___ListOpenTransactionsResponse: _TypeAlias = ListOpenTransactionsResponse
 
 @_typing.final
 class UnaskedPartitions(_message.Message):
+    """Partitions whose leader did not answer."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -1671,8 +1712,9 @@ class OpenTransaction(_message.Message):
     held_back: _builtins.int
     """Records from there to the high watermark, of all producers."""
     open_since_ms: _builtins.int
-    """Since when, here or at its coordinator where that is earlier, and when it last wrote here; ms since the epoch."""
+    """Since when, here or at its coordinator where that is earlier; ms since the epoch."""
     last_write_ms: _builtins.int
+    """When it last wrote here; ms since the epoch."""
     standing: Global___TxnStanding.ValueType
     transactional_id: _builtins.str
     """Absent: no coordinator knows it."""

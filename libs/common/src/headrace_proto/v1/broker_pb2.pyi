@@ -1335,8 +1335,9 @@ class DescribeLogsResponse(_message.Message):
     DISK_RESERVE_BYTES_FIELD_NUMBER: _builtins.int
     SCRUB_FIELD_NUMBER: _builtins.int
     disk_free_bytes: _builtins.int
-    """Bytes free and in all on the data disk."""
+    """Bytes free on the data disk."""
     disk_total_bytes: _builtins.int
+    """Bytes in all on the data disk."""
     recovery_report: _builtins.str
     """What opening the data directory found: clean or not, seconds, bytes checked, what was cut."""
     disk_reserve_bytes: _builtins.int
@@ -1357,18 +1358,25 @@ class DescribeLogsResponse(_message.Message):
         disk_reserve_bytes: _builtins.int | None = ...,
         scrub: Global___Scrub | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "scrub", b"scrub"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "_scrub", b"_scrub", "disk_reserve_bytes", b"disk_reserve_bytes", "scrub", b"scrub"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "recovery_report", b"recovery_report", "scrub", b"scrub"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes", "_scrub", b"_scrub", "disk_free_bytes", b"disk_free_bytes", "disk_reserve_bytes", b"disk_reserve_bytes", "disk_total_bytes", b"disk_total_bytes", "logs", b"logs", "recovery_report", b"recovery_report", "scrub", b"scrub"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__disk_reserve_bytes: _TypeAlias = _typing.Literal["disk_reserve_bytes"]  # noqa: Y015
     _WhichOneofArgType__disk_reserve_bytes: _TypeAlias = _typing.Literal["_disk_reserve_bytes", b"_disk_reserve_bytes"]  # noqa: Y015
+    _WhichOneofReturnType__scrub: _TypeAlias = _typing.Literal["scrub"]  # noqa: Y015
+    _WhichOneofArgType__scrub: _TypeAlias = _typing.Literal["_scrub", b"_scrub"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__disk_reserve_bytes) -> _WhichOneofReturnType__disk_reserve_bytes | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__scrub) -> _WhichOneofReturnType__scrub | None: ...
 
 Global___DescribeLogsResponse: _TypeAlias = DescribeLogsResponse  # noqa: Y015
 
 @_typing.final
 class Scrub(_message.Message):
+    """How far a broker is with reading all it stores, by which rot is found while other replicas are sound."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RUNNING_FIELD_NUMBER: _builtins.int
@@ -1380,8 +1388,9 @@ class Scrub(_message.Message):
     running: _builtins.bool
     """A pass is under way."""
     logs: _builtins.int
-    """Logs of the pass under way, or of the last one, and how many of them have been read. 0 of 0: none since the start."""
+    """Logs of the pass under way, or of the last one. 0: none since the start of the broker."""
     logs_done: _builtins.int
+    """How many of them have been read."""
     bytes_read: _builtins.int
     """Read in that pass."""
     lost_logs: _builtins.int
@@ -1410,6 +1419,8 @@ Global___Scrub: _TypeAlias = Scrub  # noqa: Y015
 
 @_typing.final
 class LogDescription(_message.Message):
+    """One log on a broker."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_ID_FIELD_NUMBER: _builtins.int
@@ -1528,8 +1539,9 @@ class LogCompaction(_message.Message):
     cleanable_to: _builtins.int
     """Up to here it may be compacted now: below the active segment, undecided transactions, and what is too young."""
     clean_bytes: _builtins.int
-    """Bytes below cleaned_to, and from there to cleanable_to."""
+    """Below cleaned_to."""
     dirty_bytes: _builtins.int
+    """From cleaned_to to cleanable_to."""
     last_ms: _builtins.int
     """The broker's clock when it was compacted last, in ms. Absent: not since the broker started."""
     waits_for: _builtins.str
@@ -1595,6 +1607,8 @@ Global___LogTransaction: _TypeAlias = LogTransaction  # noqa: Y015
 
 @_typing.final
 class SegmentDescription(_message.Message):
+    """Part of a log."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BASE_OFFSET_FIELD_NUMBER: _builtins.int

@@ -198,6 +198,8 @@ Global___Node: _TypeAlias = Node  # noqa: Y015
 
 @_typing.final
 class Topic(_message.Message):
+    """A topic without its partitions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -643,6 +645,8 @@ Global___ConfigSet: _TypeAlias = ConfigSet  # noqa: Y015
 
 @_typing.final
 class ActiveController(_message.Message):
+    """Who may write metadata."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int

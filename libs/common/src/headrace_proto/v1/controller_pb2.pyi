@@ -593,6 +593,8 @@ Global___TopicResult: _TypeAlias = TopicResult  # noqa: Y015
 
 @_typing.final
 class TopicDescription(_message.Message):
+    """A topic with its partitions."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -832,6 +834,8 @@ Global___ConfigResource: _TypeAlias = ConfigResource  # noqa: Y015
 
 @_typing.final
 class ConfigEntry(_message.Message):
+    """One setting with its effective value."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1643,6 +1647,8 @@ Global___DescribeRestoreResponse: _TypeAlias = DescribeRestoreResponse  # noqa: 
 
 @_typing.final
 class Restore(_message.Message):
+    """The last restore of the metadata from a backup."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BACKUP_REVISION_FIELD_NUMBER: _builtins.int
@@ -1656,19 +1662,23 @@ class Restore(_message.Message):
     backup_revision: _builtins.int
     """Revision of the backup, in the store that it was made from."""
     backup_time_ms: _builtins.int
-    """When the backup was made and when it was restored, in ms since 1970."""
+    """When the backup was made, in ms since the epoch."""
     restore_time_ms: _builtins.int
+    """When it was restored, in ms since the epoch."""
     finished: _builtins.bool
     """True: every log was compared, and partitions are led as ever."""
     adopted_topics: _builtins.int
-    """Once finished: topics that were adopted, and those whose logs nobody had."""
+    """Once finished: topics that were made after the backup, and adopted from brokers."""
     empty_topics: _builtins.int
+    """Once finished: topics whose logs nobody had."""
     @_builtins.property
     def expected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Brokers whose logs have to be seen before anybody leads, and those that have not been."""
+        """Brokers whose logs have to be seen before anybody leads."""
 
     @_builtins.property
-    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Those of them that have not joined since the restore."""
+
     def __init__(
         self,
         *,
@@ -1691,6 +1701,8 @@ Global___Restore: _TypeAlias = Restore  # noqa: Y015
 
 @_typing.final
 class StrayTopic(_message.Message):
+    """Logs of one topic that the metadata does not know."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_ID_FIELD_NUMBER: _builtins.int
@@ -1698,6 +1710,7 @@ class StrayTopic(_message.Message):
     LOGS_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
     topic_id: _builtins.bytes
+    """16 bytes."""
     note: _builtins.str
     """Why it was not adopted by itself: its name is taken, for example."""
     @_builtins.property
@@ -1731,6 +1744,8 @@ Global___StrayTopic: _TypeAlias = StrayTopic  # noqa: Y015
 
 @_typing.final
 class StrayLog(_message.Message):
+    """One log on one broker."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     BROKER_ID_FIELD_NUMBER: _builtins.int
@@ -1741,6 +1756,7 @@ class StrayLog(_message.Message):
     partition: _builtins.int
     log_end_offset: _builtins.int
     damaged: _builtins.bool
+    """True: it lost acknowledged records."""
     def __init__(
         self,
         *,

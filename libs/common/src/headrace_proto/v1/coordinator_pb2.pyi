@@ -906,6 +906,8 @@ Global___CommitOffsetsResponse: _TypeAlias = CommitOffsetsResponse  # noqa: Y015
 
 @_typing.final
 class OffsetResult(_message.Message):
+    """What became of one partition."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: _builtins.int
@@ -1091,6 +1093,8 @@ Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
 
 @_typing.final
 class GroupListing(_message.Message):
+    """A group in a list."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_ID_FIELD_NUMBER: _builtins.int
@@ -1099,6 +1103,7 @@ class GroupListing(_message.Message):
     MEMBERS_FIELD_NUMBER: _builtins.int
     group_id: _builtins.str
     protocol: Global___GroupProtocol.ValueType
+    """Unspecified: it never had a member, only offsets."""
     state: Global___GroupState.ValueType
     members: _builtins.int
     def __init__(
@@ -1163,6 +1168,8 @@ Global___DescribeGroupsResponse: _TypeAlias = DescribeGroupsResponse  # noqa: Y0
 
 @_typing.final
 class GroupDescription(_message.Message):
+    """A group with its members."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUP_ID_FIELD_NUMBER: _builtins.int
@@ -1181,6 +1188,7 @@ class GroupDescription(_message.Message):
     """GROUP_ID_NOT_FOUND, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
     message: _builtins.str
     protocol: Global___GroupProtocol.ValueType
+    """Unspecified: it never had a member, only offsets."""
     state: Global___GroupState.ValueType
     generation: _builtins.int
     """Generation (classic) or group epoch."""
@@ -1218,6 +1226,8 @@ Global___GroupDescription: _TypeAlias = GroupDescription  # noqa: Y015
 
 @_typing.final
 class MemberDescription(_message.Message):
+    """One member of a group."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MEMBER_ID_FIELD_NUMBER: _builtins.int
@@ -1232,6 +1242,7 @@ class MemberDescription(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     member_id: _builtins.str
     group_instance_id: _builtins.str
+    """Absent: a dynamic member."""
     client_id: _builtins.str
     client_address: _builtins.str
     """As the coordinator sees it: "host:port"."""

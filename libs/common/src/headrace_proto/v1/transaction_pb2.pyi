@@ -581,6 +581,8 @@ Global___ListTransactionsResponse: _TypeAlias = ListTransactionsResponse  # noqa
 
 @_typing.final
 class TransactionListing(_message.Message):
+    """A transactional id."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TRANSACTIONAL_ID_FIELD_NUMBER: _builtins.int

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from headrace_admin.config import Limits
 from headrace_admin.rpc import models
+from headrace_admin.rpc.answer_types import ANSWERS
 from headrace_admin.rpc.docs_page import docs_routes
 from headrace_admin.rpc.engines import Engines
 from headrace_admin.rpc.foreign_pages import Hosts
@@ -34,6 +35,7 @@ from headrace_admin.rpc.rest_restore import restore_routes
 from headrace_admin.rpc.rest_status import status_routes
 from headrace_admin.rpc.rest_topics import topic_routes
 from headrace_admin.rpc.rest_transactions import transaction_routes
+from headrace_admin.rpc.schemas import REFERENCE, components
 from headrace_admin.rpc.verbs import HeadAsGet, allowed
 from headrace_common.core.errors import HeadraceError, Internal, MetadataUnavailable
 from headrace_common.runtime.clock import SystemClock
@@ -53,8 +55,11 @@ class RestApp(FastAPI):
         """The document; made once."""
         if self.openapi_schema is None:
             document = super().openapi()
+            document["components"]["schemas"] |= components(ANSWERS)
             for operation in (o for methods in document["paths"].values() for o in methods.values()):
                 operation["responses"].pop("422", None)
+                for content in (c for r in operation["responses"].values() for c in r.get("content", {}).values()):
+                    content["schema"] = content["schema"].get(REFERENCE, content["schema"])
                 problem_content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
                 operation["responses"]["default"] = {"description": "A problem", "content": problem_content}
             for unused in ("HTTPValidationError", "ValidationError"):

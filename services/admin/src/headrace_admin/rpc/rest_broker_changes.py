@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Query, status
 
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.reassignments import Reassignments
+from headrace_admin.rpc import answer_types
 from headrace_admin.rpc import models_replication as shapes
 from headrace_admin.rpc.messages_out import leaving_message
 from headrace_admin.rpc.rest_cluster import BrokerId
@@ -16,7 +17,7 @@ from headrace_common.core.image import Role
 from headrace_common.core.node_rules import node_key_of
 from headrace_common.rpc import answers
 from headrace_common.rpc.convert import role_to_proto
-from headrace_common.rpc.json_form import Json
+from headrace_common.rpc.json_form import json_of
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -62,27 +63,27 @@ def node_routes(engine: Administration, reassignments: Reassignments) -> APIRout
 
 def _drain(routes: APIRouter, engine: Administration) -> None:
     @routes.post("/drain", operation_id="drain_broker")
-    async def drain_broker(broker: BrokerId) -> shapes.Drained:
+    async def drain_broker(broker: BrokerId) -> answer_types.Drained:
         """Move leaders away and keep them away; the broker goes on copying."""
         answer = await engine.controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker, drained=True))
-        return shapes.Drained(drained=True, still_leading=answer.still_leading)
+        return json_of(answer) | {"drained": True}
 
     @routes.delete("/drain", operation_id="undrain_broker")
-    async def undrain_broker(broker: BrokerId) -> shapes.Drained:
+    async def undrain_broker(broker: BrokerId) -> answer_types.Drained:
         """Let leaders come back; an election of preferred leaders brings them back at once."""
         answer = await engine.controllers.drain_broker(pb.DrainBrokerRequest(broker_id=broker, drained=False))
-        return shapes.Drained(drained=False, still_leading=answer.still_leading)
+        return json_of(answer) | {"drained": False}
 
 
 def _decommission(routes: APIRouter, engine: Administration, reassignments: Reassignments) -> None:
-    @routes.get("/decommission", operation_id="plan_decommission", response_model=shapes.Leaving)
-    async def plan_decommission(broker: BrokerId) -> Json:
+    @routes.get("/decommission", operation_id="plan_decommission")
+    async def plan_decommission(broker: BrokerId) -> answer_types.Leaving:
         """What would have to move, or has still to move, until the broker holds nothing. Changes nothing."""
         leaving = await reassignments.decommission(broker, validate_only=True)
         return answers.plan(leaving_message(leaving, engine.cluster.image))
 
-    @routes.post("/decommission", operation_id="decommission_broker", response_model=shapes.Leaving)
-    async def decommission_broker(broker: BrokerId, body: shapes.Decommission) -> Json:
+    @routes.post("/decommission", operation_id="decommission_broker")
+    async def decommission_broker(broker: BrokerId, body: shapes.Decommission) -> answer_types.Leaving:
         """Drain a broker and move what it holds to others; asked again, what is still to be done."""
         leaving = await reassignments.decommission(
             broker, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s

@@ -8,6 +8,7 @@ from typing import Final
 from fastapi import APIRouter
 
 from headrace_admin.engine.administration import Administration
+from headrace_admin.rpc import answer_types
 from headrace_admin.rpc import models_replication as shapes
 from headrace_admin.rpc.messages_out import names_in
 from headrace_common.core.errors import Rejected, UnknownTopicOrPartition
@@ -15,7 +16,6 @@ from headrace_common.core.ids import check_topic_name
 from headrace_common.core.image import ClusterImage
 from headrace_common.rpc import answers
 from headrace_common.rpc.convert import partition_ref_to_proto
-from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import cluster_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -31,8 +31,8 @@ def election_routes(engine: Administration) -> APIRouter:
     """All routes of this module."""
     routes = APIRouter(prefix="/v1", tags=["partitions"])
 
-    @routes.post("/elections", operation_id="elect_leaders", response_model=shapes.Outcomes)
-    async def elect_leaders(body: shapes.Elect) -> Json:
+    @routes.post("/elections", operation_id="elect_leaders")
+    async def elect_leaders(body: shapes.Elect) -> answer_types.Outcomes:
         """Elect leaders: preferred ones, or where nobody leads, such that may lack records. Each by itself."""
         if body.type != "preferred" and not body.confirm:
             raise Rejected(f'an election of type {body.type} may lose records for good; say so with "confirm": true')

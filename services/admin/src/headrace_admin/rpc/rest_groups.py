@@ -18,13 +18,13 @@ from starlette.types import Scope
 from headrace_admin.core.resets import At, Current, Earliest, Latest, ShiftBy, Since, Target
 from headrace_admin.engine.groups import Groups
 from headrace_admin.engine.resets import Ago, Resets
+from headrace_admin.rpc import answer_types
 from headrace_admin.rpc import groups_out as out
 from headrace_admin.rpc import models_groups as shapes
 from headrace_admin.rpc.groups_out import given
 from headrace_common.core.errors import HeadraceError, Rejected
 from headrace_common.core.moments import parse_duration_ms, parse_moment_ms
 from headrace_common.rpc import answers
-from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import coordinator_pb2 as pb
 
 GroupPath = Annotated[str, Path(min_length=1, max_length=249)]
@@ -50,14 +50,14 @@ def group_routes(groups: Groups, resets: Resets) -> APIRouter:
 
 
 def _looking(routes: APIRouter, groups: Groups) -> None:
-    @routes.get("", operation_id="list_groups", response_model=shapes.GroupList)
+    @routes.get("", operation_id="list_groups")
     async def list_groups(
         state: Annotated[
             Literal["empty", "preparing_rebalance", "completing_rebalance", "stable", "assigning", "reconciling"]
             | None,
             Query(description="Only groups in this state."),
         ] = None,
-    ) -> Json:
+    ) -> answer_types.Groups:
         """The groups of all coordinators, and which shards could not be asked."""
         states = [] if state is None else [pb.GroupState.Value(state.upper())]
         return answers.groups(out.listing_message(await groups.listing(states)))
@@ -66,7 +66,7 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
         group: GroupPath,
         topic: Annotated[list[str], Query(default_factory=list, max_length=100, description="Only these topics.")],
         seconds: Annotated[bool, Query(description="Also how old the first unread records are.")] = True,
-    ) -> Json:
+    ) -> answer_types.GroupLag:
         """How far a group is behind, in records and in seconds."""
         described, lags = await groups.lag(group, topic, ages=seconds)
         return answers.lag(group, out.lag_message(described, lags))
@@ -76,12 +76,11 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
         describe_group_lag,
         methods=["GET"],
         operation_id="describe_group_lag",
-        response_model=shapes.GroupLag,
         route_class_override=LagRoute,
     )
 
-    @routes.get("/{group:path}", operation_id="describe_group", response_model=shapes.Group)
-    async def describe_group(group: GroupPath) -> Json:
+    @routes.get("/{group:path}", operation_id="describe_group")
+    async def describe_group(group: GroupPath) -> answer_types.Group:
         """A group with its members and what they hold."""
         described = (await groups.describe([group]))[group]
         if isinstance(described, HeadraceError):
@@ -90,14 +89,14 @@ def _looking(routes: APIRouter, groups: Groups) -> None:
 
 
 def _changing(routes: APIRouter, groups: Groups, resets: Resets) -> None:
-    @routes.post("/{group:path}/offsets/reset", operation_id="reset_offsets", response_model=shapes.ResetPlan)
-    async def reset_offsets(group: GroupPath, body: shapes.Reset) -> Json:
+    @routes.post("/{group:path}/offsets/reset", operation_id="reset_offsets")
+    async def reset_offsets(group: GroupPath, body: shapes.Reset) -> answer_types.ResetPlan:
         """Plan where a group goes on, or, with `execute`, set it. Also makes a group that does not exist yet."""
         reset = await resets.reset(group, named(body.topics), target_of(body), execute=body.execute)
         return answers.reset(group, out.reset_message(reset))
 
-    @routes.post("/{group:path}/offsets/delete", operation_id="delete_offsets", response_model=shapes.OffsetOutcomes)
-    async def delete_offsets(group: GroupPath, body: shapes.DeleteOffsets) -> Json:
+    @routes.post("/{group:path}/offsets/delete", operation_id="delete_offsets")
+    async def delete_offsets(group: GroupPath, body: shapes.DeleteOffsets) -> answer_types.OffsetOutcomes:
         """Forget committed offsets of topics that no member subscribes to. Each succeeds or fails by itself."""
         return answers.deleted_offsets(
             group, out.offset_results(await groups.delete_offsets(group, named(body.topics)))

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Query
 
 from headrace_admin.engine.administration import Administration
 from headrace_admin.engine.reassignments import MEASURE_MS_MAX, Reassignments
+from headrace_admin.rpc import answer_types
 from headrace_admin.rpc import models_replication as shapes
 from headrace_admin.rpc.messages_out import names_in, progress_message, rebalance_message
 from headrace_admin.rpc.rest_elections import refs
 from headrace_common.core.errors import Rejected
 from headrace_common.rpc import answers
-from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import controller_pb2 as pb
 
 
@@ -23,8 +23,8 @@ def reassignment_routes(engine: Administration, reassignments: Reassignments) ->
     _reassignments(routes, engine, reassignments)
     _throttle(routes, reassignments)
 
-    @routes.post("/cluster/rebalance", operation_id="rebalance_cluster", response_model=shapes.Plan)
-    async def rebalance_cluster(body: shapes.Rebalance) -> Json:
+    @routes.post("/cluster/rebalance", operation_id="rebalance_cluster")
+    async def rebalance_cluster(body: shapes.Rebalance) -> answer_types.Plan:
         """Level replicas and preferred leaders over brokers and racks with few moves; plan it, or start it."""
         outcome = await reassignments.rebalance(
             body.topics, validate_only=body.validate_only, throttle_bytes_per_s=body.throttle_bytes_per_s
@@ -35,18 +35,18 @@ def reassignment_routes(engine: Administration, reassignments: Reassignments) ->
 
 
 def _reassignments(routes: APIRouter, engine: Administration, reassignments: Reassignments) -> None:
-    @routes.get("/reassignments", operation_id="list_reassignments", response_model=shapes.Reassignments)
+    @routes.get("/reassignments", operation_id="list_reassignments")
     async def list_reassignments(
         measure_ms: Annotated[
             int, Query(ge=0, le=MEASURE_MS_MAX, description="Look twice, this far apart, to tell rates.")
         ] = 0,
-    ) -> Json:
+    ) -> answer_types.Reassignments:
         """Partitions whose replicas are being changed, and how far each new replica has come."""
         found = await reassignments.progress(measure_ms=measure_ms)
         return answers.reassignments(progress_message(found, engine.cluster.image, reassignments.throttle))
 
-    @routes.post("/reassignments", operation_id="reassign_partitions", response_model=shapes.Outcomes)
-    async def reassign_partitions(body: shapes.Reassign) -> Json:
+    @routes.post("/reassignments", operation_id="reassign_partitions")
+    async def reassign_partitions(body: shapes.Reassign) -> answer_types.Outcomes:
         """Give partitions other replicas, while the old ones serve. Each partition succeeds or fails by itself."""
         image = engine.cluster.image
         named = [shapes.PartitionIn(topic=r.topic, partition=r.partition) for r in body.reassignments]
@@ -62,8 +62,8 @@ def _reassignments(routes: APIRouter, engine: Administration, reassignments: Rea
         )
         return answers.outcomes(results, names_in(engine.cluster.image))
 
-    @routes.post("/reassignments/cancel", operation_id="cancel_reassignments", response_model=shapes.Outcomes)
-    async def cancel_reassignments(body: shapes.CancelReassignments) -> Json:
+    @routes.post("/reassignments/cancel", operation_id="cancel_reassignments")
+    async def cancel_reassignments(body: shapes.CancelReassignments) -> answer_types.Outcomes:
         """Stop moving: back to the replicas before it. Each partition succeeds or fails by itself."""
         if body.all == bool(body.partitions):
             raise Rejected('name partitions, or say "all": true')
@@ -84,12 +84,12 @@ def _reassignments(routes: APIRouter, engine: Administration, reassignments: Rea
 
 def _throttle(routes: APIRouter, reassignments: Reassignments) -> None:
     @routes.get("/reassignments/throttle", operation_id="describe_throttle")
-    async def describe_throttle() -> shapes.ThrottleOut:
+    async def describe_throttle() -> answer_types.Throttle:
         """How fast each broker copies for reassignments."""
-        return shapes.ThrottleOut(bytes_per_s=reassignments.throttle)
+        return {"bytes_per_s": reassignments.throttle}
 
     @routes.put("/reassignments/throttle", operation_id="change_throttle")
-    async def change_throttle(body: shapes.Throttle) -> shapes.ThrottleOut:
+    async def change_throttle(body: shapes.Throttle) -> answer_types.Throttle:
         """Change it for all brokers, also for what is under way."""
         await reassignments.set_throttle(body.bytes_per_s)
-        return shapes.ThrottleOut(bytes_per_s=body.bytes_per_s if body.bytes_per_s >= 0 else None)
+        return {"bytes_per_s": body.bytes_per_s if body.bytes_per_s >= 0 else None}

@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response, status
 
 from headrace_admin.engine.administration import Administration, one_topic
-from headrace_admin.rpc import models
+from headrace_admin.rpc import answer_types
 from headrace_admin.rpc import models_restore as shapes
 from headrace_common.rpc import answers
-from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import controller_pb2 as pb
 
 TopicIdPath = Annotated[str, Path(pattern="^[0-9a-fA-F]{32}$", description="32 hexadecimal digits.")]
@@ -20,14 +19,14 @@ def restore_routes(engine: Administration) -> APIRouter:
     """All routes of this module."""
     routes = APIRouter(prefix="/v1", tags=["restore"])
 
-    @routes.get("/restore", operation_id="describe_restore", response_model=shapes.RestoreStatus)
-    async def describe_restore() -> Json:
+    @routes.get("/restore", operation_id="describe_restore")
+    async def describe_restore() -> answer_types.RestoreStatus:
         """Whether the metadata was restored from a backup, and which brokers are still to be asked."""
         answer = await engine.controllers.describe_restore(pb.DescribeRestoreRequest())
         return answers.restore(answer)
 
-    @routes.get("/strays", operation_id="list_strays", response_model=shapes.Strays)
-    async def list_strays() -> Json:
+    @routes.get("/strays", operation_id="list_strays")
+    async def list_strays() -> answer_types.Strays:
         """Logs that brokers have and the metadata does not know. Asks every broker."""
         answer = await engine.controllers.describe_restore(pb.DescribeRestoreRequest(strays=True))
         return answers.strays(answer)
@@ -36,9 +35,8 @@ def restore_routes(engine: Administration) -> APIRouter:
         "/strays/{topic_id}/adopt",
         operation_id="adopt_topic",
         status_code=status.HTTP_201_CREATED,
-        response_model=models.Topic,
     )
-    async def adopt_topic(topic_id: TopicIdPath, body: shapes.Adopt, response: Response) -> Json:
+    async def adopt_topic(topic_id: TopicIdPath, body: shapes.Adopt, response: Response) -> answer_types.Topic:
         """Make a topic of stray logs, led by the longest of them; 200 instead of 201 with `validate_only`."""
         request = pb.AdoptTopicRequest(
             topic_id=bytes.fromhex(topic_id),

@@ -7,12 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response, status
 
 from headrace_admin.engine.administration import Administration, one_topic
-from headrace_admin.rpc import models
+from headrace_admin.rpc import answer_types, models
 from headrace_admin.rpc.rest_configs import alter, describe
 from headrace_common.core.errors import Rejected
 from headrace_common.core.ids import check_topic_name
 from headrace_common.rpc import answers
-from headrace_common.rpc.json_form import Json
 from headrace_proto.v1 import admin_pb2, broker_pb2, errors_pb2
 from headrace_proto.v1 import controller_pb2 as pb
 
@@ -28,21 +27,21 @@ def topic_routes(engine: Administration) -> APIRouter:
 
 
 def _describing(routes: APIRouter, engine: Administration) -> None:
-    @routes.get("", operation_id="list_topics", response_model=models.Topics)
+    @routes.get("", operation_id="list_topics")
     async def list_topics(
         limit: Annotated[int, Query(ge=1, le=10_000, description="Most topics in the answer.")] = 100,
         after: Annotated[str, Query(max_length=249, description="Only names after this one.")] = "",
         internal: Annotated[bool, Query(description="Also topics of the system.")] = False,
-    ) -> Json:
+    ) -> answer_types.Topics:
         """Topics by name, page by page."""
         request = pb.ListTopicsRequest(after=after, limit=limit, include_internal=internal)
         return answers.topics(await engine.controllers.list_topics(request))
 
-    @routes.get("/{topic}", operation_id="describe_topic", response_model=models.Topic)
+    @routes.get("/{topic}", operation_id="describe_topic")
     async def describe_topic(
         topic: TopicPath,
         sizes: Annotated[bool, Query(description="Ask the leaders for offsets and sizes.")] = True,
-    ) -> Json:
+    ) -> answer_types.Topic:
         """A topic with its partitions; offsets and sizes are null where a leader does not answer."""
         found = await engine.topic(check_topic_name(topic))
         if not sizes:
@@ -51,26 +50,26 @@ def _describing(routes: APIRouter, engine: Administration) -> None:
         logs = await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(request=request))
         return answers.topic(found, logs)
 
-    @routes.get("/{topic}/logs", operation_id="describe_topic_logs", response_model=models.TopicLogs)
+    @routes.get("/{topic}/logs", operation_id="describe_topic_logs")
     async def describe_topic_logs(
         topic: TopicPath,
         segments: Annotated[bool, Query(description="Also each segment.")] = False,
-    ) -> Json:
+    ) -> answer_types.TopicLogs:
         """Every replica of a topic: offsets, sizes, the oldest record's time, and how far it is compacted."""
         found = await engine.topic(check_topic_name(topic))
         request = broker_pb2.DescribeLogsRequest(topic_ids=[found.topic.topic_id], segments=segments)
         answer = await engine.describe_logs(admin_pb2.DescribeClusterLogsRequest(request=request))
         return answers.topic_logs(found, answer)
 
-    @routes.get("/{topic}/configs", operation_id="describe_topic_configs", response_model=models.ConfigEntries)
-    async def describe_topic_configs(topic: TopicPath) -> Json:
+    @routes.get("/{topic}/configs", operation_id="describe_topic_configs")
+    async def describe_topic_configs(topic: TopicPath) -> answer_types.ConfigEntries:
         """Effective settings of a topic, and where each comes from."""
         return await describe(engine, pb.TOPIC_CONFIG, check_topic_name(topic))
 
 
 def _changing(routes: APIRouter, engine: Administration) -> None:
-    @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED, response_model=models.Topic)
-    async def create_topic(body: models.CreateTopic, response: Response) -> Json:
+    @routes.post("", operation_id="create_topic", status_code=status.HTTP_201_CREATED)
+    async def create_topic(body: models.CreateTopic, response: Response) -> answer_types.Topic:
         """Create a topic; 200 instead of 201 with `validate_only`, or with `if_not_exists` where there is one."""
         answer = await engine.controllers.create_topics(
             pb.CreateTopicsRequest(
@@ -97,13 +96,13 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
         answer = await engine.controllers.delete_topics(pb.DeleteTopicsRequest(names=[topic]))
         one_topic(answer.topics)
 
-    @routes.patch("/{topic}/configs", operation_id="change_topic_configs", response_model=models.ConfigEntries)
-    async def change_topic_configs(topic: TopicPath, change: models.ChangeConfigs) -> Json:
+    @routes.patch("/{topic}/configs", operation_id="change_topic_configs")
+    async def change_topic_configs(topic: TopicPath, change: models.ChangeConfigs) -> answer_types.ConfigEntries:
         """Change settings of a topic; the answer has them as they are then."""
         return await alter(engine, pb.TOPIC_CONFIG, check_topic_name(topic), change)
 
-    @routes.post("/{topic}/partitions", operation_id="add_partitions", response_model=models.Topic)
-    async def add_partitions(topic: TopicPath, body: models.AddPartitions) -> Json:
+    @routes.post("/{topic}/partitions", operation_id="add_partitions")
+    async def add_partitions(topic: TopicPath, body: models.AddPartitions) -> answer_types.Topic:
         """Add partitions. Keys may land elsewhere afterwards; order per key holds only from then on."""
         answer = await engine.controllers.create_partitions(
             pb.CreatePartitionsRequest(
@@ -115,8 +114,8 @@ def _changing(routes: APIRouter, engine: Administration) -> None:
         )
         return answers.topic(one_topic([answer.result]))
 
-    @routes.post("/{topic}/trim", operation_id="trim_topic", response_model=models.TrimResult)
-    async def trim_topic(topic: TopicPath, body: models.Trim) -> Json:
+    @routes.post("/{topic}/trim", operation_id="trim_topic")
+    async def trim_topic(topic: TopicPath, body: models.Trim) -> answer_types.TrimResult:
         """Drop records from the front of partitions, for good. Each partition succeeds or fails by itself."""
         topic_id = (await engine.topic(check_topic_name(topic))).topic.topic_id
         answer = await engine.delete_records(

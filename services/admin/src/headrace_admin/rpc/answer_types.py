@@ -1,0 +1,198 @@
+"""
+What each route answers, as its annotation and REST's document say it; ``headrace_common.rpc.answers`` makes it.
+
+Names of members come from the messages; what is said here is only what an answer has besides.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, get_args
+
+from headrace_admin.rpc.schemas import Answer, Schema, flag, list_of, number, or_null, ref_to, text
+from headrace_common.rpc.json_form import Json
+from headrace_proto.v1 import admin_pb2, broker_pb2, cluster_pb2, coordinator_pb2, transaction_pb2
+from headrace_proto.v1 import controller_pb2 as pb
+
+TOPIC_NAME: Final = or_null(text("Null: no topic has this id."))
+BROKER: Final = number("Its id.")
+GROUP: Final[dict[str, Schema]] = {"group": text("Its id.")}
+_FEATURE: Final = Answer("Feature", message=admin_pb2.Feature, more={"active": flag("The cluster has that level.")})
+_LOG: Final = Answer("Log", message=broker_pb2.LogDescription, more={"topic": TOPIC_NAME})
+_TOPIC_LOG: Final = Answer("TopicLog", message=broker_pb2.LogDescription, more={"topic": TOPIC_NAME, "broker": BROKER})
+_UNANSWERED: Final = Answer(
+    "Unanswered",
+    "A broker that could not be asked.",
+    more={"broker": BROKER, "error": {"$ref": "#/components/schemas/Problem"}},
+)
+_TRIMMED: Final = Answer(
+    "Trimmed",
+    "What became of one partition.",
+    broker_pb2.DeleteRecordsResult,
+    more={"log_start_offset": or_null(number("Null: it was not trimmed."))},
+)
+_OUTCOME: Final = Answer("Outcome", "What became of one partition.", pb.PartitionOutcome, more={"topic": text()})
+_RESTORED: Final = Answer(
+    "Restored",
+    message=pb.Restore,
+    more={"silent_brokers": list_of(number(), "Those that are there and do not say what they have.")},
+)
+
+# --- cluster ----------------------------------------------------------------------------------------------------------
+
+Cluster = Annotated[
+    Json,
+    Answer(
+        "Cluster",
+        "The cluster at a glance.",
+        pb.DescribeClusterResponse,
+        more={"brokers": list_of(cluster_pb2.Node), "other_nodes": list_of(cluster_pb2.Node)},
+    ),
+]
+Brokers = Annotated[
+    Json, Answer("Brokers", "All registered brokers.", more={"brokers": list_of(cluster_pb2.Node, "By id.")})
+]
+Node = Annotated[Json, Answer("Node", message=cluster_pb2.Node)]
+Status = Annotated[Json, Answer("Status", "How the cluster is.", admin_pb2.DescribeStatusResponse)]
+ClusterHealth = Annotated[
+    Json,
+    Answer(
+        "ClusterHealth",
+        "The verdict alone.",
+        admin_pb2.DescribeStatusResponse,
+        only=frozenset({"state", "verdict"}),
+    ),
+]
+Features = Annotated[
+    Json,
+    Answer(
+        "Features",
+        "The cluster's feature level, and how it may rise.",
+        admin_pb2.DescribeFeaturesResponse,
+        more={"features": list_of(ref_to(_FEATURE), "All that the answering service knows, by level.")},
+    ),
+]
+Drained = Annotated[
+    Json, Answer("Drained", "What draining did.", pb.DrainBrokerResponse, more={"drained": flag("As it is now.")})
+]
+RestoreStatus = Annotated[
+    Json,
+    Answer(
+        "RestoreStatus",
+        "Whether the metadata was restored, and how far that is.",
+        more={"restore": or_null(ref_to(_RESTORED) | {"description": "Null: it was never restored."})},
+    ),
+]
+Strays = Annotated[Json, Answer("Strays", "All stray logs, by topic.", pb.DescribeRestoreResponse)]
+ConfigEntries = Annotated[
+    Json, Answer("ConfigEntries", "Effective settings.", more={"configs": list_of(pb.ConfigEntry, "By name.")})
+]
+
+# --- topics and partitions --------------------------------------------------------------------------------------------
+
+Topics = Annotated[
+    Json,
+    Answer(
+        "Topics",
+        "One page of topics.",
+        pb.ListTopicsResponse,
+        more={"next": or_null(text("Give it as `after` to get the next page. Null: this was the last."))},
+    ),
+]
+Topic = Annotated[Json, Answer("Topic", message=pb.TopicDescription)]
+TopicLogs = Annotated[
+    Json,
+    Answer(
+        "TopicLogs",
+        "All replicas of a topic.",
+        more={
+            "logs": list_of(ref_to(_TOPIC_LOG), "By partition and broker."),
+            "unanswered": list_of(ref_to(_UNANSWERED), "Brokers whose logs are not in the list."),
+        },
+    ),
+]
+Logs = Annotated[
+    Json,
+    Answer(
+        "Logs",
+        "What a broker keeps.",
+        broker_pb2.DescribeLogsResponse,
+        more={"broker": BROKER, "logs": list_of(ref_to(_LOG))},
+    ),
+]
+TrimResult = Annotated[
+    Json, Answer("TrimResult", "What became of each partition.", more={"partitions": list_of(ref_to(_TRIMMED))})
+]
+Outcomes = Annotated[
+    Json, Answer("Outcomes", "What became of each partition.", more={"partitions": list_of(ref_to(_OUTCOME))})
+]
+Reassignments = Annotated[
+    Json, Answer("Reassignments", "All that are under way.", admin_pb2.DescribeReassignmentsResponse)
+]
+Throttle = Annotated[
+    Json,
+    Answer(
+        "ThrottleOut",
+        "How fast reassignments copy, per broker.",
+        more={"bytes_per_s": or_null(number("Null: no bound."))},
+    ),
+]
+Plan = Annotated[Json, Answer("Plan", "What moves.", admin_pb2.RebalanceClusterResponse)]
+Leaving = Annotated[
+    Json,
+    Answer(
+        "Leaving", "What moves, and how far the broker is from holding nothing.", admin_pb2.DecommissionBrokerResponse
+    ),
+]
+
+# --- groups and transactions ------------------------------------------------------------------------------------------
+
+Groups = Annotated[Json, Answer("GroupList", "Groups by id.", admin_pb2.ListClusterGroupsResponse)]
+Group = Annotated[Json, Answer("Group", message=coordinator_pb2.GroupDescription)]
+GroupLag = Annotated[
+    Json,
+    Answer(
+        "GroupLag",
+        "How far a group is behind.",
+        admin_pb2.DescribeGroupLagResponse,
+        more=GROUP
+        | {
+            "total_lag": number("Of the partitions where it is known."),
+            "lag_seconds_max": or_null({"type": "number", "description": "Of the partitions where it is known."}),
+        },
+    ),
+]
+ResetPlan = Annotated[
+    Json, Answer("ResetPlan", "A plan, or what became of it.", admin_pb2.ResetOffsetsResponse, more=GROUP)
+]
+OffsetOutcomes = Annotated[
+    Json, Answer("OffsetOutcomes", "What became of each partition.", coordinator_pb2.DeleteOffsetsResponse)
+]
+Transactions = Annotated[
+    Json, Answer("TransactionList", "Transactional ids by name.", admin_pb2.ListClusterTransactionsResponse)
+]
+Transaction = Annotated[Json, Answer("Transaction", message=admin_pb2.DescribedTransaction)]
+Prepared = Annotated[
+    Json, Answer("PreparedList", "Prepared transactions, oldest first.", admin_pb2.ListPreparedTransactionsResponse)
+]
+Open = Annotated[Json, Answer("OpenList", "What is open, oldest first.", admin_pb2.ListOpenTransactionsResponse)]
+Aborted = Annotated[
+    Json,
+    Answer("AbortedTransaction", "What was aborted, or would be.", admin_pb2.AbortClusterTransactionResponse),
+]
+Ended = Annotated[
+    Json, Answer("EndedHanging", "What was ended, or would be.", admin_pb2.AbortHangingTransactionResponse)
+]
+Decided = Annotated[
+    Json,
+    Answer(
+        "Decided",
+        "The verdict of a prepared transaction.",
+        transaction_pb2.DecidePreparedResponse,
+        only=frozenset({"committed"}),
+        more={"transactional_id": text()},
+    ),
+]
+
+_TYPES: Final = [part for named in list(globals().values()) for part in (named, *get_args(named))]
+ANSWERS: Final = [part for part in _TYPES if isinstance(part, Answer)]
+"""All that stand above, for the document."""
