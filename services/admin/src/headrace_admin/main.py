@@ -76,11 +76,11 @@ async def run(
     beats: MakeHeartbeats = HeartbeatThread,
 ) -> None:
     """Run one admin service until ``stop`` is set; resources close in reverse order of opening."""
-    state = _State()
+    state, server, limits = _State(), config.server, config.limits
     async with AsyncExitStack() as stack:
-        health = await stack.enter_async_context(HealthPort.open(config.server))
-        metrics = stack.enter_context(open_metrics("admin", config.node_id, config.server.metrics_listen))
-        metrics_at = config.server.reachable(metrics.endpoint)
+        health = await stack.enter_async_context(HealthPort.open(server))
+        metrics = stack.enter_context(open_metrics("admin", config.node_id, server.metrics_listen))
+        metrics_at = server.reachable(metrics.endpoint)
         tracing = stack.enter_context(open_tracing("admin", config.node_id))
         tasks = await stack.enter_async_context(TaskRunner())
         client = await stack.enter_async_context(
@@ -90,57 +90,33 @@ async def run(
                 id=config.node_id,
                 clock=SystemClock(),
                 tasks=tasks,
-                tokens=open_tokens(config.server, SystemClock()),
+                tokens=open_tokens(server, SystemClock()),
                 beats=beats,
             )
         )
-        cluster = GrpcCluster(client)
-        brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
-        stack.push_async_callback(brokers.close)
-        coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
-        stack.push_async_callback(coordinators.close)
-        log = HeadraceMessages(cluster)
-        stack.push_async_callback(log.close)
-        engine = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
-        messages = Messages(log, cluster, config.limits)
-        ports = Ports(coordinators, coordinators, SystemClock())
-        engines = Engines.over(engine, messages, ports, config.transactions)
+        engines = _make_engines(config, client, stack)
         tasks.start(engines.statuses.absences.follow(client.images()), name="absences")
-        watch = WaitingWatch(engines.open_transactions, ports.clock)
+        watch = WaitingWatch(engines.open_transactions, SystemClock())
         publish(metrics.meter, watch.readings())
         tasks.start(watch.follow(), name="waiting readers")
+        hosts = _hosts(config)
         make_app = partial(
-            rest_app,
-            engines,
-            config.limits,
-            ready=lambda: state.ready and not stop.is_set(),
-            hosts=_hosts(config),
-            meter=metrics.meter,
+            rest_app, engines, limits, ready=lambda: state.ready and not stop.is_set(), hosts=hosts, meter=metrics.meter
         )
         http = await stack.enter_async_context(
-            open_http(
-                make_app,
-                config.http_listen,
-                tasks,
-                _http_bounds(config.limits),
-                drain_ms_max=config.server.drain_ms_max,
-            )
+            open_http(make_app, config.http_listen, tasks, _http_bounds(limits), drain_ms_max=server.drain_ms_max)
         )
         grpc = await stack.enter_async_context(
             Listeners.open(
-                config.server,
+                server,
                 config.external,
                 inside=[(add_AdminServicer_to_server, AdminServicer(engines))],
                 outside=[(add_AdminServicer_to_server, AdminServicer(engines, outside=True))],
                 health_names=[SERVICE],
-                interceptors=[
-                    tracing,
-                    RpcMetrics(metrics.meter),
-                    client.gate,
-                ],
+                interceptors=[tracing, RpcMetrics(metrics.meter), client.gate],
             )
         )
-        http_endpoint = config.server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
+        http_endpoint = server.advertised(http.endpoint.port, listen_host=config.http_listen.host)
         node = _node(config, grpc.endpoint, http_endpoint, metrics_at)
         ready = Ready(f"admin-{config.node_id}", grpc.endpoint, http_endpoint, metrics_at, health.endpoint)
         tasks.start(_join(client, node, grpc, state, ready, config), name="join")
@@ -148,6 +124,19 @@ async def run(
         await run_until(stop, tasks)
         await health.leaving()
         await _leave(client)
+
+
+def _make_engines(config: AdminConfig, client: ControllerClient, stack: AsyncExitStack) -> Engines:
+    """All of them over gRPC; ``stack`` closes their connections."""
+    cluster = GrpcCluster(client)
+    brokers = GrpcBrokers(cluster, config.limits.call_ms_max, client.security)
+    coordinators = GrpcCoordinators(min(config.limits.call_ms_max, _COORDINATOR_MS_MAX), client.security)
+    log = HeadraceMessages(cluster)
+    for port in (brokers, coordinators, log):
+        stack.push_async_callback(port.close)
+    administration = Administration(cluster, GrpcControllers(client, config.limits.call_ms_max), brokers)
+    messages = Messages(log, cluster, config.limits)
+    return Engines.over(administration, messages, Ports(coordinators, coordinators, SystemClock()), config.transactions)
 
 
 def _hosts(config: AdminConfig) -> Hosts:

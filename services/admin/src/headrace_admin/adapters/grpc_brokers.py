@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace_admin.ports import Cluster
 from headrace_common.core.errors import NetworkFailed, RequestTimedOut, error_for
@@ -19,6 +20,8 @@ from headrace_proto.v1.transaction_pb2 import WriteTxnMarkersRequest, WriteTxnMa
 if TYPE_CHECKING:
     from headrace_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
+A = TypeVar("A")
+
 
 class GrpcBrokers:
     """
@@ -33,18 +36,15 @@ class GrpcBrokers:
 
     async def delete_records(self, broker: NodeId, request: pb.DeleteRecordsRequest) -> pb.DeleteRecordsResponse:
         """Move log starts up on one broker."""
-        with CallTo(f"broker {broker}"):
-            return await (await self._stub(broker)).DeleteRecords(request, timeout=self._timeout)
+        return await self._ask(broker, lambda stub: stub.DeleteRecords(request, timeout=self._timeout))
 
     async def describe_logs(self, broker: NodeId, request: pb.DescribeLogsRequest) -> pb.DescribeLogsResponse:
         """The logs of one broker."""
-        with CallTo(f"broker {broker}"):
-            return await (await self._stub(broker)).DescribeLogs(request, timeout=self._timeout)
+        return await self._ask(broker, lambda stub: stub.DescribeLogs(request, timeout=self._timeout))
 
     async def list_offsets(self, broker: NodeId, request: pb.ListOffsetsRequest) -> pb.ListOffsetsResponse:
         """Offsets by position or by time, of one leader."""
-        with CallTo(f"broker {broker}"):
-            return await (await self._stub(broker)).ListOffsets(request, timeout=self._timeout)
+        return await self._ask(broker, lambda stub: stub.ListOffsets(request, timeout=self._timeout))
 
     async def fetch(self, broker: NodeId, request: pb.FetchRequest) -> pb.FetchResponse:
         """A stream of one request."""
@@ -67,20 +67,17 @@ class GrpcBrokers:
 
     async def find_coordinator(self, broker: NodeId, request: pb.FindCoordinatorRequest) -> pb.FindCoordinatorResponse:
         """Who has the shards of some groups, as one broker knows it."""
-        with CallTo(f"broker {broker}"):
-            return await (await self._stub(broker)).FindCoordinator(request, timeout=self._timeout)
+        return await self._ask(broker, lambda stub: stub.FindCoordinator(request, timeout=self._timeout))
 
     async def describe_producers(
         self, broker: NodeId, request: pb.DescribeProducersRequest
     ) -> pb.DescribeProducersResponse:
         """Producers of partitions that one broker leads."""
-        with CallTo(f"broker {broker}"):
-            return await (await self._stub(broker)).DescribeProducers(request, timeout=self._timeout)
+        return await self._ask(broker, lambda stub: stub.DescribeProducers(request, timeout=self._timeout))
 
     async def write_txn_markers(self, broker: NodeId, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
         """Ends of transactions, at one leader."""
-        with CallTo(f"broker {broker}"):
-            return await (await self._stub(broker)).WriteTxnMarkers(request, timeout=self._timeout)
+        return await self._ask(broker, lambda stub: stub.WriteTxnMarkers(request, timeout=self._timeout))
 
     async def close(self) -> None:
         """Close all channels."""
@@ -90,6 +87,10 @@ class GrpcBrokers:
     def channels(self) -> int:
         """How many are open."""
         return len(self._channels)
+
+    async def _ask(self, broker: NodeId, ask: Callable[[BrokerAsyncStub], Awaitable[A]]) -> A:
+        with CallTo(f"broker {broker}"):
+            return await ask(await self._stub(broker))
 
     async def _stub(self, broker: NodeId) -> BrokerAsyncStub:
         nodes = self._cluster.image.nodes

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, TypeVar
 
+from headrace_common.adapters.controller_calls import Call
 from headrace_common.adapters.controller_client import ControllerClient
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.image import ClusterImage
 from headrace_common.runtime.clock import limit_ms
 from headrace_proto.v1 import controller_pb2 as pb
+
+A = TypeVar("A")
 
 _INVENTORY_MS: Final = 45_000
 
@@ -58,108 +61,84 @@ class GrpcControllers:
 
     async def describe_cluster(self, request: pb.DescribeClusterRequest) -> pb.DescribeClusterResponse:
         """Read."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.DescribeCluster(request, timeout=timeout), **self._read()
-        )
+        return await self._ask(lambda stub, timeout: stub.DescribeCluster(request, timeout=timeout))
 
     async def create_topics(self, request: pb.CreateTopicsRequest) -> pb.CreateTopicsResponse:
         """Repeated only as a dry run: the second answer would say that the topic exists."""
         own = min(max(request.timeout_ms, 0), 600_000)
-        return await self._calls.active(
+        return await self._ask(
             lambda stub, timeout: stub.CreateTopics(request, timeout=timeout),
-            timeout_ms=max(self._timeout_ms, own + 5_000),
+            at_least_ms=own + 5_000,
             repeatable=request.validate_only,
         )
 
     async def delete_topics(self, request: pb.DeleteTopicsRequest) -> pb.DeleteTopicsResponse:
         """Not repeated."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.DeleteTopics(request, timeout=timeout), **self._write()
-        )
+        return await self._ask(lambda stub, timeout: stub.DeleteTopics(request, timeout=timeout), repeatable=False)
 
     async def list_topics(self, request: pb.ListTopicsRequest) -> pb.ListTopicsResponse:
         """Read."""
-        return await self._calls.active(lambda stub, timeout: stub.ListTopics(request, timeout=timeout), **self._read())
+        return await self._ask(lambda stub, timeout: stub.ListTopics(request, timeout=timeout))
 
     async def describe_topics(self, request: pb.DescribeTopicsRequest) -> pb.DescribeTopicsResponse:
         """Read."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.DescribeTopics(request, timeout=timeout), **self._read()
-        )
+        return await self._ask(lambda stub, timeout: stub.DescribeTopics(request, timeout=timeout))
 
     async def create_partitions(self, request: pb.CreatePartitionsRequest) -> pb.CreatePartitionsResponse:
         """Repeated only as a dry run."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.CreatePartitions(request, timeout=timeout),
-            timeout_ms=self._timeout_ms,
-            repeatable=request.validate_only,
+        return await self._ask(
+            lambda stub, timeout: stub.CreatePartitions(request, timeout=timeout), repeatable=request.validate_only
         )
 
     async def describe_configs(self, request: pb.DescribeConfigsRequest) -> pb.DescribeConfigsResponse:
         """Read."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.DescribeConfigs(request, timeout=timeout), **self._read()
-        )
+        return await self._ask(lambda stub, timeout: stub.DescribeConfigs(request, timeout=timeout))
 
     async def alter_configs(self, request: pb.IncrementalAlterConfigsRequest) -> pb.IncrementalAlterConfigsResponse:
         """Repeated: setting, deleting, appending and subtracting twice is the same as once."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.IncrementalAlterConfigs(request, timeout=timeout), **self._read()
-        )
+        return await self._ask(lambda stub, timeout: stub.IncrementalAlterConfigs(request, timeout=timeout))
 
     async def unregister_node(self, request: pb.UnregisterNodeRequest) -> pb.UnregisterNodeResponse:
         """Not repeated."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), **self._write()
-        )
+        return await self._ask(lambda stub, timeout: stub.UnregisterNode(request, timeout=timeout), repeatable=False)
 
     async def elect_leaders(self, request: pb.ElectLeadersRequest) -> pb.ElectLeadersResponse:
         """Preferred leaders may be elected twice; the other kinds are asked for once, for they may lose records."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.ElectLeaders(request, timeout=timeout),
-            timeout_ms=self._timeout_ms,
-            repeatable=request.type == pb.PREFERRED,
+        return await self._ask(
+            lambda stub, timeout: stub.ElectLeaders(request, timeout=timeout), repeatable=request.type == pb.PREFERRED
         )
 
     async def alter_reassignments(self, request: pb.AlterReassignmentsRequest) -> pb.AlterReassignmentsResponse:
         """Repeated: the same replicas again change nothing; not when it cancels, for then the second finds nothing."""
         cancels = any(not r.replicas for r in request.reassignments)
-        return await self._calls.active(
+        return await self._ask(
             lambda stub, timeout: stub.AlterReassignments(request, timeout=timeout),
-            timeout_ms=self._timeout_ms,
             repeatable=request.validate_only or not cancels,
         )
 
     async def list_reassignments(self, request: pb.ListReassignmentsRequest) -> pb.ListReassignmentsResponse:
         """Read."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.ListReassignments(request, timeout=timeout), **self._read()
-        )
+        return await self._ask(lambda stub, timeout: stub.ListReassignments(request, timeout=timeout))
 
     async def drain_broker(self, request: pb.DrainBrokerRequest) -> pb.DrainBrokerResponse:
         """Repeated: drained twice is drained."""
-        return await self._calls.active(
-            lambda stub, timeout: stub.DrainBroker(request, timeout=timeout), **self._read()
-        )
+        return await self._ask(lambda stub, timeout: stub.DrainBroker(request, timeout=timeout))
 
     async def describe_restore(self, request: pb.DescribeRestoreRequest) -> pb.DescribeRestoreResponse:
         """Read. Where strays are asked for, the controller asks every broker for all it has."""
-        return await self._calls.active(
+        return await self._ask(
             lambda stub, timeout: stub.DescribeRestore(request, timeout=timeout),
-            timeout_ms=max(self._timeout_ms, _INVENTORY_MS) if request.strays else self._timeout_ms,
-            repeatable=True,
+            at_least_ms=_INVENTORY_MS if request.strays else 0,
         )
 
     async def adopt_topic(self, request: pb.AdoptTopicRequest) -> pb.AdoptTopicResponse:
         """Repeated only as a dry run: the second answer would say that the topic exists."""
-        return await self._calls.active(
+        return await self._ask(
             lambda stub, timeout: stub.AdoptTopic(request, timeout=timeout),
-            timeout_ms=max(self._timeout_ms, _INVENTORY_MS),
+            at_least_ms=_INVENTORY_MS,
             repeatable=request.validate_only,
         )
 
-    def _read(self) -> dict[str, Any]:
-        return {"timeout_ms": self._timeout_ms, "repeatable": True}
-
-    def _write(self) -> dict[str, Any]:
-        return {"timeout_ms": self._timeout_ms, "repeatable": False}
+    async def _ask(self, ask: Call[A], *, repeatable: bool = True, at_least_ms: float = 0) -> A:
+        timeout_ms = max(self._timeout_ms, at_least_ms)
+        return await self._calls.active(ask, timeout_ms=timeout_ms, repeatable=repeatable)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from headrace_admin.core.lag import PartitionLag
 from headrace_admin.core.resets import At, Current, Earliest, Given, Latest, ShiftBy, Since, Target
+from headrace_admin.engine.coordination import Unanswered
 from headrace_admin.engine.groups import Described, Listing
 from headrace_admin.engine.resets import Ago, Moved, Reset
 from headrace_common.core.errors import HeadraceError, Rejected
@@ -16,14 +17,16 @@ from headrace_proto.v1 import admin_pb2 as pb
 from headrace_proto.v1 import coordinator_pb2, errors_pb2
 
 
+def unanswered_shards(shards: Iterable[Unanswered]) -> list[pb.UnansweredShard]:
+    """Shards whose groups or transactional ids are not in a list."""
+    return [pb.UnansweredShard(shard=u.shard, coordinator=u.coordinator, error=detail_of(u.error)) for u in shards]
+
+
 def listing_message(listing: Listing) -> pb.ListClusterGroupsResponse:
     """All groups, and the shards that are missing."""
     return pb.ListClusterGroupsResponse(
         groups=[pb.ListedGroup(group=g.group, coordinator=g.coordinator) for g in listing.groups],
-        unanswered=[
-            pb.UnansweredShard(shard=u.shard, coordinator=u.coordinator, error=detail_of(u.error))
-            for u in listing.unanswered
-        ],
+        unanswered=unanswered_shards(listing.unanswered),
     )
 
 

@@ -20,8 +20,6 @@ NodeIds = Annotated[list[Annotated[int, Field(ge=0, le=INT32_MAX)]], Field(min_l
 Configs = Annotated[dict[str, Text], Field(max_length=200)]
 Int32 = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Int64 = Annotated[int, Field(ge=0, le=INT64_MAX)]
-Role = Literal["broker", "controller", "coordinator", "admin"] | int
-"""An enum; a number where this version does not know its name, as in all that follow."""
 
 
 class Request(BaseModel):
@@ -34,6 +32,11 @@ class Answer(BaseModel):
     """What goes out, for the document; ``headrace_common.rpc.answers`` makes it. Other members are a fault."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def example(**example: Any) -> ConfigDict:
+    """The configuration of a request whose schema shows an example."""
+    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
 
 
 # --- in -----------------------------------------------------------------------------------------------------------

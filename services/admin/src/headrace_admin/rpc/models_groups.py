@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from headrace_admin.rpc.models import INT64_MAX, Int32, Int64, Request, Text, TopicName
+from headrace_admin.rpc.models import INT64_MAX, Int32, Int64, Request, Text, TopicName, example
 
-State = Literal["empty", "preparing_rebalance", "completing_rebalance", "stable", "dead", "assigning", "reconciling"]
-
-Protocol = Literal["classic", "consumer"]
-
-
-def _example(**example: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
-
-
-# --- in -----------------------------------------------------------------------------------------------------------
+State = Literal["empty", "preparing_rebalance", "completing_rebalance", "stable", "assigning", "reconciling"]
 
 
 class TopicIn(Request):
@@ -40,7 +31,7 @@ class OffsetIn(Request):
 class Reset(Request):
     """Where a group is to go on. Exactly one of the members that say where."""
 
-    model_config = _example(topics=[{"topic": "flights"}], by_duration="1h30m", execute=False)
+    model_config = example(topics=[{"topic": "flights"}], by_duration="1h30m", execute=False)
 
     topics: Annotated[list[TopicIn], Field(max_length=1_000)] = Field(
         default_factory=list, description="Empty: all that the group has committed."
@@ -67,6 +58,6 @@ class Reset(Request):
 class DeleteOffsets(Request):
     """Committed offsets to be forgotten."""
 
-    model_config = _example(topics=[{"topic": "flights", "partitions": [0, 1]}])
+    model_config = example(topics=[{"topic": "flights", "partitions": [0, 1]}])
 
     topics: Annotated[list[TopicIn], Field(min_length=1, max_length=1_000)]

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from headrace_admin.rpc.models import INT64_MAX, Int32, NodeIds, Request, TopicName
+from headrace_admin.rpc.models import INT64_MAX, Int32, NodeIds, Request, TopicName, example
 
 Rate = Annotated[int, Field(ge=-1, le=INT64_MAX, description="Bytes per second; -1: no bound.")]
-
-
-def _example(**example: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
-
-
-# --- in -----------------------------------------------------------------------------------------------------------
 
 
 class PartitionIn(Request):
@@ -28,7 +21,7 @@ class PartitionIn(Request):
 class Elect(Request):
     """Leaders to be elected."""
 
-    model_config = _example(type="preferred", partitions=[{"topic": "flights"}])
+    model_config = example(type="preferred", partitions=[{"topic": "flights"}])
 
     type: Literal["preferred", "unclean", "without-missing"] = Field(
         "preferred",
@@ -52,7 +45,7 @@ class ReassignmentIn(Request):
 class Reassign(Request):
     """Partitions that are to have other replicas."""
 
-    model_config = _example(
+    model_config = example(
         reassignments=[{"topic": "flights", "partition": 0, "replicas": [2, 3, 4]}],
         throttle_bytes_per_s=20_000_000,
         validate_only=True,
@@ -66,7 +59,7 @@ class Reassign(Request):
 class CancelReassignments(Request):
     """Reassignments to be cancelled."""
 
-    model_config = _example(partitions=[{"topic": "flights", "partition": 0}])
+    model_config = example(partitions=[{"topic": "flights", "partition": 0}])
 
     partitions: Annotated[list[PartitionIn], Field(max_length=10_000)] = Field(
         default_factory=list, description="Those under way, or all of a topic's that are."
@@ -77,7 +70,7 @@ class CancelReassignments(Request):
 class Throttle(Request):
     """How fast reassignments copy, per broker."""
 
-    model_config = _example(bytes_per_s=20_000_000)
+    model_config = example(bytes_per_s=20_000_000)
 
     bytes_per_s: Rate
 
@@ -85,7 +78,7 @@ class Throttle(Request):
 class Rebalance(Request):
     """How to rebalance."""
 
-    model_config = _example(topics=[], validate_only=True)
+    model_config = example(topics=[], validate_only=True)
 
     topics: Annotated[list[TopicName], Field(max_length=10_000)] = Field(
         default_factory=list, description="Empty: all."
@@ -97,7 +90,7 @@ class Rebalance(Request):
 class Decommission(Request):
     """How to empty a broker."""
 
-    model_config = _example(throttle_bytes_per_s=20_000_000)
+    model_config = example(throttle_bytes_per_s=20_000_000)
 
     throttle_bytes_per_s: Rate | None = Field(None, description="Set first; absent: it stays as it is. -1: no bound.")
     validate_only: bool = Field(False, description="Plan, and do nothing.")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from headrace_admin.rpc.models import Request, TopicName
+from headrace_admin.rpc.models import Request, TopicName, example
 from headrace_common.core.ids import PARTITIONS_PER_TOPIC_MAX
 
 
 class Adopt(Request):
     """A topic to be made of stray logs."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, json_schema_extra={"examples": [{"name": "flights", "validate_only": True}]}
-    )
+    model_config = example(name="flights", validate_only=True)
 
     name: TopicName | None = Field(None, description="Absent: the name that it had.")
     partitions: Annotated[int, Field(ge=0, le=PARTITIONS_PER_TOPIC_MAX)] = Field(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from headrace_admin.rpc.models import Int32, Int64, Request, TopicName
+from headrace_admin.rpc.models import Int32, Int64, Request, TopicName, example
 
 State = Literal[
     "empty",
@@ -21,17 +21,10 @@ State = Literal[
 Epoch = Annotated[int, Field(ge=0, le=2**15 - 1)]
 
 
-def _example(**example: Any) -> ConfigDict:
-    return ConfigDict(extra="forbid", strict=True, json_schema_extra={"examples": [example]})
-
-
-# --- in -----------------------------------------------------------------------------------------------------------
-
-
 class Abort(Request):
     """Which transaction of an id is to be aborted."""
 
-    model_config = _example(validate_only=True)
+    model_config = example(validate_only=True)
 
     producer_id: Int64 | None = Field(None, description="Only if this is its producer id; absent: whichever it has.")
     producer_epoch: Epoch | None = Field(None, description="Only if this is its epoch.")
@@ -41,7 +34,7 @@ class Abort(Request):
 class Decide(Request):
     """What names a prepared transaction."""
 
-    model_config = _example(token="CgliaWxsaW5nLTEQBxgDIe7_wAAAAAAA")
+    model_config = example(token="CgliaWxsaW5nLTEQBxgDIe7_wAAAAAAA")
 
     token: Annotated[str, Field(min_length=1, max_length=1_000)] = Field(
         description="As GET /v1/transactions-prepared shows it, and as prepare_transaction() returned it."
@@ -51,7 +44,7 @@ class Decide(Request):
 class AbortHanging(Request):
     """What hangs in a partition."""
 
-    model_config = _example(topic="flights", partition=0, producer_id=4711, validate_only=True)
+    model_config = example(topic="flights", partition=0, producer_id=4711, validate_only=True)
 
     topic: TopicName
     partition: Int32

@@ -8,7 +8,7 @@ came: ``a/lag`` is the lag of ``a``, ``a%2Flag`` the group ``a/lag``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, status
 from fastapi.routing import APIRoute
@@ -52,11 +52,7 @@ def group_routes(groups: Groups, resets: Resets) -> APIRouter:
 def _looking(routes: APIRouter, groups: Groups) -> None:
     @routes.get("", operation_id="list_groups")
     async def list_groups(
-        state: Annotated[
-            Literal["empty", "preparing_rebalance", "completing_rebalance", "stable", "assigning", "reconciling"]
-            | None,
-            Query(description="Only groups in this state."),
-        ] = None,
+        state: Annotated[shapes.State | None, Query(description="Only groups in this state.")] = None,
     ) -> answer_types.Groups:
         """The groups of all coordinators, and which shards could not be asked."""
         states = [] if state is None else [pb.GroupState.Value(state.upper())]

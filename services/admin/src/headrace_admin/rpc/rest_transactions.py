@@ -7,7 +7,7 @@ A transactional id may be any text, slashes included, so what is no id has a pat
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
@@ -39,19 +39,7 @@ def transaction_routes(transactions: Transactions, open_transactions: OpenTransa
 def _ids(routes: APIRouter, transactions: Transactions) -> None:
     @routes.get("/transactions", operation_id="list_transactions")
     async def list_transactions(
-        state: Annotated[
-            Literal[
-                "empty",
-                "ongoing",
-                "prepared",
-                "prepare_commit",
-                "prepare_abort",
-                "complete_commit",
-                "complete_abort",
-            ]
-            | None,
-            Query(description="Only ids in this state."),
-        ] = None,
+        state: Annotated[shapes.State | None, Query(description="Only ids in this state.")] = None,
         producer_id: Annotated[int | None, Query(ge=0, le=INT64_MAX, description="Only the id that has it.")] = None,
         older_than_ms: OlderThan = 0,
     ) -> answer_types.Transactions:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from headrace_admin.core.transactions import OpenTransaction, Prepared, Standing, TxnState
-from headrace_admin.engine.coordination import Unanswered
 from headrace_admin.engine.open_transactions import EndedHanging, OpenListing
 from headrace_admin.engine.transactions import Aborted, Described, Detail, Listing, PreparedListing
+from headrace_admin.rpc.groups_out import unanswered_shards
 from headrace_common.core.errors import ErrorCode, HeadraceError
 from headrace_common.core.ids import TopicPartition
 from headrace_common.rpc.status import detail_of
@@ -29,12 +29,8 @@ def listing_message(listing: Listing) -> pb.ListClusterTransactionsResponse:
         transactions=[
             pb.ListedTransaction(transaction=t.transaction, coordinator=t.coordinator) for t in listing.transactions
         ],
-        unanswered=_unanswered(listing.unanswered),
+        unanswered=unanswered_shards(listing.unanswered),
     )
-
-
-def _unanswered(shards: Iterable[Unanswered]) -> list[pb.UnansweredShard]:
-    return [pb.UnansweredShard(shard=u.shard, coordinator=u.coordinator, error=detail_of(u.error)) for u in shards]
 
 
 def described_message(transactional_id: str, described: Described) -> pb.DescribedTransaction:
@@ -63,7 +59,7 @@ def prepared_message(listing: PreparedListing, prepared_max_ms: int) -> pb.ListP
     """Prepared transactions with their tokens."""
     return pb.ListPreparedTransactionsResponse(
         transactions=map(detail_message, listing.transactions),
-        unanswered=_unanswered(listing.unanswered),
+        unanswered=unanswered_shards(listing.unanswered),
         prepared_max_ms=prepared_max_ms,
     )
 
@@ -77,7 +73,7 @@ def open_message(listing: OpenListing) -> pb.ListOpenTransactionsResponse:
             pb.UnaskedPartitions(topic=topic, partitions=numbers, error=detail_of(error))
             for topic, numbers, error in unasked_by_topic(listing.unasked)
         ],
-        unanswered=_unanswered(listing.unanswered),
+        unanswered=unanswered_shards(listing.unanswered),
     )
 
 
