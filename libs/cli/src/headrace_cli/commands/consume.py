@@ -43,6 +43,15 @@ class Isolation(StrEnum):
     COMMITTED = "read_committed"
 
 
+AsMember = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        help="Read as a member of this group: continue at its offsets, commit printed records",
+        autocompletion=completing.groups,
+    ),
+]
 _RESETS = {"beginning": "earliest", "end": "latest"}
 POLL_MS = 500
 POLL_RECORDS = 5_000
@@ -77,15 +86,7 @@ def consume(
     raw: Annotated[
         bool, typer.Option("--raw", help="Print bytes as they are at a terminal too, escape sequences included")
     ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            help="Read as a member of this group: continue at its offsets, commit printed records",
-            autocompletion=completing.groups,
-        ),
-    ] = None,
+    group: AsMember = None,
     isolation: Annotated[
         Isolation,
         typer.Option(
@@ -113,17 +114,23 @@ def consume(
                 signal.signal(signal.SIGTERM, _terminated)
                 _as_member(consumer, printer, Waiting(topic), to_end=last is not None)
             return
-        now_ms = int(datetime.now(UTC).timestamp() * 1000)
-        begin = start or ("end" if last is None else "beginning")
-        where = parse_start(begin, now_ms)
-        stop = None if last is None else parse_until(last, now_ms)
-        if last is not None and stop is not None:
-            check_span(where, stop, (begin, last))
+        span = _span(start, last)
         with session.consumer(**settings) as consumer:
             partitions = _assign(consumer, topic, partition)
-            _read(consumer, partitions, (where, stop), printer, Waiting(topic))
+            _read(consumer, partitions, span, printer, Waiting(topic))
     finally:
         hint(f"{counted(printer.printed, 'record')} of {topic} shown")
+
+
+def _span(start: str | None, last: str | None) -> tuple[Start, Start | None]:
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    begin = start or ("end" if last is None else "beginning")
+    where = parse_start(begin, now_ms)
+    if last is None:
+        return where, None
+    stop = parse_until(last, now_ms)
+    check_span(where, stop, (begin, last))
+    return where, stop
 
 
 def _read(

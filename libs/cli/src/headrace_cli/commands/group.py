@@ -33,6 +33,10 @@ TopicParts = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", metavar="TOPIC[:0,1]", help="All of it, or some partitions; repeatable"),
 ]
+FromFile = Annotated[
+    Path | None,
+    typer.Option("--from-file", metavar="FILE", help="CSV topic,partition,offset, as `group export` writes; -: stdin"),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -134,12 +138,7 @@ def reset(
     by_duration: Annotated[
         str | None, typer.Option("--by-duration", metavar="1h30m", help="So long ago; also PT1H30M")
     ] = None,
-    from_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--from-file", metavar="FILE", help="CSV topic,partition,offset, as `group export` writes; -: stdin"
-        ),
-    ] = None,
+    from_file: FromFile = None,
     execute: Annotated[bool, typer.Option("--execute", help="Do it; without, only show the plan")] = False,
     dry_run: DryRun = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="As --execute: do not ask")] = False,
