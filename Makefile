@@ -61,9 +61,9 @@ chart: setup ## The Helm chart: lint, renders against our rules, network policie
 manifests: setup ## Render the chart with its defaults into deploy/k8s/headrace.yaml, and copy what it shows of deploy/monitoring
 	tools/manifests.sh
 
-sim: setup ## Clusters of the pure cores from seeds: SEEDS=2000, SEED=7 replays one, WORLD=groups|transactions, MODE=safety|liveness
-	$(STAGE) simulation $(PY) -m tests.simulation SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) MODE=$(MODE) \
-		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) WORLD=$(WORLD)
+sim: setup ## Clusters in the lab from seeds: SEEDS=200, SEED=7 replays one, KIND=replication|compaction|groups|transactions|whole
+	$(STAGE) simulation $(PY) -m tests.lab KIND=$(or $(KIND),$(WORLD)) SEED=$(SEED) SEEDS=$(SEEDS) FROM=$(FROM) \
+		MUTANT=$(MUTANT) MUTANTS=$(MUTANTS) STARTS=$(STARTS) SEEDS_MAX=$(SEEDS_MAX)
 
 # Three workers on two cores: these tests wait for sessions, leases and processes more than they compute.
 integration: setup ## Real etcd, RocksDB, gRPC and processes

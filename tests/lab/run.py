@@ -19,11 +19,12 @@ import json
 import logging
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from multiprocessing import get_context
+from multiprocessing.pool import AsyncResult, Pool
 from statistics import median
 from typing import Final
 
@@ -95,30 +96,29 @@ def play(kind: str, mutant: str | None, seed: int) -> Outcome:
             return Outcome([f"{type(error).__name__}: {error}"], [], 0, 0.0)
 
 
-def play_all(
-    kind: str, seeds: Sequence[int], mutant: str | None = None, *, processes: int = PROCESSES
-) -> Iterator[Outcome]:
-    """Seeds in order, on several processes."""
-    run = partial(play, kind, mutant)
-    if processes <= 1:
-        yield from map(run, seeds)
-        return
-    with get_context("spawn").Pool(processes) as pool:
-        yield from pool.imap(run, seeds, chunksize=2)
+def play_all(pool: Pool, kind: str, seeds: Sequence[int], mutant: str | None = None) -> Iterator[Outcome]:
+    """Seeds in order; no more than a few are begun before their outcome is wanted."""
+    begun: deque[AsyncResult[Outcome]] = deque()
+    for seed in seeds:
+        begun.append(pool.apply_async(play, (kind, mutant, seed)))
+        if len(begun) >= 2 * PROCESSES:
+            yield begun.popleft().get()
+    while begun:
+        yield begun.popleft().get()
 
 
-def find(kind: str, mutant: str, start: int = 0, *, seeds_max: int = MUTANT_SEEDS_MAX) -> tuple[int, str] | None:
+def find(pool: Pool, kind: str, mutant: str, start: int, seeds_max: int) -> tuple[int, str] | None:
     """After how many seeds from ``start`` a mutant is found, and by what; None: not within ``seeds_max``."""
-    outcomes = play_all(kind, range(start, start + seeds_max), mutant)
+    outcomes = play_all(pool, kind, range(start, start + seeds_max), mutant)
     for number, outcome in enumerate(outcomes, start=1):
         if outcome.problems:
             return number, outcome.problems[0]
     return None
 
 
-def find_from(kind: str, mutant: str, starts: int, *, seeds_max: int) -> dict[str, object]:
+def find_from(pool: Pool, kind: str, mutant: str, starts: int, seeds_max: int) -> dict[str, object]:
     """From several starting seeds: after how many, and their median; one that is missed counts ``seeds_max``."""
-    found = [find(kind, mutant, each * START_STEP, seeds_max=seeds_max) for each in range(starts)]
+    found = [find(pool, kind, mutant, each * START_STEP, seeds_max) for each in range(starts)]
     seeds = [None if one is None else one[0] for one in found]
     by = next((one[1] for one in found if one is not None), None)
     return {"median": median(seeds_max if one is None else one for one in seeds), "seeds": seeds, "by": by}
@@ -139,42 +139,44 @@ def replay(kind: str, mutant: str | None, seed: int) -> int:
     return int(bool(outcome.problems))
 
 
-def play_many(kind: str, seeds: Sequence[int]) -> Summary:
+def play_many(pool: Pool, kind: str, seeds: Sequence[int]) -> Summary:
     """So many seeds; the first failures are told as they come."""
     summary = Summary()
-    for seed, outcome in zip(seeds, play_all(kind, seeds), strict=True) if seeds else ():
+    for seed, outcome in zip(seeds, play_all(pool, kind, seeds), strict=True):
         summary.add(seed, outcome)
         if outcome.problems and len(summary.failed) <= FAILED_MAX:
             sys.stderr.write(explain(kind, seed, outcome))
     return summary
 
 
-def find_mutants(kind: str, mutants: Iterable[str], starts: int, seeds_max: int) -> dict[str, object]:
+def find_mutants(pool: Pool, kind: str, mutants: Iterable[str], starts: int, seeds_max: int) -> dict[str, object]:
     """What each takes to be found; None: it was missed."""
     found: dict[str, object] = {}
     for name in mutants:
         if starts:
-            found[name] = find_from(kind, name, starts, seeds_max=seeds_max)
+            found[name] = find_from(pool, kind, name, starts, seeds_max)
             sys.stderr.write(f"{name}: {json.dumps(found[name])}\n")
             continue
-        after = find(kind, name, seeds_max=seeds_max)
+        after = find(pool, kind, name, 0, seeds_max)
         found[name] = None if after is None else {"seeds": after[0], "by": after[1]}
         if after is None:
             sys.stderr.write(f"the bug {name} was not found within {seeds_max} seeds\n")
     return found
 
 
-def run(name: str, seeds: Sequence[int], mutants: Sequence[str], starts: int, seeds_max: int) -> dict[str, object]:
+def run(
+    pool: Pool, name: str, seeds: Sequence[int], mutants: Sequence[str], starts: int, seeds_max: int
+) -> dict[str, object]:
     """Seeds, then mutants, of one kind: what came of them."""
     began = time.perf_counter()
-    summary = play_many(name, seeds)
+    summary = play_many(pool, name, seeds)
     seconds = round(time.perf_counter() - began, 1)
     return {
         "seeds": summary.seeds,
         "steps": summary.steps,
         "seconds": seconds,
         "failed": summary.failed,
-        "mutants": find_mutants(name, mutants, starts, seeds_max),
+        "mutants": find_mutants(pool, name, mutants, starts, seeds_max),
         "mutants_seconds": round(time.perf_counter() - began - seconds, 1),
         "counts": dict(sorted(summary.counts.items())),
     }
@@ -193,12 +195,13 @@ def main(arguments: Sequence[str]) -> int:
     starts, seeds_max = int(asked.get("STARTS") or 0), int(asked.get("SEEDS_MAX") or MUTANT_SEEDS_MAX)
     first, which = int(asked.get("FROM") or 0), asked.get("MUTANTS") or "1"
     told, well = dict[str, object](), True
-    for name in names:
-        kind = KINDS[name]
-        seeds = 0 if mutant or starts else int(asked.get("SEEDS") or SEEDS) // (kind.share if len(names) > 1 else 1)
-        known = [one for one in kind.mutants if which != "0" and (which == "all" or one not in kind.rare)]
-        line = run(name, range(first, first + seeds), [mutant] if mutant else known, starts, seeds_max)
-        well = well and not line["failed"] and all(line["mutants"].values())  # type: ignore[attr-defined]  # a mapping
-        told[name] = line
+    with get_context("spawn").Pool(PROCESSES) as pool:
+        for name in names:
+            kind = KINDS[name]
+            seeds = 0 if mutant or starts else int(asked.get("SEEDS") or SEEDS) // (kind.share if len(names) > 1 else 1)
+            known = [one for one in kind.mutants if which != "0" and (which == "all" or one not in kind.rare)]
+            line = run(pool, name, range(first, first + seeds), [mutant] if mutant else known, starts, seeds_max)
+            well = well and not line["failed"] and all(line["mutants"].values())  # type: ignore[attr-defined]  # a mapping
+            told[name] = line
     sys.stdout.write(json.dumps(told) + "\n")
     return int(not well)

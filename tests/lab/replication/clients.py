@@ -67,7 +67,7 @@ class Client:
             leader, epoch = self.world.leader_by_hearsay(self.partition)
             if leader != NO_NODE:
                 await self._talk(leader, epoch if random.random() < 0.7 else None)
-            await asyncio.sleep(0.01 + 0.05 * random.random())
+            await asyncio.sleep(0.02 + 0.08 * random.random())
 
     async def _talk(self, leader: int, epoch: int | None) -> None:
         """Over one stream, until something goes wrong on it."""

@@ -61,7 +61,9 @@ class Faults:
         return self._kill(self._living(), power=False)
 
     def topple(self) -> bool:
-        """Whoever leads a partition dies, and some of those that come after it, soon after they have begun to lead."""
+        """
+        Whoever leads a partition dies, and some of those that come after it, soon after they have begun to lead.
+        """
         self._world.spawn(self._topple(self._partition(), self._world.random.randint(1, 3)))
         return True
 
@@ -75,10 +77,18 @@ class Faults:
                 await asyncio.sleep(0.02)
             else:
                 return
-            await asyncio.sleep(random.random() * random.choice((0.02, 0.2)))
             toppled = leader[1]
+            if random.random() < 0.6:
+                self._keep_apart(id, leader[0])
+            await asyncio.sleep(random.random() * random.choice((0.02, 0.2, 0.4)))
             if not self._kill(leader[0], power=False):
                 return
+
+    def _keep_apart(self, id: PartitionId, leader: int) -> None:
+        """Some of its followers hear nothing more of a leader, so that their logs part."""
+        others = [one for one in self._world.ghost.partitions()[id].replicas if one != leader]
+        apart = self._world.random.sample(others, self._world.random.randint(1, len(others))) if others else []
+        self._cut([(f"broker-{leader}", f"broker-{one}") for one in apart], 0.6)
 
     def _leading(self, id: PartitionId) -> tuple[int, int] | None:
         """Who leads, as it knows itself, and the leader epoch."""
@@ -100,10 +110,20 @@ class Faults:
         return self._kill(broker, power=True)
 
     def power_all(self) -> bool:
-        """All machines lose it at once."""
-        if self._world.profile.flush_os or self._world.random.random() < 0.5:
+        """All machines lose their power at once, or all processes die; at times just after a follower fell behind."""
+        random = self._world.random
+        if random.random() < 0.4:
             return False
-        return sum(self._kill(broker, power=True) for broker in self._running()) > 0
+        leader = self._leading(id := self._partition())
+        if leader is None or random.random() < 0.4:
+            return self._kill_all()
+        self._keep_apart(id, leader[0])
+        self._later(0.2 + 0.5 * random.random(), self._kill_all)
+        return True
+
+    def _kill_all(self) -> bool:
+        power = not self._world.profile.flush_os and self._world.random.random() < 0.7
+        return sum(self._kill(broker, power=power) for broker in self._running()) > 0
 
     def damage(self) -> bool:
         """The process dies, and some bytes of its logs rot."""
@@ -170,7 +190,7 @@ class Faults:
         if self._cluster.runs(**{role: number}):
             self._cluster.resume(**{role: number})
 
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+    def _later(self, seconds: float, action: Callable[[], object]) -> None:
         asyncio.get_running_loop().call_later(seconds, action)
 
     def _span(self) -> float:
@@ -305,13 +325,14 @@ class Faults:
         id, count = self._partition(), world.profile.replicas
         target = world.random.sample(world.brokers, count)
         world.say(f"replicas of {id.partition} become {target}")
-        return self._reassign(id, target)
+        return self.move(id, target)
 
     def cancel(self) -> bool:
         """Or not."""
-        return self._reassign(self._partition(), [])
+        return self.move(self._partition(), [])
 
-    def _reassign(self, id: PartitionId, target: list[int]) -> bool:
+    def move(self, id: PartitionId, target: list[int]) -> bool:
+        """Ask for these replicas; none: for those before the move that is under way."""
         wanted = controller_pb2.Reassignment(topic_id=id.topic_id, partition=id.partition, replicas=target)
         self._command("AlterReassignments", controller_pb2.AlterReassignmentsRequest(reassignments=[wanted]))
         return True

@@ -84,13 +84,16 @@ class Profile:
     def drawn(random: Random) -> Profile:
         """From the seed."""
         brokers = random.choice((3, 3, 3, 4))
+        flush_os = random.random() < 0.25
+        faults = random.sample(FAULTS, random.randint(3, 9)) + random.choice(([], ["topple"]))
+        faults += ["power", "power"] if flush_os else []  # what is known to be lost has to be lost at times
         return Profile(
             brokers=brokers,
             controllers=random.choice((1, 1, 2)),
             partitions=random.choice((1, 1, 2)),
             replicas=random.choice((3, 3, 3, 3, 2)),
             min_isr=random.choice((2, 2, 2, 1)),
-            faults=tuple(random.sample(FAULTS, random.randint(3, 9))),
+            faults=tuple(faults),
             fault_every_s=random.choice((0.15, 0.3, 0.6)),
             image_delay_s=random.choice((0.005, 0.005, 0.03, 0.2)),
             image_slow_one_in=random.choice((4, 10, 50)),
@@ -104,9 +107,9 @@ class Profile:
             silence_s=random.choice((0.6, 3.0, 10.0)),
             sync_s=random.choice(((0.0001, 0.002), (0.001, 0.02), (0.005, 0.1))),
             isr_call_ms=random.choice((200.0, 1_000.0)),
-            flush_os=random.random() < 0.25,
+            flush_os=flush_os,
             acks_one=random.random() < 0.3,
-            writers=random.random() < 0.4,
+            writers=random.random() < 0.6,
             heals=random.random() < 0.3,
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -129,7 +129,7 @@ class World:
 
     async def run(self) -> None:
         """A quiet start, faults, and at times healing."""
-        await self._until(lambda: self._unfenced() == len(self.brokers), READY_S_MAX, "start")
+        await self.until(lambda: self._unfenced() == len(self.brokers), READY_S_MAX, "start")
         await self._create_topic()
         for id in sorted(self.ghost.partitions()):
             for turn in range(2):
@@ -137,6 +137,9 @@ class World:
                 self.begin(Client(FIRST_PRODUCER + len(self.clients), id, self, acks))
             if self.profile.writers:
                 self.spawn(take_over(id, self))
+        if self.kind.script is not None:
+            await self.kind.script(self)
+            return
         self.spawn(self.faults.run())
         stop = measure(self.cluster)[0] + STEPS
         while measure(self.cluster)[0] < stop and not self.problems:
@@ -159,7 +162,7 @@ class World:
                 await stub.CreateTopics(request, timeout=10)
             except grpc.aio.AioRpcError:
                 continue
-        await self._until(lambda: len(self.ghost.partitions()) == self.profile.partitions, READY_S_MAX, "topic")
+        await self.until(lambda: len(self.ghost.partitions()) == self.profile.partitions, READY_S_MAX, "topic")
 
     async def _heal(self) -> None:
         self.faults.heal()
@@ -167,11 +170,12 @@ class World:
         await asyncio.sleep(QUIET_S)
         for client in self.clients:
             client.done = True
-        await self._until(lambda: not self.why(), CALM_S_MAX, "liveness", self.why)
+        await self.until(lambda: not self.why(), CALM_S_MAX, "liveness", self.why)
 
-    async def _until(
+    async def until(
         self, condition: Callable[[], object], seconds: float, name: str, why: Callable[[], str] = str
     ) -> None:
+        """Wait for it; that it does not come within so many seconds is a problem."""
         end = asyncio.get_running_loop().time() + seconds
         while not condition() and not self.problems:
             if asyncio.get_running_loop().time() > end:
@@ -254,6 +258,8 @@ class Kind:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Of brokers' settings."""
     make_batch: Callable[[int, int, int, int], bytes] | None = None
+    script: Callable[[World], Awaitable[None]] | None = None
+    """What is done to the cluster, in place of faults."""
 
 
 async def play_in(seed: int, profile: Profile, random: Random, kind: Kind) -> Outcome:
