@@ -29,7 +29,7 @@ HEARD_TWICE = frozenset(
         "WriteTxnMarkers",
     }
 )
-WITHIN_S = (0.03, 0.03, 1.0, 8.0)
+WITHIN_S = (0.03, 0.3, 0.3, 1.0, 8.0)
 TIMEOUT_S = 10.0
 
 

@@ -141,7 +141,7 @@ class Profile:
             epoch_last=random.choice((32_766, 32_766, 4)),
             faults=tuple(random.sample(FAULTS, random.randint(1, 5))) + OF_EMPHASIS.get(emphasis, ()),
             fault_every_s=random.choice((0.2, 0.5)),
-            doubled=random.choice((0.1, 0.3)),
+            doubled=random.choice((0.2, 0.35)),
             prepares=random.choice((0.0, 0.2, 0.5)),
             think_s=random.choice((0.02, 0.1)),
             successors=random.random() < 0.5,
