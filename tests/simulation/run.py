@@ -1,10 +1,9 @@
 """
 Runs seeds on several processes and says what came of them.
 
-``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are three
-worlds: replication, consumer groups and transactions (``WORLD=groups``, ``WORLD=transactions``; of these a fifth as
-many seeds, unless they run alone). The last line on stdout is one JSON object with the counts; those of groups
-and of transactions are sections of it.
+``python -m tests.simulation SEED=7`` replays one seed with its story; ``SEEDS=1000`` runs so many. There are two
+worlds: replication and transactions (``WORLD=transactions``; of these a fifth as many seeds, unless they run alone).
+The last line on stdout is one JSON object with the counts; those of transactions are a section of it.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from multiprocessing import get_context
 from typing import Protocol
 
 from tests.simulation.compaction import COMPACTED_EVERY
-from tests.simulation.groups import mutants as of_groups
-from tests.simulation.groups.world import World as GroupWorld
 from tests.simulation.mutants import MUTANTS, OF_COMPACTION, mutated
 from tests.simulation.transactions import mutants as of_transactions
 from tests.simulation.transactions.world import World as TransactionWorld
@@ -71,10 +68,9 @@ class Suite:
     """One of so many seeds."""
 
 
-REPLICATION, GROUPS, TRANSACTIONS = "replication", "groups", "transactions"
+REPLICATION, TRANSACTIONS = "replication", "transactions"
 SUITES = {
     REPLICATION: Suite(World, MUTANTS, mutated, 1),
-    GROUPS: Suite(GroupWorld, of_groups.MUTANTS, of_groups.mutated, 5),
     TRANSACTIONS: Suite(TransactionWorld, of_transactions.MUTANTS, of_transactions.mutated, 5),
 }
 Job = tuple[int, str, str | None]
@@ -88,17 +84,12 @@ def one(job: Job, suite: str = REPLICATION) -> Result:
         return SUITES[suite].world(seed, mode=mode).run()
 
 
-def one_of_groups(job: Job) -> Result:
-    """One seed of groups."""
-    return one(job, GROUPS)
-
-
 def one_of_transactions(job: Job) -> Result:
     """One seed of transactions."""
     return one(job, TRANSACTIONS)
 
 
-ONE = {REPLICATION: one, GROUPS: one_of_groups, TRANSACTIONS: one_of_transactions}
+ONE = {REPLICATION: one, TRANSACTIONS: one_of_transactions}
 """By name, for processes of their own."""
 
 
@@ -185,7 +176,7 @@ def many(suite: str, first: int, seeds: int, mode: str, mutants: Iterable[str]) 
 
 def main(arguments: list[str]) -> int:
     """
-    See the module's text. ``WORLD`` (replication, groups, transactions; both: all of them), ``SEED``, ``SEEDS``,
+    See the module's text. ``WORLD`` (replication, transactions; both: all of them), ``SEED``, ``SEEDS``,
     ``FROM``, ``MODE`` (both, safety, liveness), ``MUTANTS=0``, ``MUTANT`` (looks for this one alone).
     """
     settings = dict(argument.split("=", 1) for argument in arguments if "=" in argument)

@@ -141,6 +141,9 @@ class Operator:
                     await stub.DeleteOffsets(forget, timeout=CALL_S)
                 else:
                     await stub.CommitOffsets(commit, timeout=CALL_S)
+            if group_id in NOBODYS:  # whoever believes to have the shard still is asked at once
+                for number in self._world.coordinators:
+                    self._read(number, group_id, place)
 
         self._start(ask())
 
@@ -152,17 +155,25 @@ class Operator:
             if not self._filled or self._world.quiet:
                 continue
             groups = [g.name for g in self._world.profile.groups]
-            group_id = rng.choice((*groups, *NOBODYS, *NOBODYS))
-            if group_id in NOBODYS and rng.random() < 0.4:
+            group_id = rng.choice((*groups, *NOBODYS))
+            if group_id in NOBODYS:
                 self._ask(group_id, 1.0)
+                continue
             topic = rng.choice(sorted(self._filled))
             place = coordinator_pb2.TopicPartitions(topic=topic, partitions=range(self._filled[topic]))
-            request = coordinator_pb2.FetchOffsetsRequest(group_id=group_id, partitions=[place])
-            self._start(self._read(rng.choice(self._world.coordinators), request))
+            self._read(rng.choice(self._world.coordinators), group_id, place)
 
-    async def _read(self, number: int, request: coordinator_pb2.FetchOffsetsRequest) -> None:
-        with CallTo("the coordinator"):
-            await CoordinatorStub(self._channel(f"coordinator-{number}")).FetchOffsets(request, timeout=CALL_S)
+    def _read(self, number: int, group_id: str, place: coordinator_pb2.TopicPartitions) -> None:
+        if not self._world.cluster.runs(coordinator=number):
+            return
+        stub = CoordinatorStub(self._channel(f"coordinator-{number}"))
+        request = coordinator_pb2.FetchOffsetsRequest(group_id=group_id, partitions=[place])
+
+        async def read() -> None:
+            with CallTo("the coordinator"):
+                await stub.FetchOffsets(request, timeout=CALL_S)
+
+        self._start(read())
 
     async def _coordinator_of(self, group_id: str) -> Any:
         request = broker_pb2.FindCoordinatorRequest(type=broker_pb2.GROUP, keys=[group_id])

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from headrace._core.commits import CommitEffect, SendCommit
-from headrace._core.group_messages import BeatAnswered, Joined, Reported, Synced, Told
+from headrace._core.group_messages import BeatAnswered, Joined, Kind, Partitions, Reported, Synced, Told
 from headrace._core.group_messages import Event as MemberEvent
 from headrace.aio._committing import Committing
 from headrace.aio._group import Group
@@ -42,6 +42,13 @@ class Membership:
     """Of each commit, by the identity of its position: since when its partition was held."""
     epochs: dict[str, int] = field(default_factory=dict)
     """What it heard last, by its member id."""
+
+    @property
+    def taken(self) -> Partitions:
+        """What it holds, beginning with the assignment under way: found without what the product says of it."""
+        holdings = self.group.core.holdings
+        busy = holdings._busy
+        return holdings.held | busy.partitions if busy is not None and busy.kind is Kind.ASSIGN else holdings.held
 
     @property
     def group_id(self) -> str:

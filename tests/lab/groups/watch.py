@@ -374,7 +374,7 @@ class Watch:
         for one in self.members.alive(group_id):
             core = one.group.core
             member: Any = known.get(core.member_id)
-            held = core.holdings.taken
+            held = one.taken
             if member is None or not held:
                 continue
             if isinstance(record, ConsumerRecord):

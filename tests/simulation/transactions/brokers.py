@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.simulation.brokers import MOVED, Broker, Replica
-from tests.simulation.groups.processes import Promise, Script
 from tests.simulation.transactions.callers import Caller
+from tests.simulation.transactions.processes import Promise, Script
 
 from headrace_broker.core.partition_events import Answer, AskEnrolment, BatchArrived, Enrolled, MarkerArrived, Refuse
 from headrace_broker.core.rows import IndexRow

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.groups.processes import Process, Promise, Script
+from tests.simulation.transactions.processes import Process, Promise, Script
 
 from headrace_common.core.errors import HeadraceError, NotLeader
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId

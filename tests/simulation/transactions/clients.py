@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from services.broker.tests.kit.batches import batch_of
-from tests.simulation.groups.processes import Promise, Script
 from tests.simulation.transactions.callers import Caller
+from tests.simulation.transactions.processes import Promise, Script
 
 from headrace_common.core.errors import HeadraceError
 from headrace_common.core.ids import NO_NODE, NodeId, PartitionId

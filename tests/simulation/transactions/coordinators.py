@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.groups.processes import Promise, Script
-from tests.simulation.groups.shard_life import APPEND_TIMEOUT_MS, Node, ShardLife
 from tests.simulation.transactions.callers import Caller, Make
+from tests.simulation.transactions.processes import Promise, Script
+from tests.simulation.transactions.shard_life import APPEND_TIMEOUT_MS, Node, ShardLife
 
 from headrace_common.core.errors import (
     CoordinatorNotAvailable,
@@ -35,7 +35,7 @@ from headrace_coordinator.engine.host import Phase
 from headrace_coordinator.engine.outbox import Outbox
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.controller import Image
+    from tests.simulation.transactions.shard_controller import Image
     from tests.simulation.transactions.world import World
 
 ENROL_MS = 4_000.0

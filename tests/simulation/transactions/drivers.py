@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.simulation.groups.processes import Promise, Script
 from tests.simulation.transactions.clients import END_MS, INIT_MS, Txn
 from tests.simulation.transactions.owners import Owner, Part
+from tests.simulation.transactions.processes import Promise, Script
 
 from headrace_common.core.errors import FencedOwner, HeadraceError
 from headrace_coordinator.core.transactions.effects import OwnerResult, UnitResult

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.groups.processes import Promise
 from tests.simulation.misfortune import Misfortune
 from tests.simulation.transactions.brokers import LogBroker
 from tests.simulation.transactions.callers import Caller
 from tests.simulation.transactions.clients import Writer
 from tests.simulation.transactions.coordinators import TxnNode
+from tests.simulation.transactions.processes import Promise
 
 from headrace_broker.core.partition_events import RetentionChecked
 from headrace_broker.engine.rebuilding import prepare_trim

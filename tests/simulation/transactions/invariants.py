@@ -13,10 +13,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.groups.shard_log import Entry
 from tests.simulation.invariants import Invariants as OfReplicas
 from tests.simulation.invariants import Violation
 from tests.simulation.store import Snapshot
+from tests.simulation.transactions.shard_log import Entry
 
 from headrace_broker.core.rows import COMMITS_BIT, TRANSACTIONAL_BIT, IndexRow
 from headrace_common.core.errors import HeadraceError

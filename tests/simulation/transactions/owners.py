@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.groups.processes import Promise, Script
 from tests.simulation.transactions.clients import END_MS, INIT_MS, Txn, Writer
+from tests.simulation.transactions.processes import Promise, Script
 
 from headrace_common.core.errors import HeadraceError
 from headrace_coordinator.core.transactions.effects import OwnerResult

@@ -16,10 +16,6 @@ from random import Random
 from unittest.mock import patch
 
 from tests.simulation.brokers import Broker
-from tests.simulation.groups.controller import Controller, _topic
-from tests.simulation.groups.processes import Process, Promise
-from tests.simulation.groups.shard_log import Brokers as Logs
-from tests.simulation.groups.shard_log import Entry, ShardLog
 from tests.simulation.invariants import Violation
 from tests.simulation.schedule import Network, Schedule
 from tests.simulation.transactions.brokers import LogBroker
@@ -31,6 +27,10 @@ from tests.simulation.transactions.elections import Elections
 from tests.simulation.transactions.faults import Faults
 from tests.simulation.transactions.invariants import Invariants
 from tests.simulation.transactions.owners import Owner
+from tests.simulation.transactions.processes import Process, Promise
+from tests.simulation.transactions.shard_controller import Controller, _topic
+from tests.simulation.transactions.shard_log import Brokers as Logs
+from tests.simulation.transactions.shard_log import Entry, ShardLog
 from tests.simulation.world import MODES, Result
 
 from headrace_broker.core.rows import IndexRow

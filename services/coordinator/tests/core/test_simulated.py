@@ -1,4 +1,4 @@
-"""Dialogues that the simulation of groups (``tests/simulation/groups``) has found, each a bug that was there."""
+"""Dialogues that a simulation of groups has found, each a bug that was there."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.simulation.groups.processes import Process, Promise
+from tests.simulation.transactions.processes import Process, Promise
 
 from headrace_common.core.errors import CoordinatorNotAvailable
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId
@@ -20,8 +20,8 @@ from headrace_controller.core.shards import reassigned
 from headrace_coordinator.core.values import TopicInfo, Topics
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.coordinators import CoordinatorNode
-    from tests.simulation.groups.world import World
+    from tests.simulation.transactions.shard_life import Node as CoordinatorNode
+    from tests.simulation.transactions.world import World
 
 OLD_IMAGES = 4
 """So many changes a broker may be behind."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.simulation.groups.processes import Process, Promise
+from tests.simulation.transactions.processes import Process, Promise
 
 from headrace_common.core.errors import FencedWriter, LeaderNotAvailable, NotEnoughReplicas
 from headrace_coordinator.core.effects import Row
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.world import World
+    from tests.simulation.transactions.world import World
 
 
 @dataclass(frozen=True)

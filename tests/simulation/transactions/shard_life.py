@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.groups.processes import Process, Promise, Script
-from tests.simulation.groups.shard_log import Numbered, OtherToken, ShardLog
+from tests.simulation.transactions.processes import Process, Promise, Script
+from tests.simulation.transactions.shard_log import Numbered, OtherToken, ShardLog
 
 from headrace_common.core.errors import (
     CoordinatorLoading,
@@ -29,7 +29,7 @@ from headrace_coordinator.engine.host import BEGIN_AGAIN_MS, PROVED_MS, STALL_GR
 from headrace_coordinator.engine.outbox import Outbox
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.world import World
+    from tests.simulation.transactions.world import World
 
 APPEND_TIMEOUT_MS = 5_000.0
 ATTEMPT_MS = 3_000.0

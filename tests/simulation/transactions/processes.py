@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_common.core.errors import HeadraceError, NetworkFailed, RequestTimedOut
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.world import World
+    from tests.simulation.transactions.world import World
 
 Script = Generator[Any, Any, Any]
 """A piece of sequential work: yields how many ms it waits, or a ``Promise`` whose value it gets (or error raised)."""
