@@ -196,6 +196,17 @@ class Faults:
         self._later(0.1 + self._rng.random() * 8, lambda: self._world.start_again(member))
         return True
 
+    def restart_consumers(self) -> bool:
+        """Several are killed and started again, one soon after the other: what was just given moves on."""
+        group = self._rng.choice(self._world.profile.groups)
+        for member in self._world.members_of(group):
+            if member.paused or member.gone or self._rng.random() < 0.4:
+                continue
+            self._world.say(f"{member.name} is killed, to come back at once")
+            member.die()
+            self._later(0.1 + self._rng.random(), partial(self._world.start_again, member))
+        return True
+
     def close_consumer(self) -> bool:
         """It closes as it should; most come back."""
         member = self._member()

@@ -36,7 +36,9 @@ class Habits:
     auto_commit: bool
     auto_commit_ms: int
     commits_one_in: int
-    """Every so many polls it commits by itself, half of them without waiting."""
+    """Every so many polls it commits by itself."""
+    waits: float
+    """How many of these it waits for."""
     slow_callback_s: float
     commits_in_callback: bool
     seeks_back: bool
@@ -50,6 +52,7 @@ class Habits:
             auto_commit=auto,
             auto_commit_ms=rng.choice((500, 2_000)),
             commits_one_in=rng.choice((2, 5, 20)),
+            waits=rng.choice((0.0, 0.5)),
             slow_callback_s=rng.choice((0.0, 0.3, 4.0)),
             commits_in_callback=rng.random() < 0.5,
             seeks_back=seeks_back,
@@ -208,11 +211,10 @@ class Member:
             return
         if habits.seeks_back and rng.random() < 0.05:
             await self._seek_back(consumer)
-        if rng.random() < 0.5:
-            if self.pending < COMMITS_MAX:
-                self._commit_without_waiting(consumer)
-        else:
+        if rng.random() < habits.waits:
             await self._try_to_commit(consumer, rng.choice((500, 5_000)))
+        elif self.pending < COMMITS_MAX:
+            self._commit_without_waiting(consumer)
 
     async def _seek_back(self, consumer: Consumer) -> None:
         for tp, at in consumer._out.positions().items():

@@ -26,6 +26,7 @@ FAULTS: Final = (
     "kill_broker",
     "slow_disk",
     "kill_consumer",
+    "restart_consumers",
     "close_consumer",
     "pause_consumer",
     "stop_polling",
@@ -41,6 +42,12 @@ FAULTS: Final = (
     "jump_clocks",
 )
 """Names of methods of ``Faults``."""
+OFTEN: Final[tuple[tuple[str, ...], ...]] = (
+    (),
+    ("slow_images", "drain_coordinator"),
+    ("restart_consumers", "restart_consumers", "slow_members"),
+)
+"""What comes on top of those that were drawn: rare bugs need these together."""
 PROTOCOLS: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (CLASSIC, ("range",)),
     (CLASSIC, ("roundrobin",)),
@@ -137,15 +144,15 @@ def draw(rng: Random) -> Profile:
         consumers=rng.choice((2, 3)),
         consumers_max=6,
         topics=tuple(rng.randint(1, 6) for _ in range(rng.choice((1, 2)))),
-        faults=(*rng.sample(FAULTS, rng.randint(5, 10)), *rng.choice(((), (), ("slow_images", "drain_coordinator")))),
+        faults=(*rng.sample(FAULTS, rng.randint(5, 10)), *rng.choice(OFTEN)),
         fault_every_s=rng.choice((0.4, 1.0, 2.0)),
         lasts_s=rng.choice((15.0, 25.0)),
         controller_session_ms=rng.choice((2_400, 9_000)),
         gather_ms=rng.choice((200, 2_000)),
         retention_minutes=rng.choice((10_080, 10_080, 1)),
         copies=rng.choice((0.0, 0.02, 0.1)),
-        late_commits=rng.choice((0.0, 0.05, 0.2)),
-        delay_s=rng.choice((0.001, 0.05, 0.2)),
+        late_commits=rng.choice((0.02, 0.1, 0.3)),
+        delay_s=rng.choice((0.001, 0.1, 0.4)),
         look_s=rng.choice((0.25, 0.5, 1.0)),
         seeks_back=rng.random() < 0.2,
     )
