@@ -272,10 +272,8 @@ RARE: frozenset[str] = frozenset(
         "kip-279",
         "expand-below-epoch-start",
         "roll-back",
-        "unclean-elr",
         "producers-kept",
         "tokens-uncut",
-        "tokens-unstored",
     }
 )
 """Found too late for every change, or not measured yet; the long form looks for them."""
