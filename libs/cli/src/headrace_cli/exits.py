@@ -26,8 +26,6 @@ from headrace_common.core.errors import ErrorCode, HeadraceError, Kind
 
 
 class ExitCode(IntEnum):
-    """See the module's text."""
-
     OK = 0
     FAILED = 1
     USAGE = 2

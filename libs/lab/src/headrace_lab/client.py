@@ -79,7 +79,6 @@ class LabChannel(Channel):
         self._closed = False
 
     def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], timeout_s: float | None) -> Call:
-        """See ``Channel``."""
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
         loop = self._network.loop
@@ -97,7 +96,6 @@ class LabChannel(Channel):
         return self._connection
 
     async def close(self, grace: float | None = None) -> None:
-        """See ``Channel``."""
         del grace
         self._closed = True
         connection, self._connection = self._connection, None

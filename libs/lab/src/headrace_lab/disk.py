@@ -35,25 +35,20 @@ class LabDisk:
 
     @property
     def token(self) -> int | None:
-        """See ``Directory``."""
         return self.logs.read_token()
 
     def bind(self, cluster_id: str, broker_id: int) -> None:
-        """See ``Directory``."""
         if self.identity is not None and self.identity.cluster_id != cluster_id:
             raise InconsistentClusterId(f"the disk belongs to cluster {self.identity.cluster_id!r}")
         self.identity = Identity(cluster_id, broker_id, 0)
 
     def forget_gone(self) -> None:
-        """See ``Directory``."""
         self.emptied = False
 
     def last_ms(self) -> int | None:
-        """See ``TimeMemory``."""
         return self._time_ms
 
     async def keep(self, time_ms: int) -> None:
-        """See ``TimeMemory``."""
         await asyncio.sleep(0)
         self._time_ms = time_ms
 

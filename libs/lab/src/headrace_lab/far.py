@@ -29,13 +29,11 @@ class FarChannel(Channel):
         self._closed = False
 
     def begin(self, method: str, metadata: Sequence[tuple[str, str | bytes]], timeout_s: float | None) -> FarCall:
-        """See ``Channel``."""
         if self._closed:
             raise grpc.aio.UsageError("Channel is closed.")
         return FarCall(self._lab, self._home, lambda: self._near.begin(method, metadata, timeout_s))
 
     async def close(self, grace: float | None = None) -> None:
-        """See ``Channel``."""
         self._closed = True
         if not self._lab.is_closed():
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._near.close(grace), self._lab))
@@ -57,26 +55,21 @@ class FarCall:
     # --- at home ----------------------------------------------------------------------------------------------
 
     async def connected(self) -> None:
-        """See ``Call``."""
         await self._in_lab(lambda near: near.connected())
 
     async def room(self) -> None:
-        """See ``Call``."""
         if self._unasked >= UNASKED_BYTES_MAX:
             self._unasked = 0
             await self._in_lab(lambda near: near.room())
 
     def send(self, raw: bytes) -> None:
-        """See ``Call``."""
         self._unasked += len(raw)
         self._tell(lambda near: near.send(raw))
 
     def send_end(self) -> None:
-        """See ``Call``."""
         self._tell(lambda near: near.send_end())
 
     def cancel(self) -> bool:
-        """See ``Call``."""
         if self.status is not None:
             return False
         self.cancelled = True

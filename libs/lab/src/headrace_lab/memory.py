@@ -98,7 +98,6 @@ class MemoryBackend:
             return [record.value for record in consumer.read_to_end()]
 
     def admin(self, **settings: Unpack[AdminSettingsDict]) -> AdminClient:
-        """An admin client."""
         return self._made(lambda servers: AdminClient(servers, **settings))
 
     def producer(self, **settings: Unpack[ProducerSettingsDict]) -> Producer:

@@ -173,7 +173,6 @@ class StreamQuery:
 
     @property
     def latest_seen(self) -> Positions | None:
-        """See ``StreamPlanner.latest``."""
         return self._planner.latest
 
     def tasks(self, start: Positions, end: Positions) -> list[InputPartition]:

@@ -202,7 +202,6 @@ def create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, 
 
 
 def topic_partitions() -> list[TopicPartition]:
-    """All of the topic's."""
     from headrace import TopicPartition
 
     return [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]

@@ -140,7 +140,6 @@ class Channels(_Pool[Address, grpc.aio.Channel]):
                 await channel.close()
 
     async def close(self) -> None:
-        """Close all."""
         await self.trim(0)
 
 
@@ -156,7 +155,6 @@ class SyncChannels(_Pool[Address, grpc.Channel]):
         )
 
     def close(self) -> None:
-        """Close all."""
         while self._opened:
             self._opened.popitem()[1].close()
 

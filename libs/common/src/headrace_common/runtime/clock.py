@@ -39,7 +39,6 @@ class SystemClock:
         return MACHINE.get().time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        """Monotonic clock."""
         return MACHINE.get().monotonic() * 1_000
 
     async def sleep_ms(self, ms: float) -> None:

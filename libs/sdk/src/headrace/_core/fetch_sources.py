@@ -25,8 +25,6 @@ PATIENCE: Final = 5
 
 
 class FetchSources:
-    """See the module's text."""
-
     def __init__(self, limits: FetchLimits, rooms: FetchRooms) -> None:
         self._limits = limits
         self._rooms = rooms

@@ -54,8 +54,6 @@ from headrace_common.core.errors import HeadraceError, Kind, RequestTimedOut
 
 
 class Membership:
-    """See the module's text."""
-
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
         self.phase = Phase.NEW

@@ -52,8 +52,6 @@ class Listeners:
 
 
 class GroupSteps:
-    """See the module's text."""
-
     def __init__(self, group: Group, reading: Reading, clock: Clock) -> None:
         self.group = group
         self.listeners = Listeners()

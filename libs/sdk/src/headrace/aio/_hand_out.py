@@ -362,7 +362,6 @@ class HandOut:
         self._changed()
 
     def paused(self) -> list[TopicPartition]:
-        """Those that are paused."""
         with self.lock:
             return [p.tp for p in self.core.partitions.values() if p.paused]
 

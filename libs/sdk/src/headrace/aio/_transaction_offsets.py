@@ -35,9 +35,7 @@ class Member(Protocol):
     """Who commits positions of a group: ``headrace.group_types.ConsumerGroupMetadata``, or one like it."""
 
     @property
-    def group_id(self) -> str:
-        """The group."""
-        ...
+    def group_id(self) -> str: ...
 
     @property
     def member_id(self) -> str:

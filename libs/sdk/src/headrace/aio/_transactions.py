@@ -55,8 +55,6 @@ class Records(Protocol):
 
 
 class Transactions:
-    """See the module's text."""
-
     def __init__(self, transport: Transport, settings: ProducerSettings, clock: Clock, records: Records) -> None:
         assert settings.transactional_id is not None, "only then there are transactions"
         self.core = TransactionCore(settings.transactional_id)

@@ -58,7 +58,6 @@ class SdkLogs:
         after_ms: float = 0,
         must_exist: bool = False,
     ) -> Snapshot:
-        """See ``Logs``."""
         pause(after_ms)
         for left in reversed(range(LOOKS_MAX)):
             try:
@@ -89,12 +88,10 @@ class SdkLogs:
         return Snapshot({tp: Bound(at.start, max(at.start, at.end)) for tp, at in bounds.items()}, ids)
 
     def offsets_for_times(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """See ``Logs``."""
         wanted: dict[TopicPartition | tuple[str, int], int] = dict(timestamps_ms.items())
         return self._watch().offsets_for_times(wanted) if wanted else {}
 
     def still_there(self, ranges: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> tuple[OffsetRange, ...]:
-        """See ``Logs``."""
         topics = self._watch().topics()
         return tuple(
             each
@@ -105,7 +102,6 @@ class SdkLogs:
         )
 
     def record_bytes(self, snapshot: Snapshot) -> Mapping[TopicPartition, int]:
-        """See ``Logs``."""
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._sizes_until_ms:
             self._sizes_until_ms = now_ms + SIZES_MS
@@ -139,7 +135,6 @@ class SdkOnlookers:
         self._next_ms = 0.0
 
     def show(self, group: str, positions: Mapping[TopicPartition, int], *, last: bool = False) -> None:
-        """See ``Onlookers``."""
         moved = {tp: offset for tp, offset in positions.items() if self._shown.get(tp) != offset}
         now_ms = self._clock.monotonic_ms()
         if not moved or (now_ms < self._next_ms and not last):

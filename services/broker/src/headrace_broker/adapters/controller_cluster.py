@@ -27,23 +27,19 @@ class ControllerCluster:
         self._client = client
 
     def images(self) -> AsyncIterator[ClusterImage]:
-        """See ``Cluster``."""
         return self._client.images()
 
     @property
     def broker_epoch(self) -> int:
-        """See ``Cluster``."""
         registered = self._client.registered
         return -1 if registered is None else registered.epoch
 
     @property
     def session_ms(self) -> float:
-        """See ``Cluster``."""
         registered = self._client.registered
         return float(SESSION_MS_DEFAULT if registered is None else registered.session_timeout_ms)
 
     async def alter_partitions(self, proposals: Sequence[tuple[PartitionId, Proposal]]) -> list[IsrDecision]:
-        """See ``Cluster``."""
         changes = [
             pb.AlterPartition(
                 topic_id=id.topic_id,
@@ -59,19 +55,15 @@ class ControllerCluster:
         return [_decision(one) for one in answer.partitions]
 
     def say_disk_low(self, low: bool) -> None:
-        """See ``Cluster``."""
         self._client.say_disk_low(low)
 
     async def confirm_deletions(self, topic_ids: Sequence[TopicId], partitions: Sequence[PartitionId] = ()) -> None:
-        """See ``Cluster``."""
         await self._client.confirm_deletions(topic_ids, partitions)
 
     async def allocate_producer_ids(self) -> range:
-        """See ``Cluster``."""
         return await self._client.allocate_producer_ids()
 
     async def ensure_internal_topic(self, kind: ShardKind) -> int:
-        """See ``Cluster``."""
         return await self._client.ensure_internal_topic(kind, timeout_ms=ENSURE_CALL_MS_MAX)
 
 

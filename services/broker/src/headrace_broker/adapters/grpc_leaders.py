@@ -31,7 +31,6 @@ class GrpcStream:
         self._call = call
 
     async def send(self, ask: CopyAsk) -> None:
-        """See ``LeaderStream``."""
         request = pb.ReplicateRequest(broker_id=ask.broker, broker_epoch=ask.broker_epoch, received=ask.received)
         for id in ask.withdrawn:
             request.withdrawn.add(topic_id=id.topic_id, partition=id.partition)
@@ -55,7 +54,6 @@ class GrpcStream:
             raise NetworkFailed(f"the stream is broken: {error}") from error
 
     async def receive(self) -> CopyAnswer | None:
-        """See ``LeaderStream``."""
         try:
             response = await self._call.read()
         except grpc.RpcError as error:
@@ -67,7 +65,6 @@ class GrpcStream:
         return CopyAnswer(response.number, [decode_copied(one) for one in response.partitions])
 
     async def close(self) -> None:
-        """See ``LeaderStream``."""
         self._call.cancel()
         with suppress(grpc.aio.UsageError):
             await self._channel.close()
@@ -80,7 +77,6 @@ class GrpcLeaders:
         self._security = security
 
     async def open(self, broker: NodeId, endpoint: Endpoint) -> GrpcStream:
-        """See ``Leaders``."""
         channel = open_channel(str(endpoint), self._security, own_connection=True)
         call = BrokerStub(channel).Replicate(wait_for_ready=False)
         try:

@@ -23,7 +23,6 @@ class GrpcTransactions:
     async def enrol(
         self, at: Endpoint, enrolments: Sequence[Enrolment], timeout_ms: float
     ) -> list[HeadraceError | None]:
-        """See ``TransactionCoordinators``."""
         stub = TransactionCoordinatorStub(self._channels.to(at))
         with CallTo(at):
             answer = await stub.AddPartitionsToTxn(_request(enrolments), timeout=timeout_ms / 1_000)
@@ -32,7 +31,6 @@ class GrpcTransactions:
         return [error_for(one.error, one.message) if one.error else None for one in answer.transactions]
 
     async def keep(self, known: Collection[Endpoint]) -> None:
-        """See ``TransactionCoordinators``."""
         await self._channels.keep(known)
 
     async def close(self) -> None:

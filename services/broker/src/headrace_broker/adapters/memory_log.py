@@ -186,16 +186,13 @@ class MemoryLogs:
         return len(self._unsynced)
 
     def recovered(self) -> Sequence[RecoveredLog]:
-        """See ``LogStore``."""
         return self._recovered
 
     def new_log_id(self) -> LogId:
-        """See ``LogStore``."""
         taken, self._next_log_id = self._next_log_id, self._next_log_id + 1
         return LogId(taken)
 
     def write(self, writes: Sequence[LogWrite]) -> None:
-        """See ``LogStore``."""
         self._check()
         for write in writes:
             if isinstance(write, DropSuffix):
@@ -221,7 +218,6 @@ class MemoryLogs:
         return isinstance(write, DropSuffix | DropLog)
 
     async def sync(self) -> None:
-        """See ``LogStore``."""
         self._check()
         assert not self._syncing, "one sync at a time"
         self._syncing = True
@@ -241,24 +237,20 @@ class MemoryLogs:
             self._syncing = False
 
     def floor(self, log: LogId, offset: Offset) -> IndexRow | None:
-        """See ``LogStore``."""
         rows = self._live[log].rows if log in self._live else []
         at = bisect_right(rows, offset, key=_base)
         return rows[at - 1] if at else None
 
     def index(self, log: LogId, start: Offset, end: Offset) -> Iterator[IndexRow]:
-        """See ``LogStore``."""
         rows = self._live[log].rows if log in self._live else []
         yield from rows[bisect_left(rows, start, key=_base) : bisect_left(rows, end, key=_base)]
 
     def producers_before(self, log: LogId, end: Offset) -> tuple[Offset, tuple[ProducerRow, ...]] | None:
-        """See ``LogStore``."""
         kept = self._live[log].producers
         at = max((offset for offset in kept if offset <= end), default=None)
         return None if at is None else (Offset(at), kept[at])
 
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
-        """See ``LogStore``."""
         await give_way()
         batches = self._live[log].batches if log in self._live else {}
         for row in rows:
@@ -269,16 +261,13 @@ class MemoryLogs:
         return [batches[row.base_offset] for row in rows]
 
     def distrust(self, log: LogId) -> None:
-        """See ``LogStore``."""
         self.distrusted.append(log)
 
     def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
-        """See ``LogStore``."""
         if log in self._live and log not in self._lowered:
             self._evidence[log] = max(end, self._evidence.get(log, Offset(0)))
 
     async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
-        """See ``LogStore``."""
         self._check()
         await give_way()
         for log, end, _ in logs:
@@ -290,18 +279,15 @@ class MemoryLogs:
         return self._evidence.get(log, Offset(0))
 
     def free_bytes(self) -> tuple[int, int]:
-        """See ``LogStore``."""
         return self.free
 
     async def reclaim(self) -> None:
         """See ``LogStore``; there is nothing to do."""
 
     def read_token(self) -> int | None:
-        """See ``LogStore``."""
         return self._token
 
     async def close(self, clean_epoch: int | None) -> None:
-        """See ``LogStore``."""
         if clean_epoch is not None:
             await self.sync()
             self._left_token = clean_epoch

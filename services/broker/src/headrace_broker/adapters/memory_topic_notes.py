@@ -22,11 +22,9 @@ class MemoryTopicNotes:
 
     @property
     def present(self) -> Mapping[TopicId, TopicNote]:
-        """See ``TopicNotes``."""
         return self._notes
 
     async def keep(self, changes: NoteChanges) -> None:
-        """See ``TopicNotes``."""
         await give_way()
         if self.failure is not None:
             raise self.failure

@@ -127,7 +127,6 @@ class _Rows:
         return decode_state(found) if found is not None else None
 
     def epochs(self) -> list[EpochRow]:
-        """All epoch rows."""
         low, high = make_key(self._log, Kind.EPOCH, 0), make_key(self._log, Kind.EPOCH + 1, 0)
         rows = [decode_epoch(split_key(key)[2], value) for key, value in self._store.scan(low, high)]
         return rows + [write.row for write in self._before if isinstance(write, PutEpoch)]

@@ -167,16 +167,13 @@ class RocksDbLogs:
     # --- writing ----------------------------------------------------------------------------------------------
 
     def recovered(self) -> Sequence[RecoveredLog]:
-        """See ``LogStore``."""
         return self._recovered
 
     def new_log_id(self) -> LogId:
-        """See ``LogStore``."""
         taken, self._next_log_id = self._next_log_id, self._next_log_id + 1
         return LogId(taken)
 
     def write(self, writes: Sequence[LogWrite]) -> None:
-        """See ``LogStore``."""
         if self._keeper.failure is not None:
             self._store.fail(self._keeper.failure)
         self._check_evidence(writes)
@@ -262,7 +259,6 @@ class RocksDbLogs:
             self._reclaimer.start()
 
     async def sync(self) -> None:
-        """See ``LogStore``."""
         assert not self._syncing, "one sync at a time"
         self._syncing = True
         try:
@@ -273,23 +269,19 @@ class RocksDbLogs:
     # --- reading ----------------------------------------------------------------------------------------------
 
     def floor(self, log: LogId, offset: Offset) -> IndexRow | None:
-        """See ``LogStore``."""
         found = self._store.last_below(make_key(log, Kind.INDEX, 0), make_key(log, Kind.INDEX, offset))
         return _index_row(*found) if found else None
 
     def index(self, log: LogId, start: Offset, end: Offset) -> Iterator[IndexRow]:
-        """See ``LogStore``."""
         if start < end:
             for key, value in self._store.scan(make_key(log, Kind.INDEX, start), make_key(log, Kind.INDEX, end)):
                 yield _index_row(key, value)
 
     def producers_before(self, log: LogId, end: Offset) -> tuple[Offset, tuple[ProducerRow, ...]] | None:
-        """See ``LogStore``."""
         found = self._store.last_below(make_key(log, Kind.PRODUCER, 0), make_key(log, Kind.PRODUCER, end))
         return (Offset(split_key(found[0])[2]), decode_producers(found[1])) if found else None
 
     async def read(self, log: LogId, rows: Sequence[IndexRow]) -> list[bytes]:
-        """See ``LogStore``."""
         if not rows:
             return []
         return await self._in_thread(self._readers, lambda: self._read(log, rows))
@@ -307,17 +299,14 @@ class RocksDbLogs:
         return sound
 
     def distrust(self, log: LogId) -> None:
-        """See ``LogStore``."""
         rocksdb_rewrite.suspect(self._directory, log)
 
     # --- evidence, space, end ---------------------------------------------------------------------------------
 
     def note_synced(self, log: LogId, end: Offset, epoch: int) -> None:
-        """See ``LogStore``."""
         self._keeper.note_synced(log, end, epoch)
 
     async def lower_evidence(self, logs: Sequence[tuple[LogId, Offset, int]]) -> None:
-        """See ``LogStore``."""
         await self._in_thread(self._evidence_writer, lambda: self._keeper.lower(logs))
 
     def free_bytes(self) -> tuple[int, int]:
@@ -341,7 +330,6 @@ class RocksDbLogs:
         await self._reclaimer.wait_until_finished()
 
     def read_token(self) -> int | None:
-        """See ``LogStore``."""
         return self._directory.token
 
     async def close(self, clean_epoch: int | None) -> None:

@@ -25,7 +25,6 @@ class TimeFile:
         self._path = directory / _FILE
 
     def last_ms(self) -> int | None:
-        """See ``TimeMemory``."""
         try:
             words = self._path.read_bytes().split()
         except OSError:
@@ -34,7 +33,6 @@ class TimeFile:
         return int(words[0]) if sound else None
 
     async def keep(self, time_ms: int) -> None:
-        """See ``TimeMemory``."""
         text = str(max(0, time_ms)).encode()
         try:
             await run_in_thread(write_durably, self._path, text + f" {crc32c(text):08x}\n".encode())

@@ -74,11 +74,9 @@ class TopicNotesFile:
 
     @property
     def present(self) -> Mapping[TopicId, TopicNote]:
-        """See ``TopicNotes``."""
         return self._notes
 
     async def keep(self, changes: NoteChanges) -> None:
-        """See ``TopicNotes``."""
         notes = dict(self._notes)
         for note in changes.noted:
             notes[note.topic.topic_id] = note

@@ -248,7 +248,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     # --- unary --------------------------------------------------------------------------------------------
 
     async def ListOffsets(self, request: pb.ListOffsetsRequest, context: Context) -> pb.ListOffsetsResponse:
-        """See the proto."""
         del context
         asks = [decode.offset_ask(entry) for entry in request.partitions]
         stable = request.isolation_level == pb.READ_COMMITTED
@@ -257,7 +256,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return pb.ListOffsetsResponse(partitions=results)
 
     async def Metadata(self, request: pb.MetadataRequest, context: Context) -> pb.MetadataResponse:
-        """See the proto."""
         del context
         image = self._broker.replicas.image
         if image.revision == 0:  # just started; to say that topics do not exist would make clients forget them
@@ -272,7 +270,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return self._all_topics[1]
 
     async def InitProducerId(self, request: pb.InitProducerIdRequest, context: Context) -> pb.InitProducerIdResponse:
-        """See the proto."""
         del context
         producer_id, epoch = await self._broker.producer_ids.init(
             request.producer_id if request.HasField("producer_id") else None,
@@ -281,7 +278,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return pb.InitProducerIdResponse(producer_id=producer_id, producer_epoch=epoch)
 
     async def FindCoordinator(self, request: pb.FindCoordinatorRequest, context: Context) -> pb.FindCoordinatorResponse:
-        """See the proto."""
         del context
         kind = _SHARD_KINDS.get(request.type)
         if kind is None:
@@ -291,14 +287,12 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return pb.FindCoordinatorResponse(coordinators=answers)
 
     async def DeleteRecords(self, request: pb.DeleteRecordsRequest, context: Context) -> pb.DeleteRecordsResponse:
-        """See the proto."""
         del context
         asks = [(decode.partition(entry), entry.offset) for entry in request.partitions]
         trimmed = await self._broker.trim(asks)
         return pb.DeleteRecordsResponse(partitions=[encode.trim_result(one) for one in trimmed])
 
     async def DescribeLogs(self, request: pb.DescribeLogsRequest, context: Context) -> pb.DescribeLogsResponse:
-        """See the proto."""
         del context
         broker = self._broker
         logs = broker.logs([TopicId(topic_id) for topic_id in request.topic_ids])
@@ -330,7 +324,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     async def LogEnds(self, request: pb.LogEndsRequest, context: Context) -> pb.LogEndsResponse:
-        """See the proto."""
         del context
         ends = self._broker.log_ends([decode.partition(one) for one in request.partitions])
         return pb.LogEndsResponse(
@@ -341,7 +334,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     async def Inventory(self, request: pb.InventoryRequest, context: Context) -> AsyncIterator[pb.InventoryResponse]:
-        """See the proto."""
         del context
         async for page in self._broker.inventory([decode.topic_id(one) for one in request.topic_ids]):
             yield encode_logs.inventory_page(page)
@@ -349,7 +341,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def WriteTxnMarkers(
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
     ) -> transaction_pb2.WriteTxnMarkersResponse:
-        """See the proto."""
         del context
         results = await self._broker.markers.write([decode.marker_ask(marker) for marker in request.markers])
         return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.marker_result, results))
@@ -357,7 +348,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def DescribeProducers(
         self, request: pb.DescribeProducersRequest, context: Context
     ) -> pb.DescribeProducersResponse:
-        """See the proto."""
         del context
         asked = [decode.partition(one) for one in request.partitions]
         answer = pb.DescribeProducersResponse()
@@ -366,7 +356,6 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return answer
 
     async def Identify(self, request: pb.IdentifyRequest, context: Context) -> pb.IdentifyResponse:
-        """See the proto."""
         del request, context
         who = self._broker.who
         return pb.IdentifyResponse(

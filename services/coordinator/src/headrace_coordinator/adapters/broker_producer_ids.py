@@ -18,7 +18,6 @@ class BrokerProducerIds:
         self._turns = count()
 
     async def next_id(self) -> int:
-        """See ``ProducerIds``."""
         living = [node.inside for node in self._cluster.image.brokers() if not node.fenced]
         if not living:
             raise LeaderNotAvailable("no broker lives now")

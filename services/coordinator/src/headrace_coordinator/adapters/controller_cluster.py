@@ -17,11 +17,9 @@ class ControllerCluster:
 
     @property
     def image(self) -> ClusterImage:
-        """See ``Cluster``."""
         return self._client.image
 
     def images(self) -> AsyncIterator[ClusterImage]:
-        """See ``Cluster``."""
         return self._client.images()
 
     async def newest_revision(self) -> int:
@@ -30,7 +28,6 @@ class ControllerCluster:
 
     @property
     def tenure_until_ms(self) -> float:
-        """See ``Cluster``."""
         client = self._client
         registered, contact = client.registered, client.contact_ms
         if registered is None or contact is None or client.fenced:

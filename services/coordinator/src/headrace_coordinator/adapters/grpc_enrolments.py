@@ -34,7 +34,6 @@ class GrpcEnrolments:
         self._connections = connections
 
     async def enrol(self, transactional_id: str, producer_id: int, producer_epoch: int, shard: int) -> None:
-        """See ``Enrolments``."""
         image = self._cluster.image
         partition = _partition_of(image, shard)
         node = coordinator_in(image, transactional_id)

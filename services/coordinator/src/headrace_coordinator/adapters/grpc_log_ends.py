@@ -28,7 +28,6 @@ class GrpcLogEnds:
         self._connections = connections
 
     async def ends(self, partitions: Collection[PartitionId]) -> Mapping[PartitionId, Offset]:
-        """See ``LogEnds``."""
         asks: dict[Endpoint, list[PartitionId]] = {}
         image = self._cluster.image
         for id in partitions:

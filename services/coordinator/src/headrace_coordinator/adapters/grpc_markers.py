@@ -33,7 +33,6 @@ class GrpcMarkers:
         """Of coordinators, while their connections live."""
 
     async def write(self, to: Destination, markers: Sequence[tuple[Marker, Sequence[PartitionId]]]) -> MarkerErrors:
-        """See ``Markers``."""
         request = pb.WriteTxnMarkersRequest(
             markers=[
                 pb.TxnMarker(

@@ -62,7 +62,6 @@ class GrpcShardLogs:
         self._clock = clock
 
     def open(self, key: ShardKey, token: int) -> GrpcShardLog:
-        """See ``ShardLogs``."""
         calls = LeaderCalls(INTERNAL_TOPICS[key.kind], key.number, self._cluster, self._clock)
         return GrpcShardLog(calls, token, self._connections, self._clock)
 
@@ -88,7 +87,6 @@ class GrpcShardLog:
     # --- writing ----------------------------------------------------------------------------------------------
 
     async def take_over(self) -> Offset:
-        """See ``ShardLog``."""
         while True:
             try:
                 result = await self._calls.ask(self._fence)
@@ -105,7 +103,6 @@ class GrpcShardLog:
             return Offset(result.base_offset + 1)
 
     async def append(self, records: Sequence[Record]) -> None:
-        """See ``ShardLog``."""
         for part in cut(records):
             await self._append_part(part)
 
@@ -159,7 +156,6 @@ class GrpcShardLog:
     # --- reading ----------------------------------------------------------------------------------------------
 
     async def read(self, until: Offset) -> AsyncIterator[Slice]:
-        """See ``ShardLog``."""
         at = await self._calls.ask(self._start)
         while at < until:
             batches, log_start = await self._fetched(at)

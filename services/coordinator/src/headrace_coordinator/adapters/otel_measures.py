@@ -51,37 +51,29 @@ class OtelMeasures:
         self._ended = self._counter("transactions_ended", "Transactions that are over, by verdict and cause")
 
     def appended(self, records: int, ms: float) -> None:
-        """See ``Measures``."""
         self._appended.add(records)
         self._append_seconds.record(ms / 1_000)
 
     def committed(self, ms: float) -> None:
-        """See ``Measures``."""
         self._commit_seconds.record(ms / 1_000)
 
     def loaded(self, records: int, ms: float) -> None:
-        """See ``Measures``."""
         self._loaded.add(records)
         self._load_seconds.record(ms / 1_000)
 
     def rebalanced(self) -> None:
-        """See ``Measures``."""
         self._rebalances.add(1)
 
     def assigned(self) -> None:
-        """See ``Measures``."""
         self._assignments.add(1)
 
     def lost(self) -> None:
-        """See ``Measures``."""
         self._lost.add(1)
 
     def decided(self, ms: float) -> None:
-        """See ``Measures``."""
         self._decide_seconds.record(ms / 1_000)
 
     def ended(self, commit: bool, cause: str, ms: float) -> None:
-        """See ``Measures``."""
         self._ended.add(1, {"verdict": "commit" if commit else "abort", "cause": cause})
         self._ending_seconds.record(ms / 1_000)
 

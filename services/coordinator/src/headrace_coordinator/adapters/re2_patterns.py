@@ -24,7 +24,6 @@ class Re2Patterns:
         self._compiled: OrderedDict[str, Any] = OrderedDict()
 
     def check(self, pattern: str) -> None:
-        """See ``Patterns``."""
         self._compile(pattern)
 
     def matching(self, pattern: str, names: Iterable[str]) -> frozenset[str]:

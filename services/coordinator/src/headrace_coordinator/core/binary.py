@@ -192,7 +192,6 @@ class KeyForm:
         self._tail = struct.Struct(">" + tail)
 
     def pack(self, name: str, *tail: Any) -> bytes:
-        """A key."""
         text = name.encode()
         return self.head + len(text).to_bytes(2, "big") + text + self._tail.pack(*tail)
 

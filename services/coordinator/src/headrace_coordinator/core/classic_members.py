@@ -26,8 +26,6 @@ class Awaits(Enum):
 
 @dataclass(slots=True)
 class ClassicMember:
-    """One member."""
-
     member_id: str
     instance_id: str | None
     session_timeout_ms: int

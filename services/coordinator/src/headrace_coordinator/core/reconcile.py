@@ -28,8 +28,6 @@ _NOTHING: Final[frozenset[PartitionId]] = frozenset()
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member."""
-
     member_id: str
     instance_id: str | None
     rack: str | None

@@ -63,5 +63,4 @@ def transactional_ids(most: int = 100_000) -> Room:
 
 
 def groups(most: int = 100_000) -> Room:
-    """For groups."""
     return Room("groups.max", "groups", most)

@@ -28,7 +28,6 @@ class NearEnrolments:
         self._cluster = cluster
 
     async def enrol(self, transactional_id: str, producer_id: int, producer_epoch: int, shard: int) -> None:
-        """See ``Enrolments``."""
         own = self.own
         if own is None or not own.keeps(transactional_id):
             await self._far.enrol(transactional_id, producer_id, producer_epoch, shard)
@@ -52,7 +51,6 @@ class NearMarkers:
         self._own = own
 
     async def write(self, to: Destination, markers: Sequence[tuple[Marker, Sequence[PartitionId]]]) -> MarkerErrors:
-        """See ``Markers``."""
         node = self._cluster.image.nodes.get(self._key)
         if to.role is not Role.COORDINATOR or node is None or node.inside != to.at:
             return await self._far.write(to, markers)

@@ -89,14 +89,12 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
     # --- offsets ----------------------------------------------------------------------------------------------
 
     async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Context) -> pb.CommitOffsetsResponse:
-        """See the proto."""
         del context
         by = Committer(request.member_id, decode.instance(request), request.generation)
         found = await self._coordinator.commit(decode.group_id(request.group_id), by, decode.commits(request))
         return pb.CommitOffsetsResponse(results=map(encode.offset_outcome, found.outcomes))
 
     async def TxnOffsetCommit(self, request: pb.TxnOffsetCommitRequest, context: Context) -> pb.CommitOffsetsResponse:
-        """See the proto."""
         del context
         by = Committer(request.member_id, decode.instance(request), request.generation)
         found = await self._coordinator.commit_in_transaction(
@@ -107,13 +105,11 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
     async def WriteTxnMarkers(
         self, request: transaction_pb2.WriteTxnMarkersRequest, context: Context
     ) -> transaction_pb2.WriteTxnMarkersResponse:
-        """See the proto."""
         del context
         found = await self._coordinator.end_transactions(decode.markers(request))
         return transaction_pb2.WriteTxnMarkersResponse(markers=map(encode.encode_marker_result, found))
 
     async def FetchOffsets(self, request: pb.FetchOffsetsRequest, context: Context) -> pb.FetchOffsetsResponse:
-        """See the proto."""
         del context
         found = await self._coordinator.offsets(
             decode.group_id(request.group_id),
@@ -125,7 +121,6 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
         return pb.FetchOffsetsResponse(offsets=map(encode.offset_found, found.offsets))
 
     async def DeleteOffsets(self, request: pb.DeleteOffsetsRequest, context: Context) -> pb.DeleteOffsetsResponse:
-        """See the proto."""
         del context
         partitions = decode.partitions_by_topic(request.partitions)
         if not partitions:
@@ -136,20 +131,17 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
     # --- groups -----------------------------------------------------------------------------------------------
 
     async def ListGroups(self, request: pb.ListGroupsRequest, context: Context) -> pb.ListGroupsResponse:
-        """See the proto."""
         del context
         groups, loading = self._coordinator.listing(decode.states(request.states))
         return pb.ListGroupsResponse(groups=map(encode.encode_listing, groups), loading=loading)
 
     async def DescribeGroups(self, request: pb.DescribeGroupsRequest, context: Context) -> pb.DescribeGroupsResponse:
-        """See the proto."""
         del context
         found = await asyncio.gather(*map(self._coordinator.describe, decode.group_ids(request.group_ids)))
         own_id = self._coordinator.who.node_id
         return pb.DescribeGroupsResponse(groups=[encode.description(one, own_id) for one in found])
 
     async def DeleteGroups(self, request: pb.DeleteGroupsRequest, context: Context) -> pb.DeleteGroupsResponse:
-        """See the proto."""
         del context
         ids = decode.group_ids(request.group_ids)
         errors = await asyncio.gather(*map(self._coordinator.delete_group, ids))
@@ -158,7 +150,6 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServicer):
     async def IdentifyCoordinator(
         self, request: pb.IdentifyCoordinatorRequest, context: Context
     ) -> pb.IdentifyCoordinatorResponse:
-        """See the proto."""
         del request, context
         who = self._coordinator.who
         return pb.IdentifyCoordinatorResponse(id=who.node_id, incarnation=who.incarnation, cluster_id=who.cluster_id)

@@ -32,7 +32,6 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def InitTransactionalId(
         self, request: pb.InitTransactionalIdRequest, context: Context
     ) -> pb.InitTransactionalIdResponse:
-        """See the proto."""
         del context
         result = await self._transactions.init(
             decode.transactional_id(request.transactional_id),
@@ -44,13 +43,11 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def AddPartitionsToTxn(
         self, request: pb.AddPartitionsToTxnRequest, context: Context
     ) -> pb.AddPartitionsToTxnResponse:
-        """See the proto."""
         del context
         errors = await self._transactions.enrol(decode.enrolments(request))
         return pb.AddPartitionsToTxnResponse(transactions=map(encode.encode_enrolment, errors))
 
     async def EndTxn(self, request: pb.EndTxnRequest, context: Context) -> pb.EndTxnResponse:
-        """See the proto."""
         producer = decode.producer(request.producer_id, request.producer_epoch)
         id = decode.transactional_id(request.transactional_id)
         following = await self._transactions.end(id, producer, commit=request.commit)
@@ -59,7 +56,6 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         return pb.EndTxnResponse(producer_id=following.producer_id, producer_epoch=following.epoch)
 
     async def PrepareTxn(self, request: pb.PrepareTxnRequest, context: Context) -> pb.PrepareTxnResponse:
-        """See the proto."""
         del context
         producer = decode.producer(request.producer_id, request.producer_epoch)
         id = decode.transactional_id(request.transactional_id)
@@ -67,7 +63,6 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
         return pb.PrepareTxnResponse(token=encode.token(token))
 
     async def DecidePrepared(self, request: pb.DecidePreparedRequest, context: Context) -> pb.DecidePreparedResponse:
-        """See the proto."""
         del context
         return encode.encode_verdict(
             await self._transactions.decide(decode.token(request.token), commit=request.commit)
@@ -76,13 +71,11 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     # --- owners -----------------------------------------------------------------------------------------------
 
     async def InitOwner(self, request: pb.InitOwnerRequest, context: Context) -> pb.InitOwnerResponse:
-        """See the proto."""
         del context
         result = await self._transactions.init_owner(decode.owner(request.owner), decode.claim(request))
         return pb.InitOwnerResponse(owner_epoch=result.owner_epoch, last_sequence=result.last_sequence)
 
     async def CommitUnit(self, request: pb.CommitUnitRequest, context: Context) -> pb.CommitUnitResponse:
-        """See the proto."""
         del context
         owner = decode.owner(request.owner)
         tokens = decode.tokens(request.tokens, owner)
@@ -95,7 +88,6 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def ListTransactions(
         self, request: pb.ListTransactionsRequest, context: Context
     ) -> pb.ListTransactionsResponse:
-        """See the proto."""
         del context
         found, loading = self._transactions.listing(
             decode.states(request.states), frozenset(request.producer_ids), decode.older_than_ms(request.older_than_ms)
@@ -105,7 +97,6 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def DescribeTransactions(
         self, request: pb.DescribeTransactionsRequest, context: Context
     ) -> pb.DescribeTransactionsResponse:
-        """See the proto."""
         del context
         ids = decode.transactional_ids(request.transactional_ids)
         found = await asyncio.gather(*map(self._transactions.describe, ids))
@@ -115,7 +106,6 @@ class TransactionServicer(transaction_pb2_grpc.TransactionCoordinatorServicer):
     async def AbortTransaction(
         self, request: pb.AbortTransactionRequest, context: Context
     ) -> pb.AbortTransactionResponse:
-        """See the proto."""
         del context
         await self._transactions.abort(
             decode.transactional_id(request.transactional_id),
