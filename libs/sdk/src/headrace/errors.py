@@ -99,191 +99,92 @@ work again, or ``"fenced"``: stop and close it, another has taken its place or w
 
 from __future__ import annotations
 
-from headrace_common.core.errors import (
-    Busy,
-    ConcurrentTransactions,
-    Conflict,
-    CoordinatorLoading,
-    CoordinatorNotAvailable,
-    CorruptBatch,
-    DataLost,
-    DiskFull,
-    ElectionNotNeeded,
-    EligibleLeadersNotAvailable,
-    ErrorCode,
-    Fenced,
-    FencedInstanceId,
-    FencedLeaderEpoch,
-    FencedMemberEpoch,
-    FencedOwner,
-    GroupMaxSizeReached,
-    GroupNotFound,
-    HeadraceError,
-    IllegalGeneration,
-    InconsistentClusterId,
-    InconsistentGroupProtocol,
-    Internal,
-    InvalidCommitOffset,
-    InvalidConfig,
-    InvalidGroupId,
-    InvalidPartitions,
-    InvalidProducerEpoch,
-    InvalidProducerIdMapping,
-    InvalidRecord,
-    InvalidRegularExpression,
-    InvalidReplicaAssignment,
-    InvalidReplicationFactor,
-    InvalidSessionTimeout,
-    InvalidTimestamp,
-    InvalidTopic,
-    InvalidTransactionTimeout,
-    InvalidTxnState,
-    Kind,
-    LeaderNotAvailable,
-    MetadataUnavailable,
-    Moved,
-    NetworkFailed,
-    NonEmptyGroup,
-    NoReassignmentInProgress,
-    NotController,
-    NotCoordinator,
-    NotEnoughReplicas,
-    NotEnoughReplicasAfterAppend,
-    NotFound,
-    NotLeader,
-    OffsetMetadataTooLarge,
-    OffsetNotAvailable,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
-    Overloaded,
-    PreferredLeaderNotAvailable,
-    ProducerFenced,
-    RebalanceInProgress,
-    RecordTooLarge,
-    Rejected,
-    ReplicaDamaged,
-    RequestTimedOut,
-    StaleMemberEpoch,
-    StorageFailed,
-    Then,
-    TopicAlreadyExists,
-    TransactionAbortable,
-    TransactionalIdNotFound,
-    TxnVerdictUnknown,
-    UnknownLeaderEpoch,
-    UnknownMemberId,
-    UnknownOutcome,
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-    UnreleasedInstanceId,
-    UnstableOffsetCommit,
-    UnsupportedAssignor,
-    UnsupportedCompression,
-    UnsupportedVersion,
-    error_for,
-)
+from headrace_common.core.errors import Busy as Busy
+from headrace_common.core.errors import ConcurrentTransactions as ConcurrentTransactions
+from headrace_common.core.errors import Conflict as Conflict
+from headrace_common.core.errors import CoordinatorLoading as CoordinatorLoading
+from headrace_common.core.errors import CoordinatorNotAvailable as CoordinatorNotAvailable
+from headrace_common.core.errors import CorruptBatch as CorruptBatch
+from headrace_common.core.errors import DataLost as DataLost
+from headrace_common.core.errors import DiskFull as DiskFull
+from headrace_common.core.errors import ElectionNotNeeded as ElectionNotNeeded
+from headrace_common.core.errors import EligibleLeadersNotAvailable as EligibleLeadersNotAvailable
+from headrace_common.core.errors import ErrorCode as ErrorCode
+from headrace_common.core.errors import Fenced as Fenced
+from headrace_common.core.errors import FencedInstanceId as FencedInstanceId
+from headrace_common.core.errors import FencedLeaderEpoch as FencedLeaderEpoch
+from headrace_common.core.errors import FencedMemberEpoch as FencedMemberEpoch
+from headrace_common.core.errors import FencedOwner as FencedOwner
+from headrace_common.core.errors import GroupMaxSizeReached as GroupMaxSizeReached
+from headrace_common.core.errors import GroupNotFound as GroupNotFound
+from headrace_common.core.errors import HeadraceError as HeadraceError
+from headrace_common.core.errors import IllegalGeneration as IllegalGeneration
+from headrace_common.core.errors import InconsistentClusterId as InconsistentClusterId
+from headrace_common.core.errors import InconsistentGroupProtocol as InconsistentGroupProtocol
+from headrace_common.core.errors import Internal as Internal
+from headrace_common.core.errors import InvalidCommitOffset as InvalidCommitOffset
+from headrace_common.core.errors import InvalidConfig as InvalidConfig
+from headrace_common.core.errors import InvalidGroupId as InvalidGroupId
+from headrace_common.core.errors import InvalidPartitions as InvalidPartitions
+from headrace_common.core.errors import InvalidProducerEpoch as InvalidProducerEpoch
+from headrace_common.core.errors import InvalidProducerIdMapping as InvalidProducerIdMapping
+from headrace_common.core.errors import InvalidRecord as InvalidRecord
+from headrace_common.core.errors import InvalidRegularExpression as InvalidRegularExpression
+from headrace_common.core.errors import InvalidReplicaAssignment as InvalidReplicaAssignment
+from headrace_common.core.errors import InvalidReplicationFactor as InvalidReplicationFactor
+from headrace_common.core.errors import InvalidSessionTimeout as InvalidSessionTimeout
+from headrace_common.core.errors import InvalidTimestamp as InvalidTimestamp
+from headrace_common.core.errors import InvalidTopic as InvalidTopic
+from headrace_common.core.errors import InvalidTransactionTimeout as InvalidTransactionTimeout
+from headrace_common.core.errors import InvalidTxnState as InvalidTxnState
+from headrace_common.core.errors import Kind as Kind
+from headrace_common.core.errors import LeaderNotAvailable as LeaderNotAvailable
+from headrace_common.core.errors import MetadataUnavailable as MetadataUnavailable
+from headrace_common.core.errors import Moved as Moved
+from headrace_common.core.errors import NetworkFailed as NetworkFailed
+from headrace_common.core.errors import NonEmptyGroup as NonEmptyGroup
+from headrace_common.core.errors import NoReassignmentInProgress as NoReassignmentInProgress
+from headrace_common.core.errors import NotController as NotController
+from headrace_common.core.errors import NotCoordinator as NotCoordinator
+from headrace_common.core.errors import NotEnoughReplicas as NotEnoughReplicas
+from headrace_common.core.errors import NotEnoughReplicasAfterAppend as NotEnoughReplicasAfterAppend
+from headrace_common.core.errors import NotFound as NotFound
+from headrace_common.core.errors import NotLeader as NotLeader
+from headrace_common.core.errors import OffsetMetadataTooLarge as OffsetMetadataTooLarge
+from headrace_common.core.errors import OffsetNotAvailable as OffsetNotAvailable
+from headrace_common.core.errors import OffsetOutOfRange as OffsetOutOfRange
+from headrace_common.core.errors import OutOfOrderSequence as OutOfOrderSequence
+from headrace_common.core.errors import Overloaded as Overloaded
+from headrace_common.core.errors import PreferredLeaderNotAvailable as PreferredLeaderNotAvailable
+from headrace_common.core.errors import ProducerFenced as ProducerFenced
+from headrace_common.core.errors import RebalanceInProgress as RebalanceInProgress
+from headrace_common.core.errors import RecordTooLarge as RecordTooLarge
+from headrace_common.core.errors import Rejected as Rejected
+from headrace_common.core.errors import ReplicaDamaged as ReplicaDamaged
+from headrace_common.core.errors import RequestTimedOut as RequestTimedOut
+from headrace_common.core.errors import StaleMemberEpoch as StaleMemberEpoch
+from headrace_common.core.errors import StorageFailed as StorageFailed
+from headrace_common.core.errors import Then as Then
+from headrace_common.core.errors import TopicAlreadyExists as TopicAlreadyExists
+from headrace_common.core.errors import TransactionAbortable as TransactionAbortable
+from headrace_common.core.errors import TransactionalIdNotFound as TransactionalIdNotFound
+from headrace_common.core.errors import TxnVerdictUnknown as TxnVerdictUnknown
+from headrace_common.core.errors import UnknownLeaderEpoch as UnknownLeaderEpoch
+from headrace_common.core.errors import UnknownMemberId as UnknownMemberId
+from headrace_common.core.errors import UnknownOutcome as UnknownOutcome
+from headrace_common.core.errors import UnknownTopicId as UnknownTopicId
+from headrace_common.core.errors import UnknownTopicOrPartition as UnknownTopicOrPartition
+from headrace_common.core.errors import UnreleasedInstanceId as UnreleasedInstanceId
+from headrace_common.core.errors import UnstableOffsetCommit as UnstableOffsetCommit
+from headrace_common.core.errors import UnsupportedAssignor as UnsupportedAssignor
+from headrace_common.core.errors import UnsupportedCompression as UnsupportedCompression
+from headrace_common.core.errors import UnsupportedVersion as UnsupportedVersion
+from headrace_common.core.errors import error_for as error_for
 from headrace_common.core.ids import TopicPartition
 
-__all__ = [
-    "AlreadyDecided",
-    "BufferExhausted",
-    "Busy",
-    "ClientClosed",
-    "ClusterUnreachable",
-    "ConcurrentTransactions",
-    "Conflict",
-    "CoordinatorLoading",
-    "CoordinatorNotAvailable",
-    "CorruptBatch",
-    "DataLost",
-    "DeliveryTimedOut",
-    "DiskFull",
-    "ElectionNotNeeded",
-    "EligibleLeadersNotAvailable",
-    "ErrorCode",
-    "Fenced",
-    "FencedInstanceId",
-    "FencedLeaderEpoch",
-    "FencedMemberEpoch",
-    "FencedOwner",
-    "GroupMaxSizeReached",
-    "GroupNotFound",
-    "HeadraceError",
-    "IllegalGeneration",
-    "InconsistentClusterId",
-    "InconsistentGroupProtocol",
-    "Internal",
-    "InvalidCommitOffset",
-    "InvalidConfig",
-    "InvalidGroupId",
-    "InvalidPartitions",
-    "InvalidProducerEpoch",
-    "InvalidProducerIdMapping",
-    "InvalidRecord",
-    "InvalidRegularExpression",
-    "InvalidReplicaAssignment",
-    "InvalidReplicationFactor",
-    "InvalidSessionTimeout",
-    "InvalidTimestamp",
-    "InvalidTopic",
-    "InvalidTransactionTimeout",
-    "InvalidTxnState",
-    "Kind",
-    "LeaderNotAvailable",
-    "LogTruncated",
-    "MetadataUnavailable",
-    "Moved",
-    "NetworkFailed",
-    "NoGroup",
-    "NoPosition",
-    "NoReassignmentInProgress",
-    "NonEmptyGroup",
-    "NotController",
-    "NotCoordinator",
-    "NotEnoughReplicas",
-    "NotEnoughReplicasAfterAppend",
-    "NotFound",
-    "NotLeader",
-    "OffsetMetadataTooLarge",
-    "OffsetNotAvailable",
-    "OffsetOutOfRange",
-    "OutOfOrderSequence",
-    "Overloaded",
-    "PositionOutOfRange",
-    "PreferredLeaderNotAvailable",
-    "ProducerFenced",
-    "RebalanceInProgress",
-    "RecordTooLarge",
-    "Rejected",
-    "ReplicaDamaged",
-    "RequestTimedOut",
-    "SerializationFailed",
-    "StaleMemberEpoch",
-    "StorageFailed",
-    "Then",
-    "TopicAlreadyExists",
-    "TransactionAbortable",
-    "TransactionalIdNotFound",
-    "TxnVerdictUnknown",
-    "UnknownLeaderEpoch",
-    "UnknownMemberId",
-    "UnknownOutcome",
-    "UnknownTopicId",
-    "UnknownTopicOrPartition",
-    "UnreleasedInstanceId",
-    "UnstableOffsetCommit",
-    "UnsupportedAssignor",
-    "UnsupportedCompression",
-    "UnsupportedVersion",
-    "WaitTimedOut",
-    "error_for",
-]
 
-
-class BufferExhausted(Busy):
+class BufferExhausted(Busy, code=ErrorCode.OVERLOADED):
     """The producer's buffer_memory stayed full for max_block_ms; nothing of this call was accepted."""
-
-    code = ErrorCode.OVERLOADED
 
 
 class ClusterUnreachable(NetworkFailed):
@@ -293,10 +194,9 @@ class ClusterUnreachable(NetworkFailed):
     """
 
 
-class ClientClosed(Rejected):
+class ClientClosed(Rejected, code=ErrorCode.INVALID_REQUEST):
     """The client was closed: make a new one. Or it belongs to the process this one was forked from: make one here."""
 
-    code = ErrorCode.INVALID_REQUEST
     _then = Then.FENCED
 
     @classmethod
@@ -308,16 +208,12 @@ class ClientClosed(Rejected):
         )
 
 
-class SerializationFailed(Rejected):
+class SerializationFailed(Rejected, code=ErrorCode.INVALID_RECORD):
     """A serializer or deserializer raised, or a key or value is not of a type that can be written."""
 
-    code = ErrorCode.INVALID_RECORD
 
-
-class NoPosition(Rejected):
+class NoPosition(Rejected, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """A partition has no position and auto_offset_reset is 'none'; seek to where reading starts."""
-
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class PositionOutOfRange(OffsetOutOfRange):
@@ -355,10 +251,9 @@ class PositionOutOfRange(OffsetOutOfRange):
         return range(self.offset, max(self.offset, self.log_start))
 
 
-class LogTruncated(DataLost):
+class LogTruncated(DataLost, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """Records that were read are not in the log any more; seek to where its content is still known, to go on there."""
 
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
     partition: TopicPartition | None = None
     """Whose log it is."""
     offset: int = -1
@@ -381,20 +276,15 @@ class NoGroup(Rejected):
     _then = Then.FENCED
 
 
-class DeliveryTimedOut(UnknownOutcome):
+class DeliveryTimedOut(UnknownOutcome, code=ErrorCode.REQUEST_TIMED_OUT):
     """The record was not acknowledged within delivery_timeout_ms; if it was sent, it may have been written."""
 
-    code = ErrorCode.REQUEST_TIMED_OUT
     _then = Then.ABORT
 
 
-class AlreadyDecided(Conflict):
+class AlreadyDecided(Conflict, code=ErrorCode.INVALID_TXN_STATE):
     """The prepared transaction was decided before, the other way; that verdict stands."""
 
-    code = ErrorCode.INVALID_TXN_STATE
 
-
-class WaitTimedOut(UnknownOutcome, TimeoutError):
+class WaitTimedOut(UnknownOutcome, TimeoutError, code=ErrorCode.REQUEST_TIMED_OUT):
     """The caller's own timeout has passed; the work goes on in the background."""
-
-    code = ErrorCode.REQUEST_TIMED_OUT

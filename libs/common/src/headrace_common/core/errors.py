@@ -1,748 +1,334 @@
-"""
-Every failure that crosses a boundary, as one tree.
-
-``HeadraceError`` has a ``code`` (Kafka's name and number, the same as in ``errors.proto``), says whether the same
-request may be ``retriable``, and of what ``kind`` it is, which is what callers decide by::
-
-    HeadraceError
-    ├── Rejected            INVALID     the request is wrong; it will never succeed as it is
-    ├── NotFound            NOT_FOUND   the thing named does not exist (yet)
-    ├── Conflict            CONFLICT    it exists already, or changed meanwhile
-    ├── Moved               MOVED       somebody else answers this now; refresh metadata and ask there
-    ├── Fenced              FENCED      the caller's epoch is old; it must stop, or start again
-    ├── Busy                BUSY        not now: wait and retry the same request
-    ├── UnknownOutcome      UNKNOWN     it may have happened; retry only what is idempotent
-    ├── DataLost            DAMAGED     stored bytes are not what was written
-    └── Internal            INTERNAL    our bug
-"""
+"""Every failure that crosses a boundary, one class for each code. Its kind and its base are in ``error_kinds``."""
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
-
-class ErrorCode(IntEnum):
-    """Kafka's error names and numbers; from 1000 on our own. Equal to ``errors.proto``, which a test checks."""
-
-    NONE = 0
-    UNKNOWN_SERVER_ERROR = -1
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    BROKER_NOT_AVAILABLE = 8
-    REPLICA_NOT_AVAILABLE = 9
-    MESSAGE_TOO_LARGE = 10
-    OFFSET_METADATA_TOO_LARGE = 12
-    NETWORK_EXCEPTION = 13
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    RECORD_LIST_TOO_LARGE = 18
-    NOT_ENOUGH_REPLICAS = 19
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
-    INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    INVALID_TIMESTAMP = 32
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    NOT_CONTROLLER = 41
-    INVALID_REQUEST = 42
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    INVALID_PRODUCER_EPOCH = 47
-    INVALID_TXN_STATE = 48
-    INVALID_PRODUCER_ID_MAPPING = 49
-    INVALID_TRANSACTION_TIMEOUT = 50
-    CONCURRENT_TRANSACTIONS = 51
-    KAFKA_STORAGE_ERROR = 56
-    UNKNOWN_PRODUCER_ID = 59
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78
-    PREFERRED_LEADER_NOT_AVAILABLE = 80
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
-    ELECTION_NOT_NEEDED = 84
-    NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    INVALID_RECORD = 87
-    UNSTABLE_OFFSET_COMMIT = 88
-    PRODUCER_FENCED = 90
-    RESOURCE_NOT_FOUND = 91
-    INVALID_UPDATE_VERSION = 95
-    UNKNOWN_TOPIC_ID = 100
-    DUPLICATE_BROKER_REGISTRATION = 101
-    BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103
-    INCONSISTENT_CLUSTER_ID = 104
-    TRANSACTIONAL_ID_NOT_FOUND = 105
-    INELIGIBLE_REPLICA = 107
-    FENCED_MEMBER_EPOCH = 110
-    UNRELEASED_INSTANCE_ID = 111
-    UNSUPPORTED_ASSIGNOR = 112
-    STALE_MEMBER_EPOCH = 113
-    TRANSACTION_ABORTABLE = 120
-    INVALID_REGULAR_EXPRESSION = 128
-    DISK_FULL = 1000
-    REPLICA_DAMAGED = 1001
-    METADATA_UNAVAILABLE = 1002
-    OVERLOADED = 1003
-    FENCED_WRITER = 1004
-    TXN_VERDICT_UNKNOWN = 1005
-    FENCED_OWNER = 1006
-
-    @property
-    def retriable(self) -> bool:
-        """Whether the same request may succeed later, unchanged."""
-        return self in RETRIABLE
-
-
-RETRIABLE = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.UNRELEASED_INSTANCE_ID,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.DISK_FULL,
-        ErrorCode.METADATA_UNAVAILABLE,
-        ErrorCode.OVERLOADED,
-    }
-)
-
-
-class Kind(Enum):
-    """What a caller should do about a failure; see the module's text."""
-
-    INVALID = "invalid"
-    NOT_FOUND = "not found"
-    CONFLICT = "conflict"
-    MOVED = "moved"
-    FENCED = "fenced"
-    BUSY = "busy"
-    UNKNOWN = "unknown"
-    DAMAGED = "damaged"
-    INTERNAL = "internal"
-
-
-class Then(StrEnum):
-    """What a program that writes in transactions does next, after a failure."""
-
-    RETRY = "retry"
-    """The same call again: nothing is lost yet."""
-    ABORT = "abort"
-    """Abort the transaction, and do its work again in the next."""
-    FENCED = "fenced"
-    """Stop: another has taken its place, or what it was told is wrong and stays wrong. Close it; the error says why."""
-
-
-_STOPS = frozenset(
-    {
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.FENCED_OWNER,
-        ErrorCode.FENCED_WRITER,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.INVALID_CONFIG,
-        ErrorCode.INVALID_GROUP_ID,
-        ErrorCode.INVALID_SESSION_TIMEOUT,
-        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-        ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
-        ErrorCode.TXN_VERDICT_UNKNOWN,
-        ErrorCode.UNSUPPORTED_VERSION,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    }
-)
-"""After these nothing gets better by itself."""
-
-
-class HeadraceError(Exception):
-    """Anything that Headrace reports. ``str(error)`` is a sentence that says what happened and what to do."""
-
-    kind: ClassVar[Kind] = Kind.INTERNAL
-    code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
-    _then: Then | None = None
-
-    def __init__(self, message: str = "", *, code: ErrorCode | None = None, endpoint_hint: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
-        if code is not None:
-            self.code = code
-        self.endpoint_hint = endpoint_hint
-
-    @property
-    def then(self) -> Then:
-        """What to do about it inside a transaction; whoever knows the transaction's state has set it."""
-        if self._then is not None:
-            return self._then
-        if self.code in _STOPS:
-            return Then.FENCED
-        return Then.RETRY if self.retriable else Then.ABORT
-
-    @then.setter
-    def then(self, then: Then) -> None:
-        self._then = then
-
-    @property
-    def retriable(self) -> bool:
-        """Whether the same request may succeed later, unchanged."""
-        return self.code.retriable
-
-
-class Rejected(HeadraceError):
-    """The request is wrong and will never succeed as it is."""
-
-    kind, code = Kind.INVALID, ErrorCode.INVALID_REQUEST
-
-
-class NotFound(HeadraceError):
-    """The thing named does not exist."""
-
-    kind, code = Kind.NOT_FOUND, ErrorCode.RESOURCE_NOT_FOUND
-
-
-class Conflict(HeadraceError):
-    """It exists already, or changed meanwhile."""
-
-    kind, code = Kind.CONFLICT, ErrorCode.INVALID_UPDATE_VERSION
-
-
-class Moved(HeadraceError):
-    """Somebody else answers this now."""
-
-    kind, code = Kind.MOVED, ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-class Fenced(HeadraceError):
-    """The caller's epoch is old."""
-
-    kind, code = Kind.FENCED, ErrorCode.STALE_BROKER_EPOCH
-
-
-class Busy(HeadraceError):
-    """Not now; wait and retry the same request."""
-
-    kind, code = Kind.BUSY, ErrorCode.OVERLOADED
-
-
-class UnknownOutcome(HeadraceError):
-    """It may have happened; only what is idempotent may be retried."""
-
-    kind, code = Kind.UNKNOWN, ErrorCode.REQUEST_TIMED_OUT
-
-
-class DataLost(HeadraceError):
-    """Stored bytes are not what was written."""
-
-    kind, code = Kind.DAMAGED, ErrorCode.KAFKA_STORAGE_ERROR
-
-
-class Internal(HeadraceError):
-    """A bug in Headrace."""
-
-    kind, code = Kind.INTERNAL, ErrorCode.UNKNOWN_SERVER_ERROR
-
+from headrace_common.core.error_kinds import RETRIABLE as RETRIABLE
+from headrace_common.core.error_kinds import Busy as Busy
+from headrace_common.core.error_kinds import Conflict as Conflict
+from headrace_common.core.error_kinds import DataLost as DataLost
+from headrace_common.core.error_kinds import ErrorCode as ErrorCode
+from headrace_common.core.error_kinds import Fenced as Fenced
+from headrace_common.core.error_kinds import HeadraceError as HeadraceError
+from headrace_common.core.error_kinds import Internal as Internal
+from headrace_common.core.error_kinds import Kind as Kind
+from headrace_common.core.error_kinds import Moved as Moved
+from headrace_common.core.error_kinds import NotFound as NotFound
+from headrace_common.core.error_kinds import Rejected as Rejected
+from headrace_common.core.error_kinds import Then as Then
+from headrace_common.core.error_kinds import UnknownOutcome as UnknownOutcome
 
 # --- the request is wrong -------------------------------------------------------------------------------------
 
 
-class InvalidTopic(Rejected):
+class InvalidTopic(Rejected, code=ErrorCode.INVALID_TOPIC_EXCEPTION):
     """No topic can have this name."""
 
-    code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
-
-class InvalidConfig(Rejected):
+class InvalidConfig(Rejected, code=ErrorCode.INVALID_CONFIG):
     """A setting is unknown or its value is out of bounds."""
 
-    code = ErrorCode.INVALID_CONFIG
 
-
-class InvalidPartitions(Rejected):
+class InvalidPartitions(Rejected, code=ErrorCode.INVALID_PARTITIONS):
     """The number of partitions is out of bounds."""
 
-    code = ErrorCode.INVALID_PARTITIONS
 
-
-class InvalidReplicationFactor(Rejected):
+class InvalidReplicationFactor(Rejected, code=ErrorCode.INVALID_REPLICATION_FACTOR):
     """The number of replicas is out of bounds, or there are too few brokers."""
 
-    code = ErrorCode.INVALID_REPLICATION_FACTOR
 
-
-class InvalidReplicaAssignment(Rejected):
+class InvalidReplicaAssignment(Rejected, code=ErrorCode.INVALID_REPLICA_ASSIGNMENT):
     """The placement names brokers that do not exist, or one twice."""
 
-    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
-
-class RecordTooLarge(Rejected):
+class RecordTooLarge(Rejected, code=ErrorCode.MESSAGE_TOO_LARGE):
     """The record or batch is larger than the topic allows."""
 
-    code = ErrorCode.MESSAGE_TOO_LARGE
 
-
-class OffsetOutOfRange(Rejected):
+class OffsetOutOfRange(Rejected, code=ErrorCode.OFFSET_OUT_OF_RANGE):
     """The offset is below the log start or above the end."""
 
-    code = ErrorCode.OFFSET_OUT_OF_RANGE
 
-
-class CorruptBatch(Rejected):
+class CorruptBatch(Rejected, code=ErrorCode.CORRUPT_MESSAGE):
     """The bytes are not a valid record batch."""
 
-    code = ErrorCode.CORRUPT_MESSAGE
 
-
-class UnsupportedCompression(Rejected):
+class UnsupportedCompression(Rejected, code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE):
     """The batch is compressed with a codec that is not known."""
 
-    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
-
-class InvalidRecord(Rejected):
+class InvalidRecord(Rejected, code=ErrorCode.INVALID_RECORD):
     """The batch is well-formed but may not be written to this topic."""
 
-    code = ErrorCode.INVALID_RECORD
 
-
-class InvalidTimestamp(Rejected):
+class InvalidTimestamp(Rejected, code=ErrorCode.INVALID_TIMESTAMP):
     """A timestamp is further from the broker's clock than the topic allows."""
 
-    code = ErrorCode.INVALID_TIMESTAMP
 
-
-class OutOfOrderSequence(Rejected):
+class OutOfOrderSequence(Rejected, code=ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
     """A batch of this producer is missing before this one."""
 
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-
-class UnsupportedVersion(Rejected):
+class UnsupportedVersion(Rejected, code=ErrorCode.UNSUPPORTED_VERSION):
     """The format or the operation is not known here."""
-
-    code = ErrorCode.UNSUPPORTED_VERSION
 
 
 # --- not found, conflict --------------------------------------------------------------------------------------
 
 
-class UnknownTopicOrPartition(NotFound):
+class UnknownTopicOrPartition(NotFound, code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
     """No such topic or partition here."""
 
-    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-
-class UnknownTopicId(NotFound):
+class UnknownTopicId(NotFound, code=ErrorCode.UNKNOWN_TOPIC_ID):
     """No topic has this id; it was deleted, or this node has not heard of it yet."""
 
-    code = ErrorCode.UNKNOWN_TOPIC_ID
 
-
-class TopicAlreadyExists(Conflict):
+class TopicAlreadyExists(Conflict, code=ErrorCode.TOPIC_ALREADY_EXISTS):
     """A topic of this name exists."""
 
-    code = ErrorCode.TOPIC_ALREADY_EXISTS
 
-
-class ElectionNotNeeded(Conflict):
+class ElectionNotNeeded(Conflict, code=ErrorCode.ELECTION_NOT_NEEDED):
     """The partition is led as it should be; nothing was changed."""
 
-    code = ErrorCode.ELECTION_NOT_NEEDED
 
-
-class NoReassignmentInProgress(Conflict):
+class NoReassignmentInProgress(Conflict, code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS):
     """Nothing is under way that could be cancelled."""
 
-    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
-
-class InvalidUpdateVersion(Conflict):
+class InvalidUpdateVersion(Conflict, code=ErrorCode.INVALID_UPDATE_VERSION):
     """The partition has changed since the leader looked; newer metadata is on its way."""
 
-    code = ErrorCode.INVALID_UPDATE_VERSION
 
-
-class IneligibleReplica(Conflict):
+class IneligibleReplica(Conflict, code=ErrorCode.INELIGIBLE_REPLICA):
     """A replica may not join the ISR now: it is fenced, leaving, or was started anew."""
-
-    code = ErrorCode.INELIGIBLE_REPLICA
 
 
 # --- moved, fenced --------------------------------------------------------------------------------------------
 
 
-class NotLeader(Moved):
+class NotLeader(Moved, code=ErrorCode.NOT_LEADER_OR_FOLLOWER):
     """This broker does not lead the partition."""
 
-    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-
-class LeaderNotAvailable(Busy):
+class LeaderNotAvailable(Busy, code=ErrorCode.LEADER_NOT_AVAILABLE):
     """Nobody leads the partition now."""
 
-    code = ErrorCode.LEADER_NOT_AVAILABLE
 
-
-class NotController(Moved):
+class NotController(Moved, code=ErrorCode.NOT_CONTROLLER):
     """Another controller is active; ``endpoint_hint`` says which, if known."""
 
-    code = ErrorCode.NOT_CONTROLLER
 
-
-class FencedLeaderEpoch(Fenced):
+class FencedLeaderEpoch(Fenced, code=ErrorCode.FENCED_LEADER_EPOCH):
     """The caller knows an older leader epoch."""
 
-    code = ErrorCode.FENCED_LEADER_EPOCH
 
-
-class UnknownLeaderEpoch(Moved):
+class UnknownLeaderEpoch(Moved, code=ErrorCode.UNKNOWN_LEADER_EPOCH):
     """The caller knows a newer leader epoch than this broker."""
 
-    code = ErrorCode.UNKNOWN_LEADER_EPOCH
 
-
-class InvalidProducerEpoch(Fenced):
+class InvalidProducerEpoch(Fenced, code=ErrorCode.INVALID_PRODUCER_EPOCH):
     """A newer producer with the same id has taken over."""
 
-    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
-
-class StaleBrokerEpoch(Fenced):
+class StaleBrokerEpoch(Fenced, code=ErrorCode.STALE_BROKER_EPOCH):
     """A newer registration of this node exists."""
 
-    code = ErrorCode.STALE_BROKER_EPOCH
 
-
-class DuplicateRegistration(Fenced):
+class DuplicateRegistration(Fenced, code=ErrorCode.DUPLICATE_BROKER_REGISTRATION):
     """Another living process has this node id."""
 
-    code = ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
-
-class NotRegistered(Fenced):
+class NotRegistered(Fenced, code=ErrorCode.BROKER_ID_NOT_REGISTERED):
     """The controller does not know this node; it must register."""
 
-    code = ErrorCode.BROKER_ID_NOT_REGISTERED
 
-
-class ClusterAuthorizationFailed(Rejected):
+class ClusterAuthorizationFailed(Rejected, code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
     """The caller may not do this to the cluster."""
 
-    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-
-class InconsistentClusterId(Rejected):
+class InconsistentClusterId(Rejected, code=ErrorCode.INCONSISTENT_CLUSTER_ID):
     """The data belongs to another cluster."""
-
-    code = ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
 # --- not now, unknown, damaged --------------------------------------------------------------------------------
 
 
-class Overloaded(Busy):
+class Overloaded(Busy, code=ErrorCode.OVERLOADED):
     """The server's queue is full."""
 
-    code = ErrorCode.OVERLOADED
 
-
-class DiskFull(Busy):
+class DiskFull(Busy, code=ErrorCode.DISK_FULL):
     """The broker's disk is below its reserve; appends resume when there is space."""
 
-    code = ErrorCode.DISK_FULL
 
-
-class MetadataUnavailable(Busy):
+class MetadataUnavailable(Busy, code=ErrorCode.METADATA_UNAVAILABLE):
     """The metadata store cannot be reached."""
 
-    code = ErrorCode.METADATA_UNAVAILABLE
 
-
-class OffsetNotAvailable(Busy):
+class OffsetNotAvailable(Busy, code=ErrorCode.OFFSET_NOT_AVAILABLE):
     """The new leader does not know the end of the log yet."""
 
-    code = ErrorCode.OFFSET_NOT_AVAILABLE
 
-
-class NotEnoughReplicas(Busy):
+class NotEnoughReplicas(Busy, code=ErrorCode.NOT_ENOUGH_REPLICAS):
     """Fewer replicas are in sync than min.insync.replicas asks for; nothing was appended."""
 
-    code = ErrorCode.NOT_ENOUGH_REPLICAS
 
-
-class NotEnoughReplicasAfterAppend(UnknownOutcome):
+class NotEnoughReplicasAfterAppend(UnknownOutcome, code=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
     """The batch was appended, and then the ISR shrank below min.insync.replicas: it is not committed yet."""
 
-    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
-
-class PreferredLeaderNotAvailable(Busy):
+class PreferredLeaderNotAvailable(Busy, code=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE):
     """The preferred replica is not in sync, fenced, leaving or drained."""
 
-    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
 
-
-class EligibleLeadersNotAvailable(Busy):
+class EligibleLeadersNotAvailable(Busy, code=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE):
     """No replica may lead now."""
 
-    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
-
-class NetworkFailed(UnknownOutcome):
+class NetworkFailed(UnknownOutcome, code=ErrorCode.NETWORK_EXCEPTION):
     """The connection broke before the answer came."""
 
-    code = ErrorCode.NETWORK_EXCEPTION
 
-
-class RequestTimedOut(UnknownOutcome):
+class RequestTimedOut(UnknownOutcome, code=ErrorCode.REQUEST_TIMED_OUT):
     """No answer came in time."""
 
-    code = ErrorCode.REQUEST_TIMED_OUT
 
-
-class StorageFailed(DataLost):
+class StorageFailed(DataLost, code=ErrorCode.KAFKA_STORAGE_ERROR):
     """The disk refused; the broker fences itself and stops."""
 
-    code = ErrorCode.KAFKA_STORAGE_ERROR
 
-
-class ReplicaDamaged(DataLost):
+class ReplicaDamaged(DataLost, code=ErrorCode.REPLICA_DAMAGED):
     """The replica lost records that had been acknowledged."""
 
-    code = ErrorCode.REPLICA_DAMAGED
 
-
-class OffsetMetadataTooLarge(Rejected):
+class OffsetMetadataTooLarge(Rejected, code=ErrorCode.OFFSET_METADATA_TOO_LARGE):
     """The text beside a committed offset is longer than offset.metadata.max.bytes."""
 
-    code = ErrorCode.OFFSET_METADATA_TOO_LARGE
 
-
-class InvalidCommitOffset(Rejected):
+class InvalidCommitOffset(Rejected, code=ErrorCode.INVALID_COMMIT_OFFSET_SIZE):
     """More was to be committed at once than one append holds; commit in smaller parts."""
 
-    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
-
-class InvalidGroupId(Rejected):
+class InvalidGroupId(Rejected, code=ErrorCode.INVALID_GROUP_ID):
     """A group id has 1 to 249 characters."""
 
-    code = ErrorCode.INVALID_GROUP_ID
 
-
-class InvalidSessionTimeout(Rejected):
+class InvalidSessionTimeout(Rejected, code=ErrorCode.INVALID_SESSION_TIMEOUT):
     """The session timeout is outside the bounds that the coordinator sets."""
 
-    code = ErrorCode.INVALID_SESSION_TIMEOUT
 
-
-class InconsistentGroupProtocol(Rejected):
+class InconsistentGroupProtocol(Rejected, code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
     """The member shares no assignor with the others, or speaks the other protocol."""
 
-    code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
-
-class UnsupportedAssignor(Rejected):
+class UnsupportedAssignor(Rejected, code=ErrorCode.UNSUPPORTED_ASSIGNOR):
     """The coordinator knows no assignor of this name."""
 
-    code = ErrorCode.UNSUPPORTED_ASSIGNOR
 
-
-class InvalidRegularExpression(Rejected):
+class InvalidRegularExpression(Rejected, code=ErrorCode.INVALID_REGULAR_EXPRESSION):
     """The pattern of a subscription cannot be read."""
 
-    code = ErrorCode.INVALID_REGULAR_EXPRESSION
 
-
-class GroupMaxSizeReached(Rejected):
+class GroupMaxSizeReached(Rejected, code=ErrorCode.GROUP_MAX_SIZE_REACHED):
     """The group has group.max.size members."""
 
-    code = ErrorCode.GROUP_MAX_SIZE_REACHED
 
-
-class GroupNotFound(NotFound):
+class GroupNotFound(NotFound, code=ErrorCode.GROUP_ID_NOT_FOUND):
     """There is no group of this id."""
 
-    code = ErrorCode.GROUP_ID_NOT_FOUND
 
-
-class NonEmptyGroup(Conflict):
+class NonEmptyGroup(Conflict, code=ErrorCode.NON_EMPTY_GROUP):
     """The group has members; stop them first."""
 
-    code = ErrorCode.NON_EMPTY_GROUP
 
-
-class GroupSubscribedToTopic(Conflict):
+class GroupSubscribedToTopic(Conflict, code=ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC):
     """A member subscribes to the topic whose offsets are to be forgotten."""
 
-    code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
-
-class NotCoordinator(Moved):
+class NotCoordinator(Moved, code=ErrorCode.NOT_COORDINATOR):
     """Another coordinator has the group's shard; find it anew."""
 
-    code = ErrorCode.NOT_COORDINATOR
 
-
-class CoordinatorNotAvailable(Busy):
+class CoordinatorNotAvailable(Busy, code=ErrorCode.COORDINATOR_NOT_AVAILABLE):
     """Nobody has the group's shard now, or its log cannot be written."""
 
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-
-class CoordinatorLoading(Busy):
+class CoordinatorLoading(Busy, code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
     """The coordinator still reads the shard's log."""
 
-    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
-
-class RebalanceInProgress(Busy):
+class RebalanceInProgress(Busy, code=ErrorCode.REBALANCE_IN_PROGRESS):
     """The group rebalances; join again."""
 
-    code = ErrorCode.REBALANCE_IN_PROGRESS
 
-
-class UnstableOffsetCommit(Busy):
+class UnstableOffsetCommit(Busy, code=ErrorCode.UNSTABLE_OFFSET_COMMIT):
     """A transaction has an offset pending there; ask again."""
 
-    code = ErrorCode.UNSTABLE_OFFSET_COMMIT
 
-
-class UnreleasedInstanceId(Busy):
+class UnreleasedInstanceId(Busy, code=ErrorCode.UNRELEASED_INSTANCE_ID):
     """The member that has this group_instance_id has not left yet."""
 
-    code = ErrorCode.UNRELEASED_INSTANCE_ID
 
-
-class IllegalGeneration(Fenced):
+class IllegalGeneration(Fenced, code=ErrorCode.ILLEGAL_GENERATION):
     """The group has another generation."""
 
-    code = ErrorCode.ILLEGAL_GENERATION
 
-
-class UnknownMemberId(Fenced):
+class UnknownMemberId(Fenced, code=ErrorCode.UNKNOWN_MEMBER_ID):
     """The group does not know this member; it is out, and joins anew if it wants to go on."""
 
-    code = ErrorCode.UNKNOWN_MEMBER_ID
 
-
-class FencedInstanceId(Fenced):
+class FencedInstanceId(Fenced, code=ErrorCode.FENCED_INSTANCE_ID):
     """Another member has taken this group_instance_id."""
 
-    code = ErrorCode.FENCED_INSTANCE_ID
 
-
-class FencedMemberEpoch(Fenced):
+class FencedMemberEpoch(Fenced, code=ErrorCode.FENCED_MEMBER_EPOCH):
     """The member speaks with an epoch that it does not have; it joins anew."""
 
-    code = ErrorCode.FENCED_MEMBER_EPOCH
 
-
-class StaleMemberEpoch(Fenced):
+class StaleMemberEpoch(Fenced, code=ErrorCode.STALE_MEMBER_EPOCH):
     """The member has a newer epoch by now; commit with that."""
 
-    code = ErrorCode.STALE_MEMBER_EPOCH
 
-
-class InvalidTxnState(Rejected):
+class InvalidTxnState(Rejected, code=ErrorCode.INVALID_TXN_STATE):
     """The transaction is not in a state in which this is possible."""
 
-    code = ErrorCode.INVALID_TXN_STATE
 
-
-class InvalidTransactionTimeout(Rejected):
+class InvalidTransactionTimeout(Rejected, code=ErrorCode.INVALID_TRANSACTION_TIMEOUT):
     """The transaction timeout is longer than transaction.max.timeout.ms, or not positive."""
 
-    code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
-
-class TransactionalIdNotFound(NotFound):
+class TransactionalIdNotFound(NotFound, code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND):
     """The coordinator does not know this transactional id."""
 
-    code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
-
-class ConcurrentTransactions(Busy):
+class ConcurrentTransactions(Busy, code=ErrorCode.CONCURRENT_TRANSACTIONS):
     """The end of the transaction before is still being written; try again in a moment."""
 
-    code = ErrorCode.CONCURRENT_TRANSACTIONS
 
-
-class TransactionAbortable(Conflict):
+class TransactionAbortable(Conflict, code=ErrorCode.TRANSACTION_ABORTABLE):
     """The transaction cannot be committed any more; abort it, then begin the next."""
 
-    code = ErrorCode.TRANSACTION_ABORTABLE
 
-
-class TxnVerdictUnknown(Conflict):
+class TxnVerdictUnknown(Conflict, code=ErrorCode.TXN_VERDICT_UNKNOWN):
     """The prepared transaction was decided too long ago, or never existed; what became of it is not known here."""
 
-    code = ErrorCode.TXN_VERDICT_UNKNOWN
 
-
-class ProducerFenced(Fenced):
+class ProducerFenced(Fenced, code=ErrorCode.PRODUCER_FENCED):
     """A newer producer has this transactional id; this one has to end."""
 
-    code = ErrorCode.PRODUCER_FENCED
 
-
-class InvalidProducerIdMapping(Fenced):
+class InvalidProducerIdMapping(Fenced, code=ErrorCode.INVALID_PRODUCER_ID_MAPPING):
     """The transactional id does not have this producer id, or expired; a new producer has to begin."""
 
-    code = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
-
-class FencedOwner(Fenced):
+class FencedOwner(Fenced, code=ErrorCode.FENCED_OWNER):
     """The owner of these transactional ids has a newer epoch, or has decided a later unit."""
 
-    code = ErrorCode.FENCED_OWNER
 
-
-class FencedWriter(Fenced):
+class FencedWriter(Fenced, code=ErrorCode.FENCED_WRITER):
     """The partition has another fencing token: a newer writer has taken over, or none was set."""
-
-    code = ErrorCode.FENCED_WRITER
 
 
 SHOWN_NAME_CHARS_MAX: Final = 249
@@ -757,25 +343,20 @@ def unknown_topic(name: str) -> UnknownTopicOrPartition:
     )
 
 
-def _all_subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
-    return [root, *(c for sub in root.__subclasses__() for c in _all_subclasses(sub))]
+def _with_subclasses(root: type[HeadraceError]) -> list[type[HeadraceError]]:
+    return [root, *(cls for sub in root.__subclasses__() for cls in _with_subclasses(sub))]
 
 
-_KIND_OF: dict[ErrorCode, type[HeadraceError]] = {}
-for _cls in _all_subclasses(HeadraceError):
-    _KIND_OF[_cls.code] = _cls  # the most specific class of a code comes last
-_KIND_OF[ErrorCode.REQUEST_TIMED_OUT] = RequestTimedOut
-_KIND_OF[ErrorCode.KAFKA_STORAGE_ERROR] = StorageFailed
-_KIND_OF[ErrorCode.UNKNOWN_SERVER_ERROR] = Internal
-_KIND_OF[ErrorCode.OVERLOADED] = Overloaded
-_KIND_OF[ErrorCode.INVALID_REQUEST] = Rejected
-for _code in (ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_REQUIRED_ACKS, ErrorCode.RECORD_LIST_TOO_LARGE):
-    _KIND_OF[_code] = Rejected
-for _code in (ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE):
-    _KIND_OF[_code] = Busy
-_KIND_OF[ErrorCode.INCONSISTENT_TOPIC_ID] = Moved
-_KIND_OF[ErrorCode.UNKNOWN_PRODUCER_ID] = Fenced
-_KIND_OF[ErrorCode.STALE_BROKER_EPOCH] = StaleBrokerEpoch
+_CLASS_OF: Final[dict[ErrorCode, type[HeadraceError]]] = {
+    **{cls.code: cls for cls in _with_subclasses(HeadraceError)},  # the most specific class of a code comes last
+    ErrorCode.POLICY_VIOLATION: Rejected,
+    ErrorCode.INVALID_REQUIRED_ACKS: Rejected,
+    ErrorCode.RECORD_LIST_TOO_LARGE: Rejected,
+    ErrorCode.BROKER_NOT_AVAILABLE: Busy,
+    ErrorCode.REPLICA_NOT_AVAILABLE: Busy,
+    ErrorCode.INCONSISTENT_TOPIC_ID: Moved,
+    ErrorCode.UNKNOWN_PRODUCER_ID: Fenced,
+}
 
 
 def error_for(code: int, message: str = "", *, endpoint_hint: str | None = None) -> HeadraceError:
@@ -785,5 +366,5 @@ def error_for(code: int, message: str = "", *, endpoint_hint: str | None = None)
     except ValueError:
         return Internal(f"error {code}, which this version does not know: {message}")
     assert known is not ErrorCode.NONE, "NONE is not an error"
-    cls = _KIND_OF.get(known, Internal)
+    cls = _CLASS_OF.get(known, Internal)
     return cls(message or known.name, code=known, endpoint_hint=endpoint_hint)
