@@ -161,6 +161,7 @@ class LabCluster:
         """Return when the coordinator of this id has its shard; until then it refuses what it is asked."""
 
         async def wait() -> None:
+            await self._found(lambda: self._transport.find_transaction_coordinator(transactional_id))  # makes shards
             while True:
                 [found] = (await self._admin.describe_transactions([transactional_id])).values()
                 if not (isinstance(found, HeadraceError) and found.retriable):
@@ -373,17 +374,17 @@ class LabCluster:
         return {TopicPartition(each.topic, each.partition) for each in offsets if each.error}
 
     async def _offsets(self, group: str, *, stable: bool) -> group_pb.FetchOffsetsResponse:
-        coordinator = await self._coordinator(group)
+        coordinator = await self._found(lambda: self._transport.find_coordinator(group))
         topics = {topic.name: topic.partitions for topic in await self._admin.list_topics()}
         request = group_pb.FetchOffsetsRequest(group_id=group, require_stable=stable)
         for name, count in topics.items():
             request.partitions.add(topic=name, partitions=range(count))
         return await self._transport.fetch_offsets(coordinator, request, 10_000)
 
-    async def _coordinator(self, group: str) -> Coordinator:
+    async def _found(self, find: Callable[[], Coroutine[Any, Any, Coordinator]]) -> Coordinator:
         while True:
             try:
-                return await self._transport.find_coordinator(group)
+                return await find()
             except HeadraceError as error:
                 if not error.retriable:
                     raise
@@ -412,7 +413,8 @@ class LabCluster:
         """Put a member out, as if it had been silent for too long."""
 
         async def evict() -> None:
-            stream = self._transport.membership(await self._coordinator(group))
+            found = await self._found(lambda: self._transport.find_coordinator(group))
+            stream = self._transport.membership(found)
             stream.send(group_pb.MembershipRequest(group_id=group, leave=group_pb.LeaveGroup(member_id=member_id)))
             await stream.receive()
             await stream.close()

@@ -23,6 +23,8 @@ from headrace.errors import (
 )
 
 FIRST, SECOND = Identity(7, 0), Identity(7, 1)
+EPOCH_LAST = 32_766
+"""What coordinators open transactions under at most."""
 
 
 def ready() -> TransactionCore:
@@ -62,6 +64,33 @@ def test_a_transaction_from_its_beginning_to_its_end() -> None:
     assert (core.state, core.identity) == (State.READY, SECOND)
     core.begins()
     assert core.identity == SECOND
+
+
+@pytest.mark.parametrize("call", [Call.COMMIT, Call.ABORT])
+def test_epochs_that_run_out_bring_another_producer_id(call: Call) -> None:
+    core = TransactionCore("billing")
+    core.initialized(Identity(7, EPOCH_LAST))
+    core.begins()
+    core.sent()
+    core.ends(call)
+    assert core.asks()
+    assert core.identity == Identity(7, EPOCH_LAST), "its end is asked for under its own id"
+    core.ended(Identity(8, 0))
+    core.begins()
+    assert (core.identity, core.wrote) == (Identity(8, 0), False)
+    core.sent()
+    core.ends(call)
+    assert core.asks(), "another id, and another transaction"
+    assert core.identity == Identity(8, 0)
+
+
+def test_epochs_that_run_out_with_a_prepared_transaction_bring_another_producer_id() -> None:
+    core = TransactionCore("billing")
+    core.initialized(Identity(7, EPOCH_LAST), "token")
+    assert core.decides("token")
+    core.was_decided(Identity(8, 0))
+    core.begins()
+    assert core.identity == Identity(8, 0)
 
 
 @pytest.mark.parametrize("call", [Call.COMMIT, Call.ABORT])

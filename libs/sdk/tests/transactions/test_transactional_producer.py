@@ -1,4 +1,4 @@
-"""A transactional producer on the cluster in memory: what becomes visible, and what it does when something fails."""
+"""A transactional producer on a cluster of the lab: what becomes visible, and what it does when something fails."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from headrace.errors import (
 )
 from headrace_common.core.batch import read_header
 from headrace_common.core.ids import NodeId
+from headrace_coordinator.core.transactions import producers, transaction
+from headrace_coordinator.engine import transactions
 from headrace_proto.v1 import broker_pb2 as pb
 
 from .worlds import IMPATIENT, consumer, made, producer
@@ -194,11 +196,11 @@ async def test_a_lost_answer_is_asked_for_again_and_commits_once(cluster: LabClu
         for value in (b"one", b"two"):
             async with writer.transaction():
                 await writer.send("one", value)
+    asked = cluster.faults.asked
+    assert [asked.count(api) for api in ("init_transactional_id", "end_txn")] == [2, 4]
     assert cluster.committed_values("one", 0) == [b"one", b"two"]
     markers = [read_header(batch) for batch in cluster.log("one", 0).batches if read_header(batch).control]
-    assert cluster.faults.asked.count("init_transactional_id") > 1
-    first, second = (m.producer_epoch for m in markers)
-    assert second == first + 1, "one end for each"
+    assert [m.producer_epoch for m in markers] == [2, 3], "the introduction was carried out twice, each end once"
 
 
 @pytest.mark.parametrize(
@@ -434,6 +436,22 @@ async def test_an_id_that_expired_is_over(labs: Labs) -> None:
         with pytest.raises(HeadraceError) as raised:
             await writer.abort_transaction()
         assert raised.value.code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+async def test_epochs_that_run_out_bring_another_producer_id(
+    cluster: LabCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (producers, transaction, transactions):
+        monkeypatch.setattr(module, "EPOCH_LAST", 1)
+    async with producer(cluster) as writer:
+        for number in range(3):
+            async with writer.transaction():
+                await writer.send("one", b"%d" % number)
+    assert cluster.committed_values("one", 0) == [b"0", b"1", b"2"]
+    headers = [read_header(entry.batch) for request in cluster.faults.produced for entry in request.partitions]
+    [old, new] = dict.fromkeys(header.producer_id for header in headers)
+    written = [(header.producer_id, header.producer_epoch, header.base_sequence) for header in headers]
+    assert written == [(old, 0, 0), (old, 1, 0), (new, 0, 0)]
 
 
 # --- deliveries that fail ----------------------------------------------------------------------------------------
