@@ -18,7 +18,7 @@ T = TypeVar("T")
 BLOCKS_S: Final = 1.0
 """A callback that takes longer is warned of, once for each function."""
 BLOCKED_LOOK_S: Final = 5.0
-"""Who waits for so long looks whether a callback keeps the thread."""
+"""Who waits looks so often whether a callback keeps the thread."""
 WARNED_MAX: Final = 1_000
 
 _log = logging.getLogger("headrace")

@@ -146,8 +146,8 @@ class LoopThread:
         try:
             return self._wait(future, timeout)
         except FutureTimeoutError:
-            if future.done():  # the coroutine's own
-                raise
+            if future.done():  # by now, or the error is the coroutine's own
+                return future.result()
             future.cancel()
             raise WaitTimedOut(f"not finished within {timeout:g} s") from None
         except BaseException:
@@ -155,15 +155,15 @@ class LoopThread:
             raise
 
     def _wait(self, future: ThreadFuture[T], timeout: float | None) -> T:
-        if timeout is not None and timeout <= BLOCKED_LOOK_S:
-            return future.result(timeout)
-        try:
-            return future.result(BLOCKED_LOOK_S)
-        except FutureTimeoutError:
-            if future.done():  # the coroutine's own
-                raise
-        warn_of_blocked(self._thread.ident)
-        return future.result(None if timeout is None else timeout - BLOCKED_LOOK_S)
+        while timeout is None or timeout > BLOCKED_LOOK_S:
+            try:
+                return future.result(BLOCKED_LOOK_S)
+            except FutureTimeoutError:
+                if future.done():
+                    return future.result()
+            warn_of_blocked(self._thread.ident)
+            timeout = None if timeout is None else timeout - BLOCKED_LOOK_S
+        return future.result(timeout)
 
     def call_soon(self, callback: Callable[..., object], *args: Any) -> None:
         """Run ``callback`` on the loop, soon."""

@@ -101,12 +101,12 @@ class Delivery:
         return _metadata(self._chunk, self._row)
 
     def _wait(self, settled: threading.Event, timeout: float | None) -> bool:
-        if timeout is not None and timeout <= BLOCKED_LOOK_S:
-            return settled.wait(timeout)
-        if settled.wait(BLOCKED_LOOK_S):
-            return True
-        warn_of_blocked(self._chunk.home.thread)
-        return settled.wait(None if timeout is None else timeout - BLOCKED_LOOK_S)
+        while timeout is None or timeout > BLOCKED_LOOK_S:
+            if settled.wait(BLOCKED_LOOK_S):
+                return True
+            warn_of_blocked(self._chunk.home.thread)
+            timeout = None if timeout is None else timeout - BLOCKED_LOOK_S
+        return settled.wait(timeout)
 
     def exception(self, timeout: float | None = None) -> HeadraceError | None:
         """Wait like ``result``, and return why the record failed; None when it was acknowledged."""

@@ -14,6 +14,7 @@ import pytest
 from libs.sdk.tests.kit.cluster import Does, Fault, LabCluster, Labs
 
 from headrace import Delivery, Producer, aio
+from headrace._callbacks import warn_of_blocked
 from headrace.errors import ErrorCode, InvalidPartitions
 
 FAULTS = {
@@ -175,35 +176,44 @@ def waiting(release: threading.Event) -> Callable[[Delivery], None]:
     return blocking
 
 
+@pytest.mark.parametrize("waits", ["flush", "result"])
 def test_a_callback_that_blocks_is_named_to_who_waits(
-    cluster: LabCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    cluster: LabCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, waits: str
 ) -> None:
-    monkeypatch.setattr("headrace._runtime.BLOCKED_LOOK_S", 0.05)
+    """However long they have waited for other reasons before."""
     monkeypatch.setattr("headrace._callbacks.BLOCKS_S", 0.01)
     monkeypatch.setattr("headrace._callbacks._warned", set())
-    release, seen = threading.Event(), threading.Event()
+    looked, named, release = threading.Event(), threading.Event(), threading.Event()
+    for module in ("headrace._runtime", "headrace.delivery"):
+        monkeypatch.setattr(f"{module}.BLOCKED_LOOK_S", 0.05)
+        monkeypatch.setattr(f"{module}.warn_of_blocked", lambda thread: (warn_of_blocked(thread), looked.set()))
 
     class Seen(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "has not returned" in record.getMessage():
-                seen.set()
+                named.set()
 
     logger, handler = logging.getLogger("headrace"), Seen()
     logger.addHandler(handler)
+    acknowledged = asyncio.Event()
+    cluster.inject("produce", Fault(Does.HOLD, until=acknowledged))
     try:
         with Producer(_transport=cluster.transport()) as producer:
             producer.send("t", b"x", partition=1).add_done_callback(waiting(release))
-            flushing = threading.Thread(target=producer.flush)
-            flushing.start()
-            assert seen.wait(20)
+            last = producer.send("t", b"y", partition=1)
+            waiter = threading.Thread(target=producer.flush if waits == "flush" else last.result)
+            waiter.start()
+            assert looked.wait(20), "when nothing blocked yet"
+            cluster.soon(acknowledged.set)
+            assert named.wait(15)
             release.set()
-            flushing.join(20)
+            waiter.join(20)
             producer.send("t", b"x", partition=1).add_done_callback(waiting(release))
     finally:
         release.set()
         logger.removeHandler(handler)
-    named = [r.getMessage() for r in caplog.records if "waiting.<locals>.blocking, called for t-1" in r.getMessage()]
-    assert len(named) == 1, "once"
+    told = [r.getMessage() for r in caplog.records if "waiting.<locals>.blocking, called for t-1" in r.getMessage()]
+    assert len(told) == 1, "once"
 
 
 def test_a_callback_that_would_end_the_program_does_not_end_the_client(
