@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 
 import headrace
-from headrace._core.fetch_positions import Answer
+from headrace._core.fetch_answers import Answer
 from headrace._core.record_runs import Deserializers
 from headrace._transport.grpc import GrpcTransport
 from headrace.aio._hand_out import HandOut
@@ -217,7 +217,7 @@ def fed_rates(batch: bytes, way: str, records: int) -> tuple[float, float]:
         assert plan is not None, "the buffer is empty"
         fresh = [stamp(batch, offset + n * RECORDS_PER_BATCH, 0) for n in range(8)]
         offset += 8 * RECORDS_PER_BATCH
-        core.answered(plan, [Answer(entry, 0, "", 1 << 60, 0, fresh) for entry in plan.entries.values()], 0.0)
+        core.answers.take(plan, [Answer(entry, 0, "", 1 << 60, 0, fresh) for entry in plan.entries.values()], 0.0)
         start, busy = time.perf_counter(), time.process_time()
         if way == "table":
             seen += len(out.take_table(None))

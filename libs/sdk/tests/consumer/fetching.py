@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace._core.fetch_aborted import Aborted
+from headrace._core.fetch_answers import Answer
 from headrace._core.fetch_plans import FetchPlan
-from headrace._core.fetch_positions import Answer, FetchPositions, Lookup
+from headrace._core.fetch_positions import FetchPositions, Lookup
 from headrace._core.starts import timestamp_to_ask
 from headrace_common.core.batch import ControlType, RecordColumns, build_batch, build_control_batch, read_header
 from headrace_common.core.errors import ErrorCode, error_for

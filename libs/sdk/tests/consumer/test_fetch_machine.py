@@ -133,7 +133,7 @@ class Reading(RuleBasedStateMachine):
             one = answer_for(plan, key, self.logs[tp], bytes_max=bytes_max, committed=self.committed_only)
             if one is not None:
                 answers.append(one)
-        self.core.answered(plan, answers, self.now)
+        self.core.answers.take(plan, answers, self.now)
 
     @rule(broker=BROKERS, abandoned=st.booleans())
     def break_stream(self, broker: NodeId, abandoned: bool) -> None:
@@ -141,9 +141,9 @@ class Reading(RuleBasedStateMachine):
         if plan is None:
             return
         if abandoned:
-            self.core.fetch_abandoned(plan)
+            self.core.answers.abandon(plan)
         else:
-            self.core.fetch_failed(plan, NetworkFailed("gone"), self.now)
+            self.core.answers.fail(plan, NetworkFailed("gone"), self.now)
 
     # --- the application ----------------------------------------------------------------------------------------
 

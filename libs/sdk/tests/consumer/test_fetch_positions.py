@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headrace._core.fetch_answers import Answer
 from headrace._core.fetch_events import LogDiverged, PositionReset, TopicRecreated
 from headrace._core.fetch_plans import FetchLimits, FetchPlan
-from headrace._core.fetch_positions import Answer, FetchPositions
+from headrace._core.fetch_positions import FetchPositions
 from headrace._core.record_runs import Deserializers, run_of
 from headrace._core.starts import Ago, AtTime, Beginning, End, Start, parse_reset, timestamp_to_ask
 from headrace.errors import LogTruncated, PositionOutOfRange
@@ -52,7 +53,7 @@ def test_a_start_is_looked_up_before_anything_is_fetched() -> None:
     assert core.lookups() == {}
     core.placed(T0, TOPIC_ID, A, 3, 0.0)
     assert core.fetch(A) is None
-    assert core.care
+    assert core.state.care
     [lookup] = core.lookups()[A]
     assert core.lookups() == {}, "one at a time"
     core.looked_up(lookup, 42)
@@ -77,7 +78,7 @@ def test_the_next_fetch_leaves_as_soon_as_the_answer_is_in() -> None:
     assert asked(plan) == {0: 0}
     assert core.fetch(A) is None, "one on the wire"
     core.rooms.wakes.clear()
-    assert core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    assert core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert core.rooms.wakes == {A}
     again = core.fetch(A)
     assert asked(again) == {0: 2}, "before anything was handed out"
@@ -92,7 +93,7 @@ def test_nothing_is_fetched_while_more_than_half_of_the_room_is_full() -> None:
     for _ in range(4):
         log.append(1, hole=0)
     plan = core.fetch(A)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 4, 0, [batch(n, size=200) for n in range(4)])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 4, 0, [batch(n, size=200) for n in range(4)])], 0.0)
     core.rooms.wakes.clear()
     assert core.fetch(A) is None
     while not core.rooms.wakes:
@@ -106,7 +107,7 @@ def test_records_below_the_fetch_offset_are_cut() -> None:
     core, log = reading(at=3), PlainLog()
     log.append(5)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert hand_out(core) == (T0, [3, 4])
 
 
@@ -117,7 +118,7 @@ def test_positions_move_past_markers_and_holes() -> None:
     log.append(2, hole=5)
     log.append_control()
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert hand_out(core) == (T0, [0])
     assert hand_out(core) == (T0, [7, 8])
     assert hand_out(core) is None
@@ -131,7 +132,7 @@ def test_partitions_take_turns() -> None:
         for _ in range(3):
             log.append(1)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, key, log) for key, log in logs.items()], 0.0)
+    core.answers.take(plan, [answer_for(plan, key, log) for key, log in logs.items()], 0.0)
     turns = [hand_out(core) for _ in range(6)]
     assert [tp.partition for tp, _ in turns] == [0, 1, 0, 1, 0, 1]
 
@@ -141,7 +142,7 @@ def test_those_served_by_a_full_answer_come_last_in_the_next_fetch() -> None:
     plan = core.fetch(A)
     assert list(plan.entries) == [K0, K1]
     big = batch(0, size=480)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 1, 0, [big])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 1, 0, [big])], 0.0)
     hand_out(core)
     again = core.fetch(A)
     assert again.rebuilt
@@ -152,16 +153,16 @@ def test_a_seek_discards_what_was_asked_and_fetched_before() -> None:
     core, log = reading(), PlainLog()
     log.append(4)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     on_wire = core.fetch(A)
     stale = Answer(on_wire.entries[K0], 0, "", 9, 0, [batch(4)])
     core.seek(T0, 2)
     assert core.rooms.brokers[A].buffered_bytes == 0
-    assert not core.answered(on_wire, [stale], 0.0), "asked before the seek"
+    assert not core.answers.take(on_wire, [stale], 0.0), "asked before the seek"
     assert hand_out(core) is None
     plan = core.fetch(A)
     assert asked(plan) == {0: 2}
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert hand_out(core) == (T0, [2, 3])
 
 
@@ -169,14 +170,14 @@ def test_a_seek_to_the_same_offset_is_a_seek_too() -> None:
     core = reading()
     plan = core.fetch(A)
     core.seek(T0, 0)
-    assert not core.answered(plan, [Answer(plan.entries[K0], 0, "", 1, 0, [batch(0)])], 0.0)
+    assert not core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 1, 0, [batch(0)])], 0.0)
 
 
 def test_a_seek_while_a_batch_is_open_makes_the_rest_of_it_stale() -> None:
     core, log = reading(), PlainLog()
     log.append(4)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     opened = core.next_batch()
     epoch = opened.epoch
     core.seek(T0, 1)
@@ -191,7 +192,7 @@ def test_the_rest_of_a_batch_that_is_given_back_comes_next() -> None:
         log.append(4)
         log.append(4)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, key, log) for key, log in logs.items()], 0.0)
+    core.answers.take(plan, [answer_for(plan, key, log) for key, log in logs.items()], 0.0)
     opened = core.next_batch()
     core.give_back(opened, opened.epoch, 2)
     assert [hand_out(core) for _ in range(4)] == [
@@ -205,7 +206,7 @@ def test_a_paused_partition_keeps_what_was_fetched_and_asks_for_nothing() -> Non
     log.append(2)
     plan = core.fetch(A)
     core.pause(T0)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert hand_out(core) is None
     assert asked(core.fetch(A)) == {1: 0}
     core.resume(T0)
@@ -216,7 +217,7 @@ def test_paused_partitions_keep_no_more_than_one_room() -> None:
     core = reading(T0, T1)
     plan = core.fetch(A)
     big = [batch(0, size=600)]
-    core.answered(plan, [Answer(plan.entries[k], 0, "", 1, 0, big) for k in (K0, K1)], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[k], 0, "", 1, 0, big) for k in (K0, K1)], 0.0)
     core.pause(T0)
     assert core.partitions[T0].buffered_bytes > 600
     core.pause(T1)
@@ -229,10 +230,10 @@ def test_paused_partitions_keep_no_more_than_one_room() -> None:
 def test_a_position_that_is_gone_is_reset_and_the_range_is_told() -> None:
     core, log = reading(), PlainLog(start=100, end=150)
     plan = core.fetch(A)
-    assert not core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    assert not core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     look_up(core, {T0: log})
     assert core.partitions[T0].position == 100
-    [event] = core.events
+    [event] = core.state.events
     assert event == PositionReset(T0, lost=0, position=100, log_start=100)
     assert "records 0 to 99 were not read" in str(event)
     assert asked(core.fetch(A)) == {0: 100}
@@ -241,9 +242,9 @@ def test_a_position_that_is_gone_is_reset_and_the_range_is_told() -> None:
 def test_a_reset_to_the_end_tells_what_was_deleted_from_what_is_passed_over() -> None:
     core, log = reading(reset=End(), at=20), PlainLog(start=100, end=150)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     look_up(core, {T0: log})
-    [event] = core.resets
+    [event] = core.state.resets
     assert isinstance(event, PositionReset)
     assert (event.gone, event.skipped, event.position) == (range(20, 100), range(100, 150), 150)
     assert "records 20 to 149 were not read (the log still holds those from 100 on)" in str(event)
@@ -252,9 +253,9 @@ def test_a_reset_to_the_end_tells_what_was_deleted_from_what_is_passed_over() ->
 def test_a_position_above_the_end_lost_nothing() -> None:
     core, log = reading(at=200), PlainLog(start=100, end=150)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     look_up(core, {T0: log})
-    [event] = core.resets
+    [event] = core.state.resets
     assert isinstance(event, PositionReset)
     assert (list(event.gone), list(event.skipped), event.position) == ([], [], 100)
     assert "the log ended before 200: records may be read again" in str(event)
@@ -264,15 +265,15 @@ def test_what_was_fetched_is_handed_out_before_a_reset() -> None:
     core, log = reading(), PlainLog()
     log.append(2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     log.trim(2)
     log.start, log.end = 50, 60
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert core.fetch(A) is None, "it waits until the buffer is empty"
     assert hand_out(core) == (T0, [0, 1])
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     look_up(core, {T0: log})
     assert core.partitions[T0].position == 50
 
@@ -281,7 +282,7 @@ def test_without_a_reset_rule_a_position_that_is_gone_is_raised_once_per_poll() 
     core, log = reading(reset=None), PlainLog(start=100, end=150)
     for _ in range(2):
         plan = core.fetch(A)
-        assert core.answered(plan, [answer_for(plan, K0, log)], 0.0), "there is something to raise"
+        assert core.answers.take(plan, [answer_for(plan, K0, log)], 0.0), "there is something to raise"
         assert core.fetch(A) is None
         error = core.take_failure(0.0)
         assert isinstance(error, PositionOutOfRange)
@@ -308,8 +309,8 @@ def test_without_a_reset_rule_a_partition_without_position_is_named() -> None:
 def test_a_partition_whose_leader_moved_waits_for_metadata(code: ErrorCode) -> None:
     core = reading(T0, T1)
     plan = core.fetch(A)
-    core.answered(plan, [refusal(plan, K0, code)], 1000.0)
-    assert core.refresh_reason is not None
+    core.answers.take(plan, [refusal(plan, K0, code)], 1000.0)
+    assert core.state.refresh_reason is not None
     assert asked(core.fetch(A)) == {1: 0}, "the other one goes on"
     core.placed(T0, TOPIC_ID, B, 1, 1001.0)
     assert asked(core.fetch(B)) == {0: 0}, "a new leader is asked at once"
@@ -318,7 +319,7 @@ def test_a_partition_whose_leader_moved_waits_for_metadata(code: ErrorCode) -> N
 def test_a_hint_at_the_new_leader_is_followed_at_once() -> None:
     core = reading()
     plan = core.fetch(A)
-    core.answered(plan, [refusal(plan, K0, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=(B, 7))], 0.0)
+    core.answers.take(plan, [refusal(plan, K0, ErrorCode.NOT_LEADER_OR_FOLLOWER, leader=(B, 7))], 0.0)
     assert asked(core.fetch(B)) == {0: 0}
     core.placed(T0, TOPIC_ID, A, 6, 0.0)
     assert core.partitions[T0].leader == B, "metadata that is older than the hint changes nothing"
@@ -329,21 +330,21 @@ def test_pauses_double_up_to_a_bound_and_end_with_the_first_good_answer() -> Non
     now, pauses = 0.0, []
     for _ in range(6):
         plan = core.fetch(A)
-        core.answered(plan, [refusal(plan, K0, ErrorCode.OVERLOADED)], now)
+        core.answers.take(plan, [refusal(plan, K0, ErrorCode.OVERLOADED)], now)
         due = core.tick(now)
         pauses.append(due - now)
         assert core.fetch(A) is None
         now = due
         assert core.tick(now) is None
     assert pauses == [100, 200, 400, 800, 1000, 1000]
-    core.answered(core.fetch(A), [], now)
+    core.answers.take(core.fetch(A), [], now)
     assert core.partitions[T0].trouble is None
     assert core.take_failure(now + 100_000) is None
 
 
 def test_a_partition_stuck_for_too_long_is_told_and_tried_again() -> None:
     core = reading()
-    core.fetch_failed(core.fetch(A), NetworkFailed("connection refused by 127.0.0.1:1"), 0.0)
+    core.answers.fail(core.fetch(A), NetworkFailed("connection refused by 127.0.0.1:1"), 0.0)
     assert core.take_failure(4999.0) is None
     error = core.take_failure(5000.0)
     assert isinstance(error, NetworkFailed)
@@ -359,9 +360,9 @@ def test_a_partition_without_leader_is_stuck_too() -> None:
     core.placed(T0, TOPIC_ID, NO_NODE, 4, 0.0)
     now = 0.0
     while now < 5000:
-        core.refresh_reason = None
+        core.state.refresh_reason = None
         now = core.tick(now)
-    assert core.refresh_reason, "each pause ends with another refresh"
+    assert core.state.refresh_reason, "each pause ends with another refresh"
     assert isinstance(core.take_failure(now), LeaderNotAvailable)
 
 
@@ -378,14 +379,14 @@ def test_a_topic_that_metadata_does_not_know_is_raised_after_the_timeout() -> No
 def test_what_cannot_be_retried_is_raised_and_the_position_stays() -> None:
     core = reading()
     plan = core.fetch(A)
-    assert core.answered(plan, [refusal(plan, K0, ErrorCode.REPLICA_DAMAGED)], 0.0)
+    assert core.answers.take(plan, [refusal(plan, K0, ErrorCode.REPLICA_DAMAGED)], 0.0)
     assert core.take_failure(0.0).code is ErrorCode.REPLICA_DAMAGED
     assert core.partitions[T0].position == 0
 
 
 def test_a_request_that_is_refused_as_a_whole_is_raised_once() -> None:
     core = reading(T0, T1)
-    core.fetch_failed(core.fetch(A), Rejected("min_bytes is negative"), 0.0)
+    core.answers.fail(core.fetch(A), Rejected("min_bytes is negative"), 0.0)
     assert isinstance(core.take_failure(0.0), Rejected)
     assert core.take_failure(0.0) is None
 
@@ -395,7 +396,7 @@ def test_a_failure_comes_after_the_records_before_it() -> None:
     log.append(2)
     log.batches.append(b"these bytes are no batch, however one looks at them" * 2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for_raw(plan, log)], 0.0)
+    core.answers.take(plan, [answer_for_raw(plan, log)], 0.0)
     assert core.take_failure(0.0) is None
     assert hand_out(core) == (T0, [0, 1])
     error = core.take_failure(0.0)
@@ -411,7 +412,7 @@ def answer_for_raw(plan: FetchPlan, log: PlainLog) -> Answer:
 def test_batches_that_overlap_are_refused() -> None:
     core = reading()
     plan = core.fetch(A)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [batch(0, 4), batch(2, 4)])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [batch(0, 4), batch(2, 4)])], 0.0)
     assert hand_out(core) == (T0, [0, 1, 2, 3])
     assert isinstance(core.take_failure(0.0), CorruptBatch)
 
@@ -420,7 +421,7 @@ def test_a_batch_that_cannot_be_decoded_is_fetched_again_from_the_position() -> 
     core, log = reading(), PlainLog()
     log.append(2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     opened = core.next_batch()
     told = core.damaged(opened, opened.epoch, 1, CorruptBatch("rubbish"))
     assert str(told) == "t-0@1: rubbish; reading can go on at offset 2, see Consumer.skip_batch()"
@@ -433,7 +434,7 @@ def test_a_record_that_the_application_could_not_take_is_no_unreadable_batch() -
     core, log = reading(), PlainLog()
     log.append(2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     opened = core.next_batch()
     own = Rejected("no JSON")
     assert core.damaged(opened, opened.epoch, 0, own) is own
@@ -445,7 +446,7 @@ def test_a_skip_goes_on_behind_the_batch_and_a_rewind_before_it() -> None:
     log.append(2)
     log.append(3)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     assert hand_out(core) == (T0, [0, 1])
     opened = core.next_batch()
     core.damaged(opened, opened.epoch, 2, CorruptBatch("rubbish"))
@@ -463,7 +464,7 @@ def test_a_header_that_cannot_be_read_is_skipped_up_to_the_next_that_can() -> No
     log.append(2)
     rubbish = b"these bytes are no batch, however one looks at them" * 2
     plan = core.fetch(A)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [*log.batches, rubbish, rubbish, batch(6, 3)])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [*log.batches, rubbish, rubbish, batch(6, 3)])], 0.0)
     assert core.partitions[T0].stuck_at is None, "there are records before it"
     hand_out(core)
     assert isinstance(core.take_failure(0.0), CorruptBatch)
@@ -471,7 +472,7 @@ def test_a_header_that_cannot_be_read_is_skipped_up_to_the_next_that_can() -> No
     core.skip(T0)
     assert core.partitions[T0].position == 6
     plan = core.fetch(A)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [rubbish])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 9, 0, [rubbish])], 0.0)
     core.take_failure(0.0)
     assert core.partitions[T0].stuck_at[:2] == (6, 7), "without one, by one offset"
 
@@ -480,10 +481,10 @@ def test_a_topic_created_again_is_told_and_starts_by_the_rule() -> None:
     core, log = reading(), PlainLog()
     log.append(2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     hand_out(core)
     core.placed(T0, TopicId(b"u" * 16), A, 0, 0.0)
-    assert list(core.events) == [TopicRecreated(T0, 2)]
+    assert list(core.state.events) == [TopicRecreated(T0, 2)]
     assert look_up(core, {T0: PlainLog()}) == 1
     assert core.partitions[T0].position == 0
 
@@ -492,12 +493,12 @@ def test_removed_partitions_give_their_room_back_and_later_answers_are_nothing()
     core, log = reading(T0, T1), PlainLog()
     log.append(2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     on_wire = core.fetch(A)
     late = Answer(on_wire.entries[K0], 0, "", 3, 0, [batch(2)])
     core.remove(T0)
     assert core.rooms.brokers[A].buffered_bytes == 0
-    assert not core.answered(on_wire, [late], 0.0)
+    assert not core.answers.take(on_wire, [late], 0.0)
     assert hand_out(core) is None
     assert asked(core.fetch(A)) == {1: 0}
 
@@ -508,7 +509,7 @@ def test_a_thousand_partitions_cost_one_entry_when_one_has_news() -> None:
     log.append(1)
     plan = core.fetch(A)
     assert len(plan.changed) == 1000
-    core.answered(plan, [answer_for(plan, (TOPIC_ID, 7), log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, (TOPIC_ID, 7), log)], 0.0)
     again = core.fetch(A)
     assert not again.rebuilt
     assert [(e.partition.tp.partition, e.offset) for e in again.changed] == [(7, 1)]
@@ -542,7 +543,7 @@ def test_a_duration_counts_back_from_when_it_is_looked_up() -> None:
 def test_control_batches_alone_are_nothing_to_hand_out() -> None:
     core = reading()
     plan = core.fetch(A)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 1, 0, [control(0)])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 1, 0, [control(0)])], 0.0)
     assert core.next_batch() is None
     assert core.partitions[T0].position == 1
     assert NodeId(1) == A
@@ -560,7 +561,7 @@ def test_positions_move_past_batches_that_compaction_emptied() -> None:
         emptied(batch(102, 2, transaction_of=7)),
         emptied(batch(104, 1)),
     ]
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 105, 0, batches)], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 105, 0, batches)], 0.0)
     assert hand_out(core) == (T0, [100, 101])
     assert hand_out(core) is None
     assert core.partitions[T0].position == core.partitions[T0].fetch_offset == 105
@@ -570,7 +571,7 @@ def test_a_batch_that_compaction_made_sparse_is_handed_out_as_it_is() -> None:
     core = reading(at=1)
     plan = core.fetch(A)
     sparse = without(batch(0, 5), [True, False, True, True, False])
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 5, 0, [sparse])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 5, 0, [sparse])], 0.0)
     partition = core.next_batch()
     assert partition is not None
     assert partition.open is not None
@@ -588,7 +589,7 @@ def test_who_comes_too_late_for_a_fetch_is_told_to_the_shell() -> None:
     core.resume(T1)
     assert core.rooms.late == {A}
     core.rooms.late.clear()
-    core.fetch_abandoned(plan)
+    core.answers.abandon(plan)
     assert core.rooms.wakes == {A}
     assert asked(core.fetch(A)) == {0: 0, 1: 0}
     core.seek(T0, 5)
@@ -599,7 +600,7 @@ def test_an_answer_makes_nobody_late() -> None:
     core, log = reading(), PlainLog()
     log.append(2)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     core.fetch(A)
     hand_out(core)
     assert core.rooms.late == set()
@@ -608,7 +609,7 @@ def test_an_answer_makes_nobody_late() -> None:
 def test_a_batch_that_ends_before_what_was_asked_for_is_dropped() -> None:
     core = reading(at=4)
     plan = core.fetch(A)
-    core.answered(plan, [Answer(plan.entries[K0], 0, "", 6, 0, [batch(0, 4), batch(4, 2)])], 0.0)
+    core.answers.take(plan, [Answer(plan.entries[K0], 0, "", 6, 0, [batch(0, 4), batch(4, 2)])], 0.0)
     assert hand_out(core) == (T0, [4, 5])
 
 
@@ -628,7 +629,7 @@ def following(*, reset: Start | None = BEGINNING) -> FetchPositions:
     """Reads T0, which A leads, from B."""
     core = reading(reset=reset)
     plan = core.fetch(A)
-    core.answered(plan, [named(plan, B)], 0.0)
+    core.answers.take(plan, [named(plan, B)], 0.0)
     return core
 
 
@@ -639,7 +640,7 @@ def test_the_replica_that_the_leader_names_is_read_from() -> None:
     assert core.fetch(A) is None
     plan = core.fetch(B)
     assert asked(plan) == {0: 0}
-    assert core.answered(plan, [answer_for(plan, K0, log)], 1.0)
+    assert core.answers.take(plan, [answer_for(plan, K0, log)], 1.0)
     assert hand_out(core) == (T0, [0, 1, 2])
     assert asked(core.fetch(B)) == {0: 3}
 
@@ -665,12 +666,12 @@ def test_after_some_time_the_leader_is_asked_again() -> None:
 def test_a_follower_that_errs_is_left_at_once_and_its_word_is_not_believed(code: ErrorCode) -> None:
     core = following()
     plan = core.fetch(B)
-    core.answered(plan, [refusal(plan, K0, code)], 0.0)
+    core.answers.take(plan, [refusal(plan, K0, code)], 0.0)
     again = core.fetch(A)
     assert asked(again) == {0: 0}, "no reset, no pause"
     assert again.entries[K0].partition.from_leader
-    assert not core.events
-    core.answered(again, [named(again, B)], 1.0)
+    assert not core.state.events
+    core.answers.take(again, [named(again, B)], 1.0)
     assert asked(core.fetch(A)) == {0: 0}, "a leader that names it all the same is not obeyed"
     core.tick(20_000.0)
     assert not core.partitions[T0].from_leader
@@ -679,7 +680,7 @@ def test_a_follower_that_errs_is_left_at_once_and_its_word_is_not_believed(code:
 def test_a_follower_that_cannot_be_reached_is_left_at_once() -> None:
     core = following()
     plan = core.fetch(B)
-    core.fetch_failed(plan, NetworkFailed("gone"), 0.0)
+    core.answers.fail(plan, NetworkFailed("gone"), 0.0)
     assert asked(core.fetch(A)) == {0: 0}
 
 
@@ -687,13 +688,13 @@ def test_a_follower_that_does_not_know_enough_yet_is_asked_again_for_a_while() -
     core, now = following(), 0.0
     for _ in range(5):
         plan = core.fetch(B)
-        core.answered(plan, [refusal(plan, K0, ErrorCode.OFFSET_NOT_AVAILABLE)], now)
+        core.answers.take(plan, [refusal(plan, K0, ErrorCode.OFFSET_NOT_AVAILABLE)], now)
         assert core.fetch(A) is None
         assert core.fetch(B) is None, "after a pause"
         now += 2_000.0
         core.tick(now)
     plan = core.fetch(B)
-    core.answered(plan, [refusal(plan, K0, ErrorCode.OFFSET_NOT_AVAILABLE)], now)
+    core.answers.take(plan, [refusal(plan, K0, ErrorCode.OFFSET_NOT_AVAILABLE)], now)
     assert asked(core.fetch(A)) == {0: 0}
 
 
@@ -708,10 +709,10 @@ def test_the_epoch_of_what_was_read_last_goes_along_and_a_seek_forgets_it() -> N
     log.append(2)
     plan = core.fetch(A)
     assert plan.entries[K0].last_epoch == -1
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     plan = core.fetch(A)
     assert plan.entries[K0].last_epoch == 0
-    core.answered(plan, [], 0.0)
+    core.answers.take(plan, [], 0.0)
     core.seek(T0, 1)
     assert core.fetch(A).entries[K0].last_epoch == -1
 
@@ -720,18 +721,18 @@ def read_three(*, reset: Start | None) -> FetchPositions:
     core, log = reading(reset=reset), PlainLog()
     log.append(3)
     plan = core.fetch(A)
-    core.answered(plan, [answer_for(plan, K0, log)], 0.0)
+    core.answers.take(plan, [answer_for(plan, K0, log)], 0.0)
     return core
 
 
 def test_a_log_that_lost_what_was_read_is_told_where_nothing_is_reset() -> None:
     core = read_three(reset=None)
     plan = core.fetch(A)
-    core.answered(plan, [diverging(plan, 0, 1)], 0.0)
+    core.answers.take(plan, [diverging(plan, 0, 1)], 0.0)
     assert core.take_failure(0.0) is None
     assert hand_out(core) == (T0, [0, 1, 2]), "what is here comes first"
     plan = core.fetch(A)
-    assert core.answered(plan, [diverging(plan, 0, 1)], 0.0)
+    assert core.answers.take(plan, [diverging(plan, 0, 1)], 0.0)
     error = core.take_failure(0.0)
     assert isinstance(error, LogTruncated)
     assert isinstance(error, DataLost)
@@ -746,8 +747,8 @@ def test_with_a_reset_reading_goes_on_where_the_log_is_still_the_same() -> None:
     core = read_three(reset=BEGINNING)
     assert hand_out(core) == (T0, [0, 1, 2])
     plan = core.fetch(A)
-    core.answered(plan, [diverging(plan, 0, 1)], 0.0)
-    assert list(core.events) == [LogDiverged(T0, 3, 1)]
+    core.answers.take(plan, [diverging(plan, 0, 1)], 0.0)
+    assert list(core.state.events) == [LogDiverged(T0, 3, 1)]
     again = core.fetch(A)
     assert asked(again) == {0: 1}
     assert again.entries[K0].last_epoch == -1
@@ -757,15 +758,15 @@ def test_a_follower_that_says_the_log_is_another_is_not_believed() -> None:
     core = following()
     core.partitions[T0].last_epoch = 0
     plan = core.fetch(B)
-    core.answered(plan, [diverging(plan, 0, 0)], 0.0)
+    core.answers.take(plan, [diverging(plan, 0, 0)], 0.0)
     assert asked(core.fetch(A)) == {0: 0}
-    assert not core.events
+    assert not core.state.events
 
 
 def test_a_hint_of_the_same_broker_under_a_newer_epoch_changes_the_request() -> None:
     core = reading()
     plan = core.fetch(A)
-    core.answered(plan, [refusal(plan, K0, ErrorCode.FENCED_LEADER_EPOCH, leader=(A, 5))], 0.0)
+    core.answers.take(plan, [refusal(plan, K0, ErrorCode.FENCED_LEADER_EPOCH, leader=(A, 5))], 0.0)
     again = core.fetch(A)
     assert again.rebuilt
     assert again.entries[K0].partition.leader_epoch == 5

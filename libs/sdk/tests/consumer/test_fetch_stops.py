@@ -111,7 +111,7 @@ def serve(
             one = answer_for(plan, key, world[partition.tp], bytes_max=bytes_max, committed=committed)
             if one is not None:
                 answers.append(one)
-        core.answered(plan, answers, 0.0)
+        core.answers.take(plan, answers, 0.0)
 
 
 def take(
@@ -150,7 +150,7 @@ def test_batches_that_begin_behind_the_stop_are_dropped_and_end_the_range() -> N
     assert plan is not None
     answer = answer_for(plan, (TOPIC_ID, 0), log)
     assert answer is not None
-    assert core.answered(plan, [answer], 0.0)
+    assert core.answers.take(plan, [answer], 0.0)
     partition = core.next_batch()
     assert partition is not None
     core.handed_out(partition, partition.epoch, 5)
@@ -165,7 +165,7 @@ def test_a_range_of_markers_alone_ends_and_says_so() -> None:
     assert plan is not None
     answer = answer_for(plan, (TOPIC_ID, 0), PlainLog([control(0)], end=1))
     assert answer is not None
-    assert core.answered(plan, [answer], 0.0), "whoever waits is woken although there is no record"
+    assert core.answers.take(plan, [answer], 0.0), "whoever waits is woken although there is no record"
     assert core.partitions[T0].stopped
 
 
@@ -181,7 +181,7 @@ def test_the_time_of_another_trouble_does_not_count_as_time_without_the_topic() 
     core = reading(stop=10)
     plan = core.fetch(A)
     assert plan is not None
-    core.answered(plan, [refusal(plan, (TOPIC_ID, 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)], 0.0)
+    core.answers.take(plan, [refusal(plan, (TOPIC_ID, 0), ErrorCode.NOT_LEADER_OR_FOLLOWER)], 0.0)
     core.unplaced(T0, UnknownTopicOrPartition("gone"), 10_000.0)
     assert core.take_failure(12_999.0) is None
     assert core.take_failure(13_000.0) is not None

@@ -147,6 +147,13 @@ class PartitionFetch:
         """Whether the next fetch brings the batch again that could not be read."""
         return self.unreadable is not None and self.fetch_offset < self.unreadable.next_offset
 
+    def meet_unreadable(self, first: int, follows: int, error: HeadraceError) -> HeadraceError:
+        """Remember the batch; the error as the application gets it."""
+        text = f"{self.tp}@{first}: {error}; reading can go on at offset {follows}, see Consumer.skip_batch()"
+        told = type(error)(text)
+        self.unreadable = Unreadable(first, follows, told)
+        return told
+
     def pass_over(self, header: BatchHeader) -> None:
         """The next batch is not for applications. Those in a row become one, so that they take no room."""
         if self.buffer and not self.buffer[-1].batch:

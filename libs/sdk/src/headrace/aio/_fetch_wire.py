@@ -7,8 +7,8 @@ The request is kept: only entries that moved are written again, and protobuf ser
 from __future__ import annotations
 
 from headrace._core.fetch_aborted import Aborted
+from headrace._core.fetch_answers import Answer
 from headrace._core.fetch_plans import FetchPlan
-from headrace._core.fetch_positions import Answer
 from headrace.consumer_settings import ConsumerSettings
 from headrace_common.core.ids import NO_NODE, NodeId, TopicId
 from headrace_proto.v1 import broker_pb2 as pb

@@ -306,8 +306,8 @@ class HandOut:
         if self.crash is not None:
             raise self.crash
         core = self.core
-        while core.resets:
-            event, told = core.resets.popleft(), self._settings.on_position_reset
+        while core.state.resets:
+            event, told = core.state.resets.popleft(), self._settings.on_position_reset
             if told is not None:
                 told(event)
         if core.has_failures:

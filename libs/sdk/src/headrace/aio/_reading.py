@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headrace._bulk_libraries import is_bulk, load_bulk_libraries
+from headrace._core.fetch_answers import Answer
 from headrace._core.fetch_events import LogDiverged, PositionReset
 from headrace._core.fetch_partition import NO_TOPIC_ID
 from headrace._core.fetch_plans import FetchLimits, FetchPlan
-from headrace._core.fetch_positions import Answer, Lookup
+from headrace._core.fetch_positions import Lookup
 from headrace._core.ranges import Range
 from headrace._core.record_runs import Deserializers
 from headrace._core.starts import Beginning, LastCommitted, parse_reset, timestamp_to_ask
@@ -279,9 +280,9 @@ class Reading:
             except HeadraceError as error:
                 with self.out.lock:
                     if fetcher.given_up == fetcher.number:
-                        core.fetch_abandoned(plan)
+                        core.answers.abandon(plan)
                     else:
-                        core.fetch_failed(plan, error, self._clock.monotonic_ms())
+                        core.answers.fail(plan, error, self._clock.monotonic_ms())
                 news = True
             else:
                 answers = wire.answers(plan, response)
@@ -294,7 +295,7 @@ class Reading:
                     except Overloaded:
                         self.out.cold = True
                 with self.out.lock:
-                    news = core.answered(plan, answers, self._clock.monotonic_ms())
+                    news = core.answers.take(plan, answers, self._clock.monotonic_ms())
             self._act()
             if news:
                 self._signal()
@@ -329,12 +330,12 @@ class Reading:
         while True:
             self._care.clear()
             with self.out.lock:
-                core.care = False
+                core.state.care = False
                 due_ms = core.tick(clock.monotonic_ms())
-                events, reason = list(core.events), core.refresh_reason
-                core.events.clear()
-                core.refresh_reason = None
-                doubts, core.doubts = core.doubts, {}
+                events, reason = list(core.state.events), core.state.refresh_reason
+                core.state.events.clear()
+                core.state.refresh_reason = None
+                doubts, core.state.doubts = core.state.doubts, {}
                 lookups, recalls = core.lookups(), core.recalls()
                 self._cluster_is_fresh()
             for event in events:
@@ -418,13 +419,13 @@ class Reading:
         for broker in late:
             fetcher = self._fetchers[broker]
             call_later_ms(LATE_MS, fetcher.give_up, fetcher.number)
-        if self.out.core.care:
+        if self.out.core.state.care:
             self._care.set()
 
     def _nudge(self) -> None:
         """*Any thread*, after the core was changed there."""
         core = self.out.core
-        if (core.rooms.wakes or core.rooms.late or core.care) and not self._nudged and self._loop is not None:
+        if (core.rooms.wakes or core.rooms.late or core.state.care) and not self._nudged and self._loop is not None:
             self._nudged = True
             self._loop.call_soon_threadsafe(self._act)
 
